@@ -1,6 +1,7 @@
-//! Gives the library its soname and the version of its symbols, has it run on glibc 2.17 and later, and puts beside it
-//! the name that programs look for, which is the soname (who is linked against `target/release/libgpuflame.so` finds it
-//! there), and the small library that is preloaded into a whole shell.
+//! Sets the library's soname and symbol versions, makes the library run on glibc 2.17 and later, and creates two files
+//! next to it. The first is a link with the name for which programs look, which is the soname: a program that is linked
+//! against `target/release/libgpuflame.so` finds the library there. The second is the small library that is preloaded
+//! into a whole shell.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
@@ -11,9 +12,9 @@ use std::{env, fs, io};
 const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
-/// A library that is linked to in the place of one of glibc's: functions by the version that they had in it before the
-/// C library took them in (2.32 and 2.34), where newer linkers find them under newer versions. A program that was
-/// linked then runs today, and so does what is linked to these.
+/// A stub that is linked in place of one of glibc's libraries. It exports functions with the symbol versions that they
+/// had before the C library took them in (2.32 and 2.34); newer linkers would find them under newer versions. Programs
+/// that were linked against the old versions still run today, and so does a library that is linked against the stubs.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,
@@ -37,7 +38,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // Of no version: what an older one lacks is null there, and the standard library does without.
+            // Without a version: a function that an older glibc lacks is null, and the standard library works without
+            // it.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },
@@ -50,7 +52,7 @@ fn main() -> io::Result<()> {
     if links_with_lld() {
         let map = format!("{}/versions.map", env!("CARGO_MANIFEST_DIR"));
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--version-script={map}")?;
-        // Equal functions become one, which makes the library 2 % smaller. Each crate has its own instances of generic
+        // Merges equal functions, which makes the library 2 % smaller. Each crate has its own instances of generic
         // functions, and Rust promises no function an address of its own.
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--icf=all")?;
         writeln!(cargo, "cargo:rustc-cfg=versioned")?;
@@ -108,7 +110,7 @@ impl StubLibrary {
     }
 }
 
-/// Makes the library that is preloaded, as few pages as can be.
+/// Builds the preloaded library, with as few pages as possible.
 fn build_preload(folder: &Path) -> io::Result<()> {
     let mut compiler = c_compiler();
     compiler.args([
@@ -119,7 +121,7 @@ fn build_preload(folder: &Path) -> io::Result<()> {
         "-fvisibility=hidden",
         "-fno-stack-protector",
     ]);
-    // Loops stay loops: no function of a library is called for them.
+    // The compiler must not replace loops by calls of library functions.
     compiler.args(["-fno-asynchronous-unwind-tables", "-fno-tree-loop-distribute-patterns"]);
     compiler.args(["-shared", "-nostdlib", "-s", "-Wl,--build-id=none", "-Wl,--hash-style=gnu"]);
     compiler.args(["noseparate-code", "norelro", "noexecstack"].map(|word| format!("-Wl,-z,{word}")));
@@ -128,7 +130,7 @@ fn build_preload(folder: &Path) -> io::Result<()> {
     run_command(compiler.arg("preload.c").arg("-o").arg(folder.join(PRELOAD)))
 }
 
-/// What rustc links with, which compiles too.
+/// Returns the program with which rustc links. It can compile, too.
 fn c_compiler() -> Command {
     Command::new(env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into()))
 }
@@ -139,8 +141,8 @@ fn run_command(command: &mut Command) -> io::Result<()> {
     if output.status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {said}"))) }
 }
 
-/// Whether the linker takes a second version script beside the one that rustc writes: its own does, where it is the
-/// default, and GNU's refuses.
+/// Whether the linker accepts a second version script in addition to the script that rustc writes. Rust's own linker
+/// accepts it, on targets where it is the default. GNU's linker refuses it.
 fn links_with_lld() -> bool {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let is_default = env::var_os("RUSTC_LINKER").is_none()

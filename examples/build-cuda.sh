@@ -1,13 +1,13 @@
 #!/bin/sh
 # Builds every examples/*.cu into target/examples-cuda/, without an installed CUDA toolkit.
 #
-# An nvcc on PATH is used if it is of CUDA 12 or later. Otherwise the script installs one from PyPI (about 420 MB) into
-# target/cuda-toolkit/, once; NVIDIA's licence covers it. No GPU is needed to build.
+# If an nvcc of CUDA 12 or later is on PATH, it is used. Otherwise the script installs one from PyPI (about 420 MB, under
+# NVIDIA's licence) into target/cuda-toolkit/, once. The build needs no GPU.
 #
 #     examples/build-cuda.sh            libcudart as a shared library, as nvcc users need for LD_PRELOAD tools
 #     examples/build-cuda.sh --static   libcudart inside the program (nvcc's own default): NAME-static
 #
-# Programs that are up to date are not rebuilt. Prints only the programs it built, and one line per error.
+# Programs that are up to date are not rebuilt. The script prints only the programs that it built, and one line per error.
 set -eu
 
 packages="nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
@@ -30,7 +30,7 @@ target=$(cd "$target" && pwd)
 out=$target/examples-cuda
 toolkit=$target/cuda-toolkit
 
-# Two builds at once would write the same files; the second one waits.
+# Two builds at the same time would write the same files, so the second one waits.
 if command -v flock >/dev/null; then
     exec 9>"$out/.lock"
     flock 9
@@ -42,7 +42,7 @@ system_nvcc() {
     nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p' | grep . || echo 0
 }
 
-# The stamp is written last and lists what was installed: if it is missing or differs, the installation starts over.
+# The stamp is written last and lists the installed packages. If it is missing or differs, the installation starts over.
 install_toolkit() {
     [ "$(cat "$toolkit/stamp" 2>/dev/null)" = "$packages" ] && return
     rm -rf "$toolkit"
@@ -58,7 +58,7 @@ install_toolkit() {
     echo "$packages" >"$toolkit/stamp"
 }
 
-# Machine code for Hopper, PTX for later GPUs, and PTX of compute_75 for earlier ones: CUDA 13 supports none older.
+# Machine code for Hopper, PTX for later GPUs, and PTX of compute_75 for earlier GPUs, the oldest that CUDA 13 supports.
 set -- -g -O2 -lineinfo -Xcompiler -Wall,-Wextra -cudart $cudart \
     -gencode arch=compute_75,code=compute_75 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
 
@@ -68,8 +68,8 @@ else
     install_toolkit
     cuda=$(echo "$toolkit"/lib/python3*/site-packages/nvidia/cu13)
     nvcc=$cuda/bin/nvcc
-    # The run path leads the program to its libcudart; as a new dtag it is searched after LD_LIBRARY_PATH. It is passed
-    # to the linker in the environment, since nvcc breaks options at spaces.
+    # The run path lets the program find its libcudart. As a new dtag it is searched after LD_LIBRARY_PATH. It is passed to
+    # the linker in the environment, because nvcc breaks options at spaces.
     export LD_RUN_PATH="$cuda/lib"
     set -- "$@" "-L$cuda/lib" -Xlinker --enable-new-dtags
 fi

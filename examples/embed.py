@@ -1,11 +1,11 @@
-"""Recording a part of a Python program: a hundred launches before the window, a hundred in it and a hundred after. In its
-middle it tells what there is so far, without stopping.
+"""Records a part of a Python program, which makes a hundred launches before the window, a hundred in it and a hundred after it.
+In the middle of the window it prints the results so far, without stopping the recording.
 
     pip install .
     python examples/embed.py
 
-Its launches are copies of the CUDA runtime, called by ctypes, so that it needs no PyTorch. Without a GPU, on the simulated
-CUDA stack: tests/gpusim/run python examples/embed.py
+The launches are fills by the CUDA runtime, called through ctypes, so the program needs no PyTorch. Without a GPU, run it on the
+simulated CUDA stack: tests/gpusim/run python examples/embed.py
 """
 
 import ctypes
@@ -46,7 +46,7 @@ def second_half(memory):
 
 @gpuflame.window()
 def measure(memory):
-    """The part to look at: all that any thread launches until it returns."""
+    """The part to record: all launches of any thread until this function returns."""
     with gpuflame.range("first half"):
         fill(memory, LAUNCHES // 2)
     gpuflame.step()

@@ -1,6 +1,5 @@
-/* graph_decode.cu in plain C, so that it builds without nvcc: the same program (graph/program.h), but its kernels are only
- * names. The program is for the simulated CUDA stack, which gives each kernel a duration and
- * computes nothing.
+/* graph_decode.cu in plain C, so that it builds without nvcc. It is the same program (graph/program.h), but its kernels are
+ * only names. It is for the simulated CUDA stack, which gives each kernel a duration and computes nothing.
  *
  *     libs=$(tests/gpusim/run --stage)
  *     cc -std=c99 -O2 -g examples/graph_decode.c -o decode -isystem tests/gpusim/include -L $libs -lcudart

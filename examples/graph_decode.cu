@@ -1,6 +1,5 @@
-// A decode loop that is captured into a CUDA graph and launched for every token; see graph/program.h. The kernels
-// compute nothing meaningful, but they read and write about as much per token as the real kernels whose names they
-// have.
+// A decode loop that is captured into a CUDA graph and launched for every token; see graph/program.h. The kernels compute
+// nothing meaningful, but per token they read and write about as much data as the real kernels of the same names.
 //
 //     examples/build-cuda.sh
 //     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so target/examples-cuda/graph_decode

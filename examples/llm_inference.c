@@ -1,6 +1,6 @@
-/* llm_inference.cu in plain C, so that it builds without nvcc: the same program (llm/program.h), but its kernels are only
- * names. The program is for the simulated CUDA stack, which gives each kernel a duration and
- * computes nothing. On a real GPU the launches of this program fail with "invalid device function".
+/* llm_inference.cu in plain C, so that it builds without nvcc. It is the same program (llm/program.h), but its kernels are only
+ * names. It is for the simulated CUDA stack, which gives each kernel a duration and computes nothing. On a real GPU the
+ * launches of this program fail with "invalid device function".
  *
  *     libs=$(tests/gpusim/run --stage)
  *     cc -std=c99 -O2 -g examples/llm_inference.c -o llm -isystem tests/gpusim/include -L $libs -lcudart -lpthread -lm
@@ -10,8 +10,8 @@
 
 #include "cuda_mini.h"
 
-/* nvcc turns `__global__ void name(parameters)` into a host function of that name, which launches the kernel, and
- * a mangled name, which tools see. This macro does the same. */
+/* From `__global__ void name(parameters)`, nvcc makes a host function of this name, which launches the kernel, and a mangled
+ * name, which tools see. This macro does the same. */
 KERNEL(rmsnorm_kernel, "_Z14rmsnorm_kernelPfPKfS1_i", (float *out, const float *x, const float *weight, int count),
        &out, &x, &weight, &count)
 KERNEL(matmul_kernel, "_Z13matmul_kernelPfPKfS1_ii",

@@ -1,14 +1,14 @@
-// A transformer's decode loop in CUDA, small enough to read: the kernels are here, the program that
-// launches them is llm/program.h. The kernels are written to be correct and plain, not fast.
+// A transformer's decode loop in CUDA, small enough to read. This file has the kernels, and llm/program.h the program that
+// launches them. The kernels are written to be correct and simple, not fast.
 //
 //     examples/build-cuda.sh
 //     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so target/examples-cuda/llm_inference --tokens 256
 //
-// --check compares every token's probabilities with those that a CPU computes (llm/reference.h).
+// --check compares the probabilities of every token with those that the CPU computes (llm/reference.h).
 
 #include "llm/model.h"
 
-// Returns, to every thread of the block, the sum or the maximum of one value per thread. At most 1,024 threads.
+// Returns the sum or the maximum of one value per thread to every thread of the block. At most 1,024 threads.
 template <typename Combine>
 __device__ float across_block(float value, float neutral, Combine combine)
 {
@@ -88,7 +88,7 @@ __global__ void attention_scores_kernel(float *scores, const float *query, const
     }
 }
 
-// Each row becomes probabilities, in place. One block per row.
+// Converts each row to probabilities, in place. One block per row.
 __global__ void softmax_kernel(float *rows, int length, int stride)
 {
     float *row = rows + (size_t)blockIdx.x * stride;
@@ -104,7 +104,7 @@ __global__ void softmax_kernel(float *rows, int length, int stride)
         row[i] /= sum;
 }
 
-// out = the values of all slots, weighted by scores. One block per head, one thread per float of it.
+// out = the sum of the values of all slots, weighted by scores. One block per head, one thread per float of a head.
 __global__ void attention_values_kernel(float *out, const float *scores, const float *values, int length)
 {
     const int i = blockIdx.x * HEAD_DIM + threadIdx.x;
@@ -122,7 +122,7 @@ __global__ void swiglu_kernel(float *gate, const float *up, int count)
         gate[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
 }
 
-// x += y: what a block adds to the residual stream.
+// x += y: adds the result of a block to the residual stream.
 __global__ void accumulate_kernel(float *x, const float *y, int count)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,12 +1,12 @@
-"""Functions of Python in stacks, without PyTorch: launches by NVIDIA's own binding from nested functions, a generator, threads
-and asyncio. The kernels do nothing.
+"""Shows Python functions in stacks, without PyTorch: it launches through NVIDIA's own binding from nested functions, a generator,
+threads and asyncio. The kernels do nothing.
 
     pip install cuda-bindings
     gpuflame run python examples/python_frames.py                           # on a GPU
     tests/gpusim/run env CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so python examples/python_frames.py    # without one
 
-Each kernel of python_frames.PID.svg stands under the functions that launched it. GPUFLAME_PYTHON=lines shows the lines
-that were executed; `gpuflame top --by line` adds up GPU time by line.
+In python_frames.PID.svg, each kernel is under the functions that launched it. GPUFLAME_PYTHON=lines shows the executed lines, and
+`gpuflame top --by line` adds up GPU time by line.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import threading
 
 from cuda.bindings import driver
 
-# On the simulated stack a kernel takes as many nanoseconds as its name says.
+# On the simulated stack, the number in a kernel's name is its duration in nanoseconds.
 KERNELS = ("load_d100", "attention_d500", "mlp_d300", "copy_d200", "decode_d400")
 PTX = ".version 7.0\n.target sm_50\n.address_size 64\n" + "".join(
     ".visible .entry %s() { ret; }\n" % kernel for kernel in KERNELS
@@ -53,7 +53,7 @@ class Block:
 
 
 def batches(gpu, count):
-    """A generator is a frame above who asks it."""
+    """Launches in a generator, whose frame is called from the frame of the function that iterates over it."""
     for batch in range(count):
         gpu.launch("load_d100")
         yield batch
@@ -71,7 +71,7 @@ def train(gpu):
 
 
 def prefetch(gpu):
-    """Each thread has a stack of its own."""
+    """Launches in a thread. Each thread has its own stack."""
     must(driver.cuCtxSetCurrent(gpu.context))
     for _ in range(20):
         gpu.launch("copy_d200")
@@ -88,7 +88,7 @@ async def answer(gpu, tokens):
 
 
 async def serve(gpu):
-    """Tasks stand under the loop that runs them, and not under who made them."""
+    """Launches in tasks, which appear under the event loop that runs them, not under the function that created them."""
     await asyncio.gather(*(answer(gpu, tokens) for tokens in (3, 5, 8)))
 
 

@@ -1,11 +1,11 @@
-"""A server whose workers record what a driver asks for, by a file: the driver touches it and removes it, the workers tick once
-a step.
+"""Runs a server whose workers record while a file exists. The driver creates and removes the file, and each worker ticks at the
+start of each step.
 
     pip install .
     python examples/vllm_window.py traces
 
-Two workers decode; the driver has three of their steps recorded, twice. Each worker leaves two windows in `traces`. In vLLM the
-two lines about the manager stand in the worker's `execute_model`, and the driver is whoever calls `llm.generate()`.
+Two workers decode, and twice the driver lets them record three steps. Each worker writes two windows to `traces`. In vLLM, tick
+in the first line of the worker's `execute_model`; the driver is the process that calls `llm.generate()`.
 """
 
 import ctypes
@@ -26,10 +26,10 @@ def worker():
     check(cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(BYTES)))
     tell("ready")
     while True:
+        manager.tick_by_flag()
         for value in range(10):
             check(cuda.cudaMemsetAsync(memory, value, ctypes.c_size_t(BYTES), None))
         check(cuda.cudaDeviceSynchronize())
-        manager.tick_by_flag()
         tell("on" if manager.active else "off")
         if not sys.stdin.readline():
             break

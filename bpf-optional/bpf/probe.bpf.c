@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The half of gpuflame-bpf that runs in the kernel. It says what happened and decides nothing, except which
- * processes are looked at. Built by bpf-optional/rebuild into probe.bpf.o, which is checked in. */
+/* The half of gpuflame-bpf that runs in the kernel. It only reports events, and decides nothing except which
+ * processes are watched. Built by bpf-optional/rebuild into probe.bpf.o, which is checked in. */
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
 #include <linux/types.h>
@@ -17,9 +17,9 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define PROT_EXEC 4
 #define MAP_ANONYMOUS 0x20
 #define PAGE_SIZE 4096UL
-#define MOST_NAMESPACES 8 /* the kernel allows 32 levels; nobody nests so deep */
+#define MOST_NAMESPACES 8 /* the kernel allows 32 levels, but no system uses so many */
 
-/* The few members of the kernel's own types that are read; where they lie is filled in at load. */
+/* The few members of kernel types that are read. Their offsets are filled in when the programs are loaded. */
 #define KERNEL_TYPE __attribute__((preserve_access_index))
 struct ns_common { unsigned int inum; } KERNEL_TYPE;
 struct pid_namespace { struct ns_common ns; } KERNEL_TYPE;
@@ -42,7 +42,7 @@ struct file { struct inode *f_inode; struct path f_path; } KERNEL_TYPE;
 struct fdtable { struct file **fd; } KERNEL_TYPE;
 struct files_struct { struct fdtable *fdt; } KERNEL_TYPE;
 
-/* What to look at; set before the programs are loaded. */
+/* Options that select what is watched. They are set before the programs are loaded. */
 volatile const __u32 ALL_PROCESSES = 0;
 volatile const __u32 KERNEL_STACKS = 0;
 volatile const __u32 OWN_PID = 0;
@@ -55,7 +55,7 @@ struct {
     __uint(max_entries, 64 << 20);
 } EVENTS SEC(".maps");
 
-/* Processes that are followed, by their number in our namespace. */
+/* Processes that are watched, by their ids in our namespace. */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 65536);
@@ -63,7 +63,7 @@ struct {
     __type(value, __u8);
 } FOLLOWED SEC(".maps");
 
-/* Files that were looked into, and have their probes. */
+/* Files that were inspected and have their probes. */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 65536);
@@ -81,12 +81,12 @@ struct {
 static __always_inline void drop(__u32 what)
 {
     __u64 *count = bpf_map_lookup_elem(&DROPPED, &what);
-    /* An interrupted addition on this CPU must not lose one. */
+    /* Atomic, so that no count is lost if this addition is interrupted on this CPU. */
     if (count)
         __sync_fetch_and_add(count, 1);
 }
 
-/* The number of `task` in our namespace, where every process of ours has one however deep its own is. */
+/* Returns the id of `task` in our namespace, 0 if there is none. A process in a namespace nested in ours has an id there. */
 static __always_inline __u32 number(struct task_struct *task)
 {
     struct pid *pid = BPF_CORE_READ(task, thread_pid);
@@ -183,7 +183,7 @@ int marker(struct pt_regs *regs)
     return 0;
 }
 
-/* Under --all only what can be a library of CUDA is worth a stop: processes of everybody are looked at. */
+/* With --all, a process is stopped only for a file that may be a CUDA library, because all users' processes are watched. */
 static __always_inline int may_be_cuda(struct file *file)
 {
     char name[8] = {};
@@ -199,10 +199,10 @@ static __always_inline void map(struct mapping *mapping, struct task_struct *tas
     mapping->device = mapping->stopped = 0;
 }
 
-/* After a system call, of which mmap alone is meant: its arguments are still in the registers. A file that nobody has
- * looked into stops the process before it executes another instruction; the command looks, attaches and lets it go on.
- * (A probe in the kernel's mmap itself would also see what is mapped by exec, but kernels are built or locked so that
- * there are none; this costs every system call of the machine some 20 ns.) */
+/* Runs after each system call, and handles only mmap, whose arguments are still in the registers. If the file was not
+ * inspected yet, the process is stopped before its next instruction. The command inspects the file, attaches probes, and
+ * resumes the process. (A probe in the kernel's mmap itself would also see mappings by exec, but kernels may be built or
+ * locked so that they allow no such probes. This program costs every system call of the machine about 20 ns.) */
 SEC("tp_btf/sys_exit")
 int BPF_PROG(called, struct pt_regs *regs, long address)
 {
@@ -241,8 +241,8 @@ int BPF_PROG(called, struct pt_regs *regs, long address)
     return 0;
 }
 
-/* A process has become another program, whose file and loader are mapped. What they are is read off /proc, for which it
- * is stopped before its first instruction. An empty mapping says so. */
+/* A process has executed another program, whose file and loader are mapped. It is stopped before its first instruction,
+ * so that the command can read the mappings from /proc. The record of this event is an empty mapping. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(execs, struct task_struct *task)
 {
@@ -261,7 +261,7 @@ int BPF_PROG(execs, struct task_struct *task)
     return 0;
 }
 
-/* Before the child runs: it is followed as its parent is, and has its parent's mappings. */
+/* Runs before the child runs. The child is watched if its parent is, and has its parent's mappings. */
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(forks, struct task_struct *parent, struct task_struct *child)
 {

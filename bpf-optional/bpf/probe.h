@@ -1,9 +1,9 @@
-/* What the probes tell the command: the wire between probe.bpf.c and src/wire.rs, which change together.
- * All numbers are in the machine's order of bytes; a record begins with its head. */
+/* The records that probe.bpf.c writes and that src/wire.rs parses; the two must change together. All numbers are in
+ * the machine's byte order. Each record begins with a `struct head`. */
 #ifndef GPUFLAME_PROBE_H
 #define GPUFLAME_PROBE_H
 
-#define MOST_FRAMES 127       /* what the kernel walks unless kernel.perf_event_max_stack was set higher */
+#define MOST_FRAMES 127       /* the kernel's maximum, unless kernel.perf_event_max_stack was set higher */
 #define MOST_KERNEL_FRAMES 64
 #define COMM_BYTES 16
 
@@ -12,21 +12,21 @@ enum dropped { DROPPED_HITS, DROPPED_MARKERS, DROPPED_MAPPINGS, DROPPED_KINDS };
 
 struct head {
     __u32 kind;
-    __u32 pid;                /* of the command's own namespace; 0 where it has none there */
+    __u32 pid;                /* in the command's own namespace; 0 if the process has no id there */
     __u32 tid;
     __u32 cpu;
     __u64 time;               /* CLOCK_MONOTONIC, ns */
-    __u64 mm;                 /* names the address space: a new one after exec, the same for all threads */
+    __u64 mm;                 /* identifies the address space, which all threads share and exec replaces */
     char comm[COMM_BYTES];
 };
 
-/* A call of a probed function begins. The frames stand behind it: the user's, then the kernel's. */
+/* A call of a probed function begins. The user frames are at the end of the struct; the kernel frames follow it. */
 struct hit {
     struct head head;
-    __u64 cookie;             /* which probe */
+    __u64 cookie;             /* number of the probe */
     __u64 stack_pointer;
-    __u64 caller;             /* the return address that lies there */
-    __s32 user_bytes;         /* of frames, or -errno */
+    __u64 caller;             /* the return address at the stack pointer */
+    __s32 user_bytes;         /* size of the user frames, or -errno */
     __s32 kernel_bytes;
     __u64 user[MOST_FRAMES];
 };
@@ -36,14 +36,14 @@ struct hit_with_kernel {
     __u64 kernel[MOST_KERNEL_FRAMES];
 };
 
-/* libgpuflame.so says under which id CUPTI has the launch that this thread is in. */
+/* libgpuflame.so reports CUPTI's correlation id of the launch that this thread is in. */
 struct marker {
     struct head head;
     __u32 correlation;
-    __u32 what;               /* 0: a launch, 1: a graph's, 2: a copy or fill */
+    __u32 what;               /* 0: a launch, 1: a graph launch, 2: a copy or fill */
 };
 
-/* Code of a file was mapped; where `end` is 0: all was, by exec. */
+/* Code of a file was mapped. If `end` is 0, exec has replaced all mappings. */
 struct mapping {
     struct head head;
     __u64 start;

@@ -55,7 +55,7 @@ impl StackComparison {
     }
 }
 
-/// Result of comparing all launches.
+/// Result of comparing all launches of the two records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaunchComparison {
     /// Number of launches that at least one side has. A launch that both sides have counts once; outside launches
@@ -65,7 +65,7 @@ pub(crate) struct LaunchComparison {
     pub(crate) probe: u64,
     /// Number of launches recorded inside.
     pub(crate) inside: u64,
-    /// Number of launches on both sides with the same thread, the same order and consistent stacks.
+    /// Number of launches that both sides have with the same thread, in the same order and with consistent stacks.
     pub(crate) agree: u64,
     /// Number of launches with an id that were seen only outside.
     pub(crate) probe_only: u64,
@@ -75,7 +75,7 @@ pub(crate) struct LaunchComparison {
     pub(crate) inside_only: u64,
     /// Number of launches that the two sides assign to different threads.
     pub(crate) other_thread: u64,
-    /// Number of launches that have different positions among the launches of their thread on the two sides.
+    /// Number of launches whose position among the launches of their thread differs between the two sides.
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
     /// For each launch, the delay in ns from the time that the probe saw to the time that the library recorded; sorted.
@@ -127,8 +127,8 @@ pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead:
     verdict
 }
 
-/// Returns the launches whose position among the launches of their thread depends on whether the probes' times or the
-/// library's times are used for sorting.
+/// Sorts the launches of each thread by the probes' times and by the library's times. Returns the launches whose
+/// positions differ.
 fn find_out_of_order(
     outer: &BTreeMap<LaunchId, &Launch>,
     inside: &RecordedLaunches,
@@ -153,7 +153,7 @@ fn find_out_of_order(
 }
 
 /// Compares the stacks of one launch. The first frame of the outside stack is the probed function. The second frame is
-/// its caller, which is always right, because the call pushed the return address onto the stack.
+/// its caller, which is always correct, because the call pushed the return address onto the stack.
 pub(crate) fn compare_stacks(
     outer: &[FileLocation],
     recorded: &RecordedLaunch,
@@ -192,8 +192,8 @@ pub(crate) fn compare_stacks(
     }
 }
 
-/// Whether these rootward frames of an outside stack may be the frames below `main`: frames of the C library, and after
-/// them any frames to which frame pointers lead.
+/// Whether these rootward frames of an outside stack may be the frames below `main`. Such frames begin with frames of
+/// the C library. After these, there may be any frames to which frame pointers lead.
 fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }

@@ -114,7 +114,8 @@ pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     }
 }
 
-/// Whether the library with this file name is CUDA's runtime, its driver, or CUPTI, whose callbacks they call.
+/// Whether the library with this file name is CUDA's runtime, the driver, or CUPTI (the runtime and the driver call
+/// CUPTI's callbacks).
 fn is_cuda(name: &str) -> bool {
     ["libcudart.so", "libcuda.so", "libcupti.so"].iter().any(|library| name.starts_with(library))
 }
@@ -164,8 +165,8 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
         .collect()
 }
 
-/// Returns the ranges of the functions of a static CUDA runtime: the functions of its API, and internal functions, to
-/// which NVIDIA gave meaningless names.
+/// Returns the ranges of the functions of a static CUDA runtime. These are the functions of its API, and internal
+/// functions, which have meaningless names.
 fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     let is_part = |name: &str| {
         name.starts_with("cuda") || name.starts_with("__cuda") || name.starts_with("libcudart_static_")

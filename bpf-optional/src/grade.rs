@@ -1,5 +1,5 @@
-//! Measures how often matching stacks to kernels by order or time, as other tools do, goes wrong. The launches in this
-//! measurement have known ids, so the right match is known.
+//! Other tools match stacks to kernels by order or time. This module measures how often that goes wrong. The launches
+//! in this measurement have known ids, so the right match is known.
 
 use std::collections::HashMap;
 

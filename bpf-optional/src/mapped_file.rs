@@ -5,8 +5,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
-/// A file's bytes, mapped without a copy. If another process truncates the file meanwhile, this program is killed, as
-/// would be any program that has the file mapped.
+/// A file's bytes, mapped without a copy. If another process truncates the file while it is mapped, this program is
+/// killed, like any other program that has the file mapped.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     start: NonNull<u8>,

@@ -76,7 +76,7 @@ fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
 impl PausedCommand {
     /// Lets the waiting process execute the program.
     pub(crate) fn start(mut self) -> RunningCommand {
-        // If the process was killed meanwhile, no process reads this byte, and the error does not matter.
+        // If the waiting process was killed, no process reads this byte, and the error does not matter.
         let _ = self.go.write_all(b"!");
         self.running
     }

@@ -1,5 +1,5 @@
-//! Processes the records of the kernel programs as they arrive: stores launches, updates address spaces, and attaches
-//! probes to every new file while the process that mapped the file is stopped.
+//! Processes the records of the kernel programs as they arrive. Stores launches, updates address spaces, and attaches
+//! probes to every new file. During the last step, the process that mapped the file is stopped.
 
 use std::collections::HashMap;
 use std::fs::File;

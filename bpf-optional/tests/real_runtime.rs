@@ -1,5 +1,5 @@
-//! NVIDIA's own runtime library, on a machine without a GPU: its calls fail, and are seen. `bpf-optional/tests/install` fetches
-//! it.
+//! Watches NVIDIA's own runtime library on a machine without a GPU: its calls fail, but are recorded.
+//! `bpf-optional/tests/install` downloads the library.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use support::{can_probe, command, compile, finish, root, scratch, skip};
 
-/// Where the library lies, if it was fetched and can be watched.
+/// Returns the folder of the library, if the library was downloaded and can be watched.
 fn runtime() -> Option<PathBuf> {
     let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
     let folder = target.join("cudart/nvidia/cu13/lib");
@@ -19,14 +19,14 @@ fn runtime() -> Option<PathBuf> {
     can_probe().then_some(folder)
 }
 
-/// The lines of a program's launches, and what it said.
+/// Records a program's launches. Returns the results of the run.
 fn record(libraries: &Path, program: &Path, args: &[&str]) -> support::Ran {
     let (mut command, folder) = command(["record", "-E", "-o", "cpu.txt", "--"]);
     command.arg(program).args(args).env("LD_LIBRARY_PATH", libraries);
     finish(command, folder)
 }
 
-/// A program with the runtime inside.
+/// Compiles a program into which the static runtime is linked.
 fn with_static_runtime(libraries: &Path) -> PathBuf {
     let program = scratch().join("direct");
     let compiled = Command::new("gcc")

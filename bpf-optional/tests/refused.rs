@@ -1,4 +1,5 @@
-//! What cannot be watched: a line that says why, exit code 2, and nothing left in the kernel.
+//! Tests targets that cannot be watched. The command must print the reason in one line, exit with code 2, and leave
+//! nothing in the kernel.
 
 mod support;
 
@@ -9,7 +10,8 @@ use std::process::{Command, Stdio};
 
 use support::{Ran, can_probe, command, compile, cuda, finish, run, scratch, skip, until_ready};
 
-/// One line on standard error that begins with the command's name, and exit code 2.
+/// Asserts that the run ended with exit code 2 and printed one line on standard error. The line begins with the
+/// command's name and contains `why`.
 fn assert_refused(ran: &Ran, why: &str) {
     assert_eq!(ran.code, 2, "{ran:?}");
     let ours: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("gpuflame-bpf: ")).collect();
@@ -60,7 +62,7 @@ fn a_killed_recorder_leaves_no_probes_and_the_program_continues() {
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"failed 7\n"[..]));
 }
 
-/// A program without libraries and symbols.
+/// Records a program without libraries and symbols.
 fn stripped() -> Ran {
     let folder = scratch();
     let (source, program) = (folder.join("static.c"), folder.join("static"));
@@ -73,11 +75,11 @@ fn stripped() -> Ran {
     ran
 }
 
-/// The same as somebody who may not.
+/// Records a program as a user who is not permitted to use probes.
 fn without_rights() -> Ran {
     let program = compile("tests/programs/threads.c", &[]);
     let (_, folder) = command(["record"]);
-    // Nobody may look into the folders that lead to the build.
+    // That user may be unable to read the folders that lead to the build, so the command is copied.
     let copy = std::env::temp_dir().join(format!("gpuflame-bpf-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_gpuflame-bpf"), &copy).unwrap();
     let mut command = Command::new(&copy);
@@ -88,7 +90,8 @@ fn without_rights() -> Ran {
     ran
 }
 
-/// The same where the kernel does not say of what its types are made: that folder is empty for this process alone.
+/// Runs the command as on a kernel without BTF, which describes the kernel's types: the folder with the BTF is empty
+/// for this process only.
 fn without_types(verb: &str) -> Ran {
     let program = env!("CARGO_BIN_EXE_gpuflame-bpf");
     let (_, folder) = command([verb]);
@@ -109,7 +112,8 @@ fn without_types(verb: &str) -> Ran {
     finish(command, folder)
 }
 
-/// No program of ours is in the kernel. It takes them away a moment after their last user has gone.
+/// Asserts that none of our programs is left in the kernel. The kernel removes a program a moment after its last user
+/// has gone.
 fn assert_no_programs_left() {
     let listed = || Command::new("bpftool").args(["-j", "prog", "show"]).output();
     if listed().is_err() {

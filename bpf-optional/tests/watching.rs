@@ -1,4 +1,4 @@
-//! Programs on the simulated CUDA stack, watched from outside.
+//! Watches programs on the simulated CUDA stack from outside.
 
 mod support;
 
@@ -13,13 +13,13 @@ use support::{
     can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run, skip, until_ready,
 };
 
-/// The frames of a line from the program's own first one on, without what the C library has below it.
+/// Returns the frames of a line from the program's first own frame on, without the frames of the C library below it.
 fn own(frames: &str) -> &str {
     let at = [";main;", ";worker;"].iter().filter_map(|root| frames.find(root)).min();
     at.map_or(frames, |at| &frames[at + 1..])
 }
 
-/// `crosscheck launches=N probe=N inprocess=N agree=N`.
+/// Returns the numbers of the line `crosscheck launches=N probe=N inprocess=N agree=N`.
 fn counts(stdout: &str) -> [u64; 4] {
     let line =
         stdout.lines().rfind(|line| line.starts_with("crosscheck ")).unwrap_or_else(|| panic!("{stdout}"));
@@ -43,7 +43,7 @@ fn every_launch_is_recorded_with_its_thread_and_stack() {
     assert_eq!(threads.len(), 4 * 3);
     for line in &lines {
         assert_eq!((&*line[1], own(&line[5])), ("threads", "worker;step_d700;cudaLaunchKernel"));
-        assert_ne!(line[2], line[3], "worker threads are not the main one");
+        assert_ne!(line[2], line[3], "the launch is made by a worker thread");
     }
     assert!(ran.stderr.contains("24 launches + 24 nested; 24 written"), "{}", ran.stderr);
     assert!(ran.stderr.contains("dropped 0 calls, 0 ids, 0 mappings"), "{}", ran.stderr);
@@ -105,7 +105,7 @@ fn processes_in_other_namespaces_have_pids_of_the_recorders_namespace() {
     let ran = record("unshare".as_ref(), &["--fork", "--pid", program.to_str().unwrap(), "1", "1"]);
     let lines = ran.lines();
     assert_eq!(lines.len(), 2, "{ran:?}");
-    // In its own namespace it is 1.
+    // The process's id in its own namespace is 1.
     assert!(lines.iter().all(|line| line[2] != "1" && line[2] != "0"), "{lines:?}");
 }
 
@@ -143,7 +143,7 @@ fn lines_end_in_the_correlation_id_if_the_library_is_injected() {
     assert_eq!(ids, ["1", "2", "3", "4"].map(str::to_owned).into());
 }
 
-/// How many launches the simulated GPU was given.
+/// Returns the number of launches that the simulated GPU received.
 fn truth(folder: &std::path::Path) -> u64 {
     let text = fs::read_to_string(folder.join("truth.json")).unwrap();
     text.lines().filter(|line| line.contains("\"kind\":\"kernel\"")).count() as u64
@@ -169,7 +169,7 @@ fn both_accounts_of_the_c_example_agree_with_the_truth() {
     assert!(same.ends_with(&format!(" {truth}")), "{}", ran.stdout);
 }
 
-/// The demo, if it was built.
+/// Returns the path of the demo, if it was built.
 fn demo() -> Option<PathBuf> {
     let demo = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/demo");
     if !demo.exists() {
@@ -237,7 +237,7 @@ fn a_library_that_swaps_two_launches_is_detected() {
     let ran = finish(command, folder);
     let [launches, probe, inside, agree] = counts(&ran.stdout);
     assert_eq!((ran.code, [launches, probe, inside]), (1, [1000; 3]), "{ran:?}");
-    // One of the two may be a copy, of which there are some, and those are not compared.
+    // One of the two swapped launches may be a copy. The program makes some copies, and copies are not compared.
     assert!((998..1000).contains(&agree), "{}", ran.stdout);
 }
 

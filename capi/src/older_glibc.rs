@@ -29,7 +29,7 @@ global_asm!(
     stat_descriptor = sym stat_descriptor,
 );
 
-// On this architecture, the kernel's structure has the same layout as that of the C library.
+// On this architecture, the kernel's structure has the same layout as the C library's structure.
 
 unsafe extern "C" fn stat_path(path: *const c_char, into: *mut libc::stat64) -> c_int {
     // SAFETY: the caller fulfils the contract of `stat`.

@@ -108,8 +108,8 @@ pub(crate) fn version_mismatch() -> Option<String> {
     })
 }
 
-/// If the application is linked against a copy of this library and the driver injects another file, forwards the
-/// driver's call to the linked copy, which owns the session. Returns `false` if this copy owns the session.
+/// Forwards the driver's call to the linked copy, which owns the session, if the application is linked against a copy
+/// of this library and the driver injects another file. Returns `false` if this copy owns the session.
 pub(crate) fn forward_to_linked_copy() -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
     // SAFETY: a library that exports gpuflame_start exports this entry with this type.

@@ -1,5 +1,5 @@
 //! Prints C macros that check our layouts against NVIDIA's headers, for `tests/cupti-wheels.sh`:
-//! `CHECK_Kernel(CUpti_ActivityKernel9);` then fails to compile if a field of that struct lies elsewhere.
+//! `CHECK_Kernel(CUpti_ActivityKernel9);` then fails to compile if a field of that struct is at another offset.
 
 #![allow(clippy::print_stdout, reason = "the output is the point")]
 

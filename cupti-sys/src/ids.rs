@@ -134,6 +134,8 @@ impl CallbackId {
     pub const GRAPH_NODE_CREATED: Self = Self(13);
     /// Resource: a graph node is about to be destroyed.
     pub const GRAPH_NODE_DESTROY_STARTING: Self = Self(14);
+    /// Resource: from now on, a node of a graph depends on another node.
+    pub const GRAPH_DEPENDENCY_CREATED: Self = Self(15);
     /// Resource: a graph was instantiated.
     pub const GRAPH_EXEC_CREATED: Self = Self(18);
     /// Resource: an executable graph is about to be destroyed.

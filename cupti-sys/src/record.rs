@@ -335,7 +335,7 @@ records! {
     struct ExternalCorrelation {
         /// Kind of the record: EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
-        /// Kind of the external id, which tells which tool pushed the id.
+        /// Kind of the external id, which identifies the tool that pushed the id.
         pub external_kind: u32,
         /// The external id that was pushed.
         pub external_id: u64,

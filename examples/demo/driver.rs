@@ -1,8 +1,8 @@
-//! The part of the CUDA driver API that the demo needs, loaded with dlopen as Rust programs do. Building the demo
-//! requires no toolkit. If there is no driver, the demo prints an error.
+//! The part of the CUDA driver API that the demo needs. As in other Rust programs, it is loaded with dlopen, so building the
+//! demo requires no toolkit. If there is no driver, the demo prints an error.
 //!
-//! A [`Gpu`] is the primary context of one device, current on the thread that opened it. The demo frees nothing: the
-//! process ends when its work is done, and the driver then frees what the process held.
+//! A [`Gpu`] is the primary context of one device, current on the thread that opened it. The demo frees nothing, because the
+//! process ends when its work is done, and the driver then frees its memory and handles.
 
 use crate::Result;
 use crate::call_site::{self, frame};
@@ -25,7 +25,7 @@ pub(crate) struct Event(*mut c_void);
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel(*mut c_void);
 
-/// An argument of a kernel. All arguments of our kernels are addresses or counts.
+/// An argument of a kernel. All arguments of the demo's kernels are addresses or counts.
 #[derive(Clone, Copy)]
 pub(crate) enum Argument<'a> {
     Buffer(&'a Buffer),
@@ -177,8 +177,8 @@ impl Gpu {
         self.api.check("cuModuleGetFunction", code).map(|()| Kernel(kernel))
     }
 
-    /// Creates a stream that waits for the copies of [`Gpu::write`]. Those copies return before the GPU has received
-    /// all data.
+    /// Creates a stream that waits for the copies of [`Gpu::write`], because the calls for these copies return before the GPU
+    /// has received all data.
     pub(crate) fn stream(&self) -> Result<Stream> {
         let (mut stream, blocking) = (null_mut(), 0);
         // SAFETY: the function writes one handle.
@@ -214,7 +214,7 @@ impl Gpu {
         self.api.check("cuCtxSynchronize", unsafe { (self.api.synchronize)() })
     }
 
-    /// Copies `from` into the beginning of `to`; returns when `from` is no longer needed.
+    /// Copies `from` into the beginning of `to`. Returns when `from` is no longer needed.
     #[inline(never)]
     pub(crate) fn write(&self, to: &Buffer, from: &[f32]) -> Result<()> {
         frame!(Gpu::write);
@@ -225,7 +225,7 @@ impl Gpu {
         self.api.check("cuMemcpyHtoD", code)
     }
 
-    /// Copies the beginning of `from` into `to` on `stream`; returns when the copy is done.
+    /// Copies the beginning of `from` into `to` on `stream`. Returns when the copy is done.
     #[inline(never)]
     pub(crate) fn read(&self, to: &mut [f32], from: &Buffer, stream: Stream) -> Result<()> {
         frame!(Gpu::read);
@@ -261,7 +261,7 @@ impl Gpu {
         self.api.check("cuMemsetD8Async", code)
     }
 
-    /// Submits to `stream` a launch of `kernel` with `threads` threads or a few more.
+    /// Submits to `stream` a launch of `kernel` with at least `threads` threads, rounded up to complete blocks.
     ///
     /// # Safety
     /// `arguments` must match the kernel's declaration, and the kernel must stay inside the buffers.

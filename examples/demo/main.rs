@@ -1,15 +1,14 @@
-//! The complete example in one command: `cargo run --release --example demo` profiles a small decode loop and shows
-//! the result.
+//! A complete example in one command: `cargo run --release --example demo` profiles a small decode loop and shows the result.
 //!
-//! The demo does what a user does by hand: it starts a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. That
-//! program is the demo itself, started with another argument: `probe` looks for a GPU, and `workload` launches
-//! kernels. Without a GPU, the workload runs on the simulated CUDA stack that the tests use. Simulated kernels take
-//! an invented time and compute nothing. Stacks, files and ledger are as on a real GPU.
+//! The demo does the same as a user by hand: it starts a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. This program is
+//! the demo itself, started with an argument: `probe` looks for a GPU, and `workload` launches kernels. Without a GPU, the
+//! workload runs on the simulated CUDA stack that the tests use. Simulated kernels take an invented time and compute nothing.
+//! Stacks, files and ledger are as on a real GPU.
 //!
 //! `gpuflame demo` runs this program from the folder in which it was installed, as `demo installed LIBRARY`.
 #![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
 
-/// Prints a line. Errors are ignored, because the reader may be gone (as `head` is), and the files are written
+/// Prints a line. Errors are ignored: if the reader has closed the pipe (as `head` does), the files must be written
 /// nevertheless.
 macro_rules! say {
     ($($line:tt)*) => {{
@@ -29,7 +28,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Result whose error is the line that the user reads: the failure, its location, and the next step.
+/// Result whose error is a line for the user: the failure, its location, and the next step.
 type Result<T> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
@@ -68,8 +67,8 @@ fn demonstrate(files: &Files) -> Result<()> {
     show(&record(files, Stack::Simulated)?.ok_or_else(nothing)?, Stack::Simulated)
 }
 
-/// Returns the GPU's name, or the reason why there is no GPU. The probe runs in a separate process, because a process
-/// that has initialised CUDA can no longer be profiled from the start, and can no longer fork.
+/// Returns the GPU's name, or the reason why there is no GPU. The probe runs in a separate process, because a process that has
+/// initialised CUDA cannot be profiled from the start any more, and cannot fork any more.
 fn probe() -> Result<std::result::Result<String, String>> {
     let output = myself("probe")?
         .env_remove("CUDA_INJECTION64_PATH")
@@ -82,7 +81,7 @@ fn probe() -> Result<std::result::Result<String, String>> {
     Ok(Err(if reason.is_empty() { format!("looking for one ended with {}", output.status) } else { reason }))
 }
 
-/// Runs the workload with the library injected; returns the prefix of the outputs, if there are any.
+/// Runs the workload with the library injected. Returns the prefix of the outputs, if there are any.
 fn record(files: &Files, stack: Stack) -> Result<Option<String>> {
     let mut command = myself("workload")?;
     command.env("CUDA_INJECTION64_PATH", &files.library).env("GPUFLAME_OUTPUT", "gpuflame-demo.%p");
@@ -104,8 +103,8 @@ fn record(files: &Files, stack: Stack) -> Result<Option<String>> {
     Ok(new.map(|name| name.trim_end_matches(".csv").to_owned()))
 }
 
-/// Returns the tables in the current folder. One of the tables may belong to an earlier process with the same id. In
-/// that case gpuflame chooses another name for its own table.
+/// Returns the tables in the current folder. If one of them belongs to an earlier process with the same id, gpuflame chooses
+/// another name for its new table.
 fn tables() -> Result<BTreeSet<String>> {
     let folder = std::fs::read_dir(".").map_err(|e| format!("cannot read the current folder: {e}"))?;
     let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -1,4 +1,4 @@
-//! Prints the work that took the GPU's time, from the CSV that gpuflame wrote.
+//! Prints the work with the most GPU time, from the CSV that gpuflame wrote.
 
 use crate::Result;
 use csv::{Reader, StringRecord};
@@ -34,7 +34,7 @@ pub(crate) fn top_five(table: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rows of work that ran; the other rows of the CSV are about missing work.
+/// Returns the rows about work that ran. The other rows of the CSV are about missing work.
 fn read(table: &Path) -> Result<Vec<Work>> {
     let mut reader = Reader::from_path(table).map_err(|e| e.to_string())?;
     let header = reader.headers().map_err(|e| e.to_string())?.clone();
@@ -64,7 +64,7 @@ fn work(header: &StringRecord, row: &StringRecord) -> Result<Work> {
     })
 }
 
-/// Returns the cell of a column by the column's name, because later versions may add columns.
+/// Returns the cell in the column named `column`. Columns are found by name, because later versions may add columns.
 fn cell<'r>(header: &StringRecord, row: &'r StringRecord, column: &str) -> Result<&'r str> {
     let at = header.iter().position(|name| name == column);
     at.and_then(|at| row.get(at)).ok_or_else(|| format!("there is no column {column}"))

@@ -1,5 +1,5 @@
-//! Finds the libraries that cargo built, or that were installed, and makes the simulated CUDA stack available under
-//! the names that the loader looks for.
+//! Finds the libraries that cargo built or that were installed. Makes the simulated CUDA stack available under the names that
+//! the loader searches for.
 
 use crate::Result;
 use std::os::unix::fs::symlink;
@@ -13,15 +13,15 @@ pub(crate) enum Stack {
     Simulated,
 }
 
-/// The simulated libraries, and the names by which the loader looks for them. Cargo puts its folder of libraries on
-/// LD_LIBRARY_PATH, so the libraries in that folder must not have these names.
+/// The simulated libraries, with the names under which the loader searches for them. Libraries in cargo's own folder must not
+/// have these names, because cargo adds this folder to LD_LIBRARY_PATH.
 const SIMULATED: [(&str, &str); 3] = [
     ("libgpusim_cuda.so", "libcuda.so.1"),
     ("libgpusim_cudart.so", "libcudart.so.13"),
     ("libgpusim_cupti.so", "libcupti.so.13"),
 ];
 
-/// Durations of the simulated kernels, chosen so that the picture resembles that of a real decode loop.
+/// Durations of the simulated kernels, chosen so that the flame graph resembles that of a real decode loop.
 const DURATIONS: &str =
     "matmul_kernel=86300ns,attention_kernel=41700ns,silu_kernel=3100ns,accumulate_kernel=2400ns";
 
@@ -29,12 +29,12 @@ const DURATIONS: &str =
 pub(crate) struct Files {
     /// Path of `libgpuflame.so`.
     pub(crate) library: PathBuf,
-    /// Folder with the simulated libraries under the names by which the loader looks for them.
+    /// Folder with the simulated libraries under the names that the loader searches for.
     simulated: PathBuf,
 }
 
 impl Files {
-    /// Files that `cargo run --example` built: `target/release/deps/libgpuflame.so`, for a program
+    /// Returns the files that `cargo run --example` built, such as `target/release/deps/libgpuflame.so` for the program
     /// `target/release/examples/demo`.
     pub(crate) fn built() -> Result<Files> {
         let program = executable()?;
@@ -57,7 +57,7 @@ impl Files {
         Ok(Files { library: find("libgpuflame.so")?, simulated })
     }
 
-    /// Files of an installation: the simulated libraries are in this program's folder.
+    /// Returns the files of an installation. The simulated libraries are in this program's folder.
     pub(crate) fn installed(library: &str) -> Result<Files> {
         let program = executable()?;
         let simulated = program.parent().unwrap_or(Path::new("/")).to_owned();

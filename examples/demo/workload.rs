@@ -1,5 +1,5 @@
-//! The program that is profiled: a decode loop, whose functions the flame graph should show. The results are
-//! meaningless, but on a real GPU the kernels do compute.
+//! The profiled program: a decode loop, whose functions the flame graph should show. On a real GPU the kernels compute, but
+//! the results are meaningless.
 //!
 //! The program uses two streams: one computes, and the other copies embeddings in and results out.
 
@@ -18,7 +18,7 @@ const CONTEXT: usize = PROMPT.len() + TOKENS;
 
 const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
 
-/// Runs the workload, for the argument `workload` of the command line.
+/// Runs the workload. Called for the command-line argument `workload`.
 #[inline(never)]
 pub(crate) fn run() -> Result<()> {
     frame!(run);
@@ -98,7 +98,7 @@ fn load_layer(gpu: &Gpu, random: &mut Random) -> Result<Layer> {
     })
 }
 
-/// Uploads a matrix of random numbers, which are so small that products with the matrix do not grow.
+/// Uploads a matrix of random numbers. They are so small that numbers do not grow in products with the matrix.
 #[inline(never)]
 fn upload(gpu: &Gpu, rows: usize, random: &mut Random) -> Result<Buffer> {
     frame!(upload);
@@ -247,7 +247,7 @@ fn sample(session: &Session) -> Result<usize> {
     Ok(largest.map_or(0, |(token, _)| token))
 }
 
-/// Random numbers by xorshift64* (Vigna 2016), which are the same on every run.
+/// A generator of random numbers by xorshift64* (Vigna 2016). They are the same in every run.
 struct Random(u64);
 
 impl Random {

@@ -1,6 +1,6 @@
 /* A decode loop as servers run it: the step is captured into a CUDA graph once and then launched for every
- * token, so that the CPU makes one call for the whole model. Half way the cache has grown: the graph is
- * captured again, and an exec update replaces the old graph by the new one.
+ * token, so that the CPU makes one call for the whole model. After half of the tokens the cache has grown, so
+ * the graph is captured again, and an exec update replaces the old graph by the new one.
  *
  * A profiler that does not have the capture's stacks shows one cudaGraphLaunch. gpuflame shows
  *
@@ -31,7 +31,7 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
-/* A kernel's stub on the host is a function with the kernel's name, and has a frame. */
+/* The call site includes the kernel's stub on the host: a function with the kernel's name, which has a frame. */
 #define RUN(kernel, stream, ...) \
     do { \
         const size_t caller = call_site_enter(#kernel); \
@@ -67,7 +67,7 @@ OWN_FRAME static void feed_forward(const struct model *model)
     LEAVE();
 }
 
-/* Eight kernels. */
+/* A layer launches eight kernels. */
 OWN_FRAME static void layer(const struct model *model)
 {
     ENTER();

@@ -104,9 +104,9 @@ static inline void draw_weights(struct weights *weights, int layers, uint64_t *s
     for (int i = 0; i < layers; i++) {
         struct layer_weights *layer = &weights->layer[i];
         fill(layer->attention_norm, DIM, 1.0f);
-        draw(layer->query, 4 * DIM * DIM, DIM, state); /* and key, value, attention_out, which follow it */
+        draw(layer->query, 4 * DIM * DIM, DIM, state); /* also fills key, value, attention_out, which follow */
         fill(layer->mlp_norm, DIM, 1.0f);
-        draw(layer->gate, 2 * HIDDEN * DIM, DIM, state); /* and up */
+        draw(layer->gate, 2 * HIDDEN * DIM, DIM, state); /* also fills up, which follows */
         draw(layer->down, DIM * HIDDEN, HIDDEN, state);
     }
     draw(weights->embedding, VOCABULARY * DIM, 1, state);

@@ -34,7 +34,7 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
-/* A kernel's stub on the host is a function with the kernel's name, and has a frame. */
+/* The call site includes the kernel's stub on the host: a function with the kernel's name, which has a frame. */
 #define RUN(kernel, blocks, threads, stream, ...) \
     do { \
         const size_t caller = call_site_enter(#kernel); \
@@ -376,7 +376,7 @@ OWN_FRAME static void reset(struct session *session)
 {
     ENTER();
     const size_t bytes = 2 * (size_t)session->model->layers * CONTEXT * DIM * sizeof(float);
-    CUDA(cudaMemsetAsync(session->keys, 0, bytes, session->compute)); /* and values, which follow them */
+    CUDA(cudaMemsetAsync(session->keys, 0, bytes, session->compute)); /* also clears the values, which follow */
     session->position = 0;
     LEAVE();
 }
@@ -406,7 +406,7 @@ static float worst_difference(const struct session *session, const struct refere
     float worst = 0;
     for (int i = 0; i < VOCABULARY; i++) {
         const float difference = fabsf(session->host_probabilities[i] - reference->probabilities[i]);
-        if (!(difference <= worst)) /* a NaN counts */
+        if (!(difference <= worst)) /* also true if the difference is a NaN */
             worst = difference;
     }
     return worst;
@@ -486,7 +486,7 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* The CPU sums floats in another order: 1e-5 of a probability is far above that error, and far below any mistake. */
+/* The CPU sums floats in another order. 1e-5 is far more than this changes, and far less than any mistake does. */
 static int report_check(const struct work *works, int threads)
 {
     float worst = 0;

@@ -1,4 +1,4 @@
-"""What both examples print: the answers to queries.sql as JSON."""
+"""Prints the answers to queries.sql as JSON, for both examples."""
 
 import json
 from pathlib import Path
@@ -13,14 +13,15 @@ QUERIES = [
 
 
 def straggler(ranks):
-    """Who comes last to a collective waits for nobody in it. Where not all communicate, whoever has most work."""
+    """Returns the straggler. The rank that arrives last at a collective waits for no other rank, so it is the one with the least
+    communication. If not all ranks communicate, it is the rank with the most work."""
     if all(row["communication_ns"] > 0 for row in ranks):
         return min(ranks, key=lambda row: (row["communication_ns"], row["rank"]))["rank"]
     return min(ranks, key=lambda row: (-row["work_ns"], row["rank"]))["rank"]
 
 
 def show(ask):
-    """`ask` runs a query and gives its rows as dictionaries."""
+    """Prints the answers. `ask` runs a query and returns its rows as dictionaries."""
     for query in QUERIES:
         ask(query)
     ranks = ask("SELECT * FROM rank_work JOIN rank_busy USING (rank) ORDER BY rank")

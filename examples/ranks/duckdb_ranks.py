@@ -1,4 +1,4 @@
-"""Top stacks over all ranks, the straggler, idle time by cause, with DuckDB:
+"""Prints the top stacks over all ranks, the straggler, and idle time by cause, with DuckDB:
 
     gpuflame convert traces/ --to parquet -o data --run A
     python duckdb_ranks.py data

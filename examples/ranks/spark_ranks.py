@@ -1,4 +1,4 @@
-"""Top stacks over all ranks, the straggler, idle time by cause, with Spark:
+"""Prints the top stacks over all ranks, the straggler, and idle time by cause, with Spark:
 
     gpuflame convert traces/ --to parquet -o data --run A
     spark-submit spark_ranks.py data

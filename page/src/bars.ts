@@ -3,13 +3,13 @@ import { element } from "./flame/dom.ts";
 import { human, percent } from "./flame/format.ts";
 import type { Bar } from "./report.ts";
 
-/** Number of bars that are shown at first. */
+/** Number of bars to show at first. */
 const FIRST_BARS = 8;
-/** Share of a bar, in percent, from which a part has a label in it; and from which it has one on a narrow screen. */
+/** Minimum share of a bar, in percent, for a part with a label in it; and the minimum on a narrow screen. */
 const [LABEL_PERCENT, NARROW_LABEL_PERCENT] = [9, 20];
 
-/** Returns the bars, with one legend for all of them. */
-export function bars(all: Bar[]): HTMLElement {
+/** Returns the bars, with one legend for all of them. `part` names the part of the run that a bar shows. */
+export function bars(all: Bar[], part: string): HTMLElement {
   const list = element("div", { class: "bars" });
   const add = (some: Bar[]) => some.forEach((bar) => list.append(row(bar)));
   add(all.slice(0, FIRST_BARS));
@@ -19,11 +19,11 @@ export function bars(all: Bar[]): HTMLElement {
     more.addEventListener("click", () => {
       more.remove();
       add(rest);
-      list.append(legend(all));
+      list.append(legend(all, part));
     });
     list.append(more);
   }
-  list.append(legend(all));
+  list.append(legend(all, part));
   return list;
 }
 
@@ -46,8 +46,8 @@ function words(bar: Bar): string {
   return `${bar.label}: ${parts.map((part) => `${percent(part.ns, bar.ns)} ${part.label}`).join(", ")}`;
 }
 
-/** Returns the colours with their names. A single bar also has its figures here. */
-function legend(all: Bar[]): HTMLElement {
+/** Returns the colours with their names. If there is only one bar, its figures are here too. */
+function legend(all: Bar[], part: string): HTMLElement {
   const kinds = new Map<string, { label: string; ns: number }>();
   for (const part of all.flatMap((bar) => bar.parts).filter((part) => part.ns > 0)) {
     const known = kinds.get(part.kind) ?? { label: part.label, ns: 0 };
@@ -58,5 +58,6 @@ function legend(all: Bar[]): HTMLElement {
   const items = [...kinds].map(([kind, { label, ns }]) =>
     element("li", {}, element("span", { class: `swatch ${kind}` }), `${label} ${percent(ns, whole)} (${human(ns, "ns")})`),
   );
-  return element("ul", { class: "legend" }, ...items);
+  const base = element("li", { class: "legend-title" }, `of ${part}:`);
+  return element("ul", { class: "legend" }, base, ...items);
 }

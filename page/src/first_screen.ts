@@ -1,11 +1,11 @@
-// The first screen: what is wrong with the run.
+// The first screen: the findings about the run.
 import { bars } from "./bars.ts";
 import { element } from "./flame/dom.ts";
 import { human } from "./flame/format.ts";
 import type { Finding, Report } from "./report.ts";
 import { command, sentence } from "./text.ts";
 
-/** Findings on the first screen. */
+/** Number of findings on the first screen. */
 const FIRST_FINDINGS = 3;
 
 /** Returns the first screen. `show` opens a view of the flame graph. */
@@ -17,7 +17,7 @@ export function firstScreen(report: Report, show: (view: string) => void): HTMLE
     element("p", { class: "first-line" }, report.firstLine),
     ...report.culprits.map((line) => element("p", { class: "second-line" }, ...sentence(line))),
     ...report.changes.map((line) => element("p", { class: "change" }, line)),
-    bars(report.bars),
+    bars(report.bars, report.part),
     findings(report, show),
     element("ul", { class: "answers" }, ...report.answers.map((line) => element("li", {}, ...sentence(line)))),
     element("p", { class: completeClass(report) }, ...sentence(report.complete)),
@@ -32,7 +32,8 @@ function completeClass(report: Report): string {
 function findings(report: Report, show: (view: string) => void): HTMLElement {
   const cards = report.findings.map((finding) => card(finding, show));
   const list = element("ol", { class: "findings" }, ...cards.slice(0, FIRST_FINDINGS));
-  const heading = element("h2", {}, report.findings.length > 0 ? "What costs time" : "Nothing stands out");
+  const base = report.wall > 0 ? element("span", { class: "base" }, ` in percent of ${report.part}, ${human(report.wall, "ns")}; costs overlap, so they do not add up`) : null;
+  const heading = report.findings.length > 0 ? element("h2", {}, "What costs time", base) : element("h2", {}, "Nothing stands out");
   const section = element("section", { class: "findings-section", "aria-label": "Findings" }, heading, list);
   if (cards.length === 0) section.append(element("p", {}, report.noneFound));
   const rest = cards.slice(FIRST_FINDINGS);
@@ -65,8 +66,9 @@ function card(finding: Finding, show: (view: string) => void): HTMLElement {
     "li",
     { class: "finding" },
     head,
-    finding.culprit === "" ? null : element("p", { class: "culprit", title: finding.culprit }, finding.culprit),
+    finding.culprit === "" ? null : element("p", { class: "culprit", title: finding.culprit }, finding.at),
     element("p", { class: "why" }, ...sentence(finding.why)),
+    finding.remedy === "" ? null : element("p", { class: "remedy" }, ...sentence(finding.remedy)),
     command(finding.command),
     open,
   );
@@ -75,6 +77,12 @@ function card(finding: Finding, show: (view: string) => void): HTMLElement {
 function notRecorded(report: Report): HTMLElement | null {
   if (report.notRecorded.length === 0) return null;
   const items = report.notRecorded.map(({ what, how }) => element("li", {}, ...sentence(`${what}: ${how}`)));
-  const count = `${items.length} ${items.length === 1 ? "question" : "questions"} without data`;
-  return element("details", { class: "not-recorded" }, element("summary", {}, count), element("ul", {}, ...items));
+  return element("details", { class: "not-recorded" }, element("summary", {}, missing(report)), element("ul", {}, ...items));
+}
+
+/** Returns how many checks have no data, with the same number as in the sentence for a run without findings. */
+function missing({ checksWithoutData: checks, otherFacts: others }: Report): string {
+  const of = (count: number, noun: string) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+  const words = [checks > 0 ? `${of(checks, "check")} without data` : "", others > 0 ? `${of(others, "other fact")} not recorded` : ""];
+  return words.filter((part) => part !== "").join(", ") || "Not recorded";
 }

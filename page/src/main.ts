@@ -1,15 +1,17 @@
-// The page: replaces the plain text by the first screen, the flame graph and the panels.
+// The page. Replaces the plain text with the first screen, the flame graph and the panels.
 import "./page.css";
-import { readReport } from "./data.ts";
+import { partText, type PathActions } from "./critical.ts";
+import { readBytes, readReport } from "./data.ts";
 import { firstScreen } from "./first_screen.ts";
 import { element } from "./flame/dom.ts";
 import { type FlameHandle, mountFlame } from "./flame/index.ts";
 import { panel } from "./panels.ts";
-import type { Report } from "./report.ts";
+import type { CriticalPart, Report } from "./report.ts";
 import { Selection } from "./selection.ts";
-import { timeline } from "./timeline.ts";
+import { TimelineView } from "./timeline.ts";
 
-function draw(app: HTMLElement, report: Report): void {
+/** Draws the page. Returns a function that adds the timeline. */
+function draw(app: HTMLElement, report: Report): (slices: Uint8Array) => void {
   const selection = new Selection();
   const host = element("div", { class: "flame-host" });
   const graph = element("section", { id: "flame", class: "panel" }, element("h2", {}, "Flame graph"), host);
@@ -25,9 +27,17 @@ function draw(app: HTMLElement, report: Report): void {
     graph.scrollIntoView();
   };
   const panels = report.panels.filter((one) => !one.absent || one.absent.length > 0);
-  const sections = panels.map((data) => panel(data, selection, find));
-  const slices = sections.find((section) => section.id === "timeline");
-  if (report.timeline && slices) slices.append(timeline(report.timeline));
+  let view: TimelineView | undefined;
+  const inTimeline = (act: (view: TimelineView, part: CriticalPart) => void) => (part: CriticalPart) => {
+    if (!view) return;
+    act(view, part);
+    view.root.scrollIntoView();
+  };
+  const actions: PathActions = {
+    markAll: inTimeline((to, part) => to.mark(part.marks, partText(part))),
+    showLongest: inTimeline((to, part) => to.showPart(part.marks, part.longest)),
+  };
+  const sections = panels.map((data) => panel(data, selection, find, actions));
   const links = [graph, ...sections].map((section) => {
     const go = element("button", { type: "button" }, section.querySelector("h2")?.textContent ?? "");
     go.addEventListener("click", () => section.scrollIntoView());
@@ -38,15 +48,20 @@ function draw(app: HTMLElement, report: Report): void {
   const isEmpty = report.views.length === 0 && !report.against?.views.length;
   if (isEmpty) host.append("There is no flame graph: nothing was recorded that has a value.");
   else handle = mountFlame(host, report, { ...(report.against ? { against: report.against } : {}), ...firstView(report) });
+  return (slices) => {
+    if (!report.timeline) return;
+    view = new TimelineView(report.timeline, slices);
+    sections.find((section) => section.id === "timeline")?.append(view.root);
+  };
 }
 
-/** Returns the view that shows what costs most. A comparison opens with its GPU time. */
+/** Returns the view for the most expensive finding. A comparison opens with its GPU time. */
 function firstView(report: Report): { view?: string } {
   const view = report.against ? undefined : report.findings[0]?.view;
   return view !== undefined && report.views.some((known) => known.id === view) ? { view } : {};
 }
 
-/** Returns a regular expression that finds the text itself. */
+/** Returns a regular expression that matches exactly this text. */
 function escapePattern(text: string): string {
   return text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 }
@@ -55,7 +70,9 @@ async function start(): Promise<void> {
   const [app, data] = [document.getElementById("app"), document.getElementById("data")];
   if (!app || !data) return;
   try {
-    draw(app, await readReport(data.textContent ?? ""));
+    const addTimeline = draw(app, await readReport(data.textContent ?? ""));
+    const slices = document.getElementById("slices")?.textContent;
+    if (slices) addTimeline(await readBytes(slices));
     document.documentElement.dataset["ready"] = "true";
   } catch (error) {
     app.append(element("p", { class: "why-empty" }, `The rest of the page cannot be shown in this browser: ${String(error)}`));

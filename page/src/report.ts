@@ -17,17 +17,21 @@ export interface Bar {
 export interface Finding {
   id: string;
   bad: boolean;
-  /** Cost in percent of the steady part. */
+  /** Cost in percent of the part of the run that `part` names. The length of this part is `wall`. */
   share: number | null;
   ns: number | null;
   what: string;
   why: string;
+  /** Remedy; empty for wrong data. */
+  remedy: string;
+  /** Responsible code. `at` is the same text, cut to a maximum length. */
   culprit: string;
+  at: string;
   command: string;
   view: string;
 }
 
-/** A name that has a short form, or one that has none. */
+/** A name without a short form, or a short and a full name. */
 export type NameCell = string | [short: string, full: string];
 export type Cell = NameCell | number | null;
 
@@ -38,7 +42,7 @@ export interface TableData {
   more: number;
 }
 
-/** First step, number of steps, and per step: duration, work and communication in ns; index of the kind, or -1. */
+/** First step; number of steps; duration, work and communication per step in ns; and the index of the kind, or -1. */
 export type StepGroup = [number: number, steps: number, ns: number, work: number, communication: number, kind: number];
 
 export interface RankSteps {
@@ -48,38 +52,57 @@ export interface RankSteps {
   slowPercent: number;
 }
 
-/** Slices of a stream or of a launching thread, sorted by start, in ns. */
+/** A row of the timeline. Its slices are in a separate element. */
 export interface TimelineRowData {
   label: string;
-  thread: boolean;
-  start: number[];
-  length: number[];
-  /** Index of the name; of several slices that were merged, of the longest. */
-  name: number[];
-  count: number[];
-  busy: number[];
+  /** Names of slices are `names` for streams and threads, `causes` for idle time, and otherwise `classes`. */
+  kind: "critical" | "idle" | "stream" | "thread";
+  /** Number of slices. */
+  slices: number;
+}
+
+/** A cause of idle time, or a class of parts of the critical chain of events. */
+export interface KindName {
+  kind: string;
+  label: string;
 }
 
 export interface TimelineData {
   end: number;
-  /** Slices with smaller gaps are merged. */
-  gap: number;
-  /** Activities and rows that are left out. */
+  /** Maximum time in ns that merged slices last together; 0 if no slices were merged. */
+  resolution: number;
+  /** Number of activities that are left out. The next field is the number of rows that are left out. */
   skipped: number;
   left: number;
   names: string[];
+  causes: KindName[];
+  classes: KindName[];
   rows: TimelineRowData[];
+}
+
+/** Parts of the critical chain of events with the same class, function and name. */
+export interface CriticalPart extends KindName {
+  ns: number;
+  count: number;
+  name: string;
+  full: string;
+  function: string | null;
+  /** Start and end of the longest part, in ns. */
+  longest: [start: number, end: number];
+  /** Start and length of each part, one after the other, in ns. Parts that are close to each other are merged. */
+  marks: number[];
 }
 
 export interface Panel {
   id: string;
   title: string;
-  /** Why the panel is empty, and how to record its data. */
+  /** Reason why the panel is empty, and how to record its data. */
   why?: string;
   note?: string;
   table?: TableData;
   steps?: RankSteps[];
   heat?: RankSteps[];
+  critical?: { answer: string; ns: number; parts: CriticalPart[] };
   absent?: { id: string; label: string; why: string }[];
 }
 
@@ -104,6 +127,12 @@ export interface Report extends FlameModel {
   findings: Finding[];
   noneFound: string;
   notRecorded: { what: string; how: string }[];
+  wall: number;
+  /** The part of the run to which shares refer, such as `the steady part`. */
+  part: string;
+  checksWithoutData: number;
+  /** Number of entries of `notRecorded` that are not about checks. */
+  otherFacts: number;
   views: PageView[];
   panels: Panel[];
   timeline?: TimelineData;

@@ -1,4 +1,4 @@
-// The panel of steps: a bar for each step, slow ones marked.
+// The panel of steps, with a bar for each step. Slow steps are marked.
 import { element } from "./flame/dom.ts";
 import { human } from "./flame/format.ts";
 import type { RankSteps, StepGroup } from "./report.ts";
@@ -7,7 +7,7 @@ import { table } from "./table.ts";
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 140;
-/** Slowest steps in the table. */
+/** Number of slowest steps in the table. */
 const SLOWEST = 10;
 
 /** Returns the panel. With several ranks, a menu selects one. */

@@ -3,19 +3,19 @@ import { element } from "./flame/dom.ts";
 import { grouped, human, signed } from "./flame/format.ts";
 import type { Cell, TableData } from "./report.ts";
 
-/** Rows that are shown at first, and more by each click. */
+/** Number of rows to show at first, and to add with each click. */
 const PAGE_ROWS = 30;
-/** A shorter table needs no filter. */
+/** Minimum number of rows of a table with a filter. */
 const MIN_FILTERED_ROWS = 4;
 
-/** Returns the table without the columns of which nothing is known. */
+/** Returns the table without columns whose values are all unknown. */
 export function withoutUnknown(data: TableData): TableData {
   const kept = data.columns.map((_, at) => at).filter((at) => data.rows.some((row) => (row[at] ?? null) !== null));
   const pick = <T>(list: T[]) => kept.map((at) => list[at]!);
   return { ...data, columns: pick(data.columns), rows: data.rows.map(pick) };
 }
 
-/** Returns the table. `open`, if given, is called with the short name of a row that was chosen. */
+/** Returns the table. If `open` is given, it is called with the short name of the row that the user chooses. */
 export function table(all: TableData, label: string, open?: (name: string) => void): HTMLElement {
   const data = withoutUnknown(all);
   let [sortedBy, falling, limit, filter] = [-1, true, PAGE_ROWS, ""];
@@ -88,7 +88,7 @@ function matches(row: Cell[], filter: string): boolean {
   return row.some((cell) => typeof cell !== "number" && cell !== null && contains(cell));
 }
 
-/** Returns the rows by a column, in the given order. Unknown numbers are last. */
+/** Returns the rows sorted by a column, in the given direction. Unknown numbers are last. */
 export function sorted(rows: Cell[][], column: number, falling: boolean): Cell[][] {
   if (column < 0) return rows;
   const sign = falling ? -1 : 1;

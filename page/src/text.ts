@@ -1,5 +1,12 @@
-// Text with commands: what is between backticks in a sentence of the command becomes code.
+// Text with commands. Text between backticks in the command's sentences becomes code.
 import { button, copyText, element } from "./flame/dom.ts";
+
+/** Cuts a text to `most` characters. Names of one kind differ at their ends, so two thirds of the characters are from the end. */
+export function cutMiddle(text: string, most: number): string {
+  if (text.length <= most) return text;
+  const begin = Math.floor(most / 3);
+  return `${text.slice(0, begin)}…${text.slice(text.length - (most - begin - 1))}`;
+}
 
 /** Returns the nodes of a sentence. */
 export function sentence(text: string): (Node | string)[] {

@@ -1,35 +1,35 @@
-// The timeline: slices of each stream and launching thread on a canvas. A drag zooms.
+// The timeline: slices of each stream and launching thread, idle time by cause, and the critical path. A drag zooms in.
 import { button, element } from "./flame/dom.ts";
-import { textOn } from "./flame/colours.ts";
 import { grouped, human } from "./flame/format.ts";
 import type { TimelineData } from "./report.ts";
-import { legendOf, nameColours, OTHER_COLOUR } from "./timeline_colours.ts";
-import { type Range, pan, type Row, rowOf, shown, sliceAt, ticks, zoom } from "./timeline_model.ts";
+import { legends, rowColours } from "./timeline_colours.ts";
+import { TimelineCanvas } from "./timeline_canvas.ts";
+import { type Range, pan, sliceAt, zoom } from "./timeline_model.ts";
+import { type Row, readRows } from "./timeline_slices.ts";
 
-const ROW_HEIGHT = 20;
-const AXIS_HEIGHT = 18;
-/** Widths in pixels: of a slice with a name in it, of a drag that zooms, and between two marks of the axis. */
-const [MIN_NAME, MIN_DRAG, MARK_GAP] = [36, 4, 110];
+/** Minimum width in pixels of a drag that zooms, and distance of the tooltip from the pointer. */
+const [MIN_DRAG, TOOLTIP_DISTANCE] = [4, 14];
+/** Time shown on each side of a part, as a multiple of the part's length. */
+const MARGIN = 1;
 const HELP = "Drag to zoom. Arrow keys move, + and - zoom, Escape shows everything; so does Ctrl with the wheel.";
 
-export function timeline(data: TimelineData): HTMLElement {
-  return new TimelineView(data).root;
-}
-
-class TimelineView {
+export class TimelineView {
   readonly root: HTMLElement;
-  private readonly canvas = element("canvas", { class: "timeline", tabindex: "0", role: "img" });
   private readonly status = element("p", { class: "step-details", role: "status" }, HELP);
+  private readonly tooltip = element("div", { class: "timeline-tooltip", hidden: true });
+  private readonly frame = element("div", { class: "timeline-frame" });
+  private readonly picture: TimelineCanvas;
   private readonly rows: Row[];
-  private readonly colours: string[];
   private range: Range;
   private drag: { from: number; to: number } | null = null;
+  private isScheduled = false;
 
-  constructor(private readonly data: TimelineData) {
-    this.rows = data.rows.map(rowOf);
-    this.colours = nameColours(data);
+  constructor(private readonly data: TimelineData, bytes: Uint8Array) {
+    this.rows = readRows(data.rows, bytes, data.resolution);
+    const colours = rowColours(data, this.rows);
+    this.picture = new TimelineCanvas(this.rows, colours, (row, name) => this.nameOf(row, name));
     this.range = { from: 0, to: Math.max(data.end, 1) };
-    this.canvas.setAttribute("aria-label", `timeline of ${data.rows.length} streams and threads; ${HELP}`);
+    this.canvas.setAttribute("aria-label", `timeline of ${data.rows.length} rows; ${HELP}`);
     const labels = element("ol", { class: "timeline-labels" }, ...data.rows.map((row) => element("li", { title: row.label }, row.label)));
     const zoomBy = (factor: number) => () => this.show(zoom(this.range, 0.5, factor, this.data.end));
     const bar = element(
@@ -39,15 +39,20 @@ class TimelineView {
       button("zoom out", "zoom out (-)", zoomBy(2)),
       button("all", "show everything (Escape)", () => this.showAll()),
     );
-    this.root = element("div", {}, bar, legendOf(data, this.colours), element("div", { class: "timeline-frame" }, labels, this.canvas), this.status, this.note());
+    this.frame.append(labels, this.canvas, this.tooltip);
+    this.root = element("div", {}, bar, ...legends(data, this.rows, colours), this.frame, this.status, this.note());
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
+  private get canvas(): HTMLCanvasElement {
+    return this.picture.canvas;
+  }
+
   private note(): HTMLElement | null {
-    const { gap, skipped, left } = this.data;
+    const { resolution, skipped, left } = this.data;
     const notes = [
-      gap > 0 ? `Slices with gaps under ${human(gap, "ns")} are merged.` : "",
+      resolution > 0 ? `Slices that last at most ${human(resolution, "ns")} together are merged.` : "",
       skipped > 0 ? `${grouped(skipped)} activities are not shown.` : "",
       left > 0 ? `${left} more streams and threads are not shown.` : "",
     ].filter((note) => note !== "");
@@ -55,13 +60,28 @@ class TimelineView {
   }
 
   private showAll(): void {
+    this.picture.marks = [];
     this.show({ from: 0, to: Math.max(this.data.end, 1) });
   }
 
   private show(range: Range): void {
     this.range = range;
     this.status.textContent = `${human(range.from, "ns")} to ${human(range.to, "ns")}: ${human(range.to - range.from, "ns")}`;
-    this.draw();
+    this.schedule();
+  }
+
+  /** Marks times in all rows. `marks` has the start and the length of each, one after the other. */
+  mark(marks: number[], text: string): void {
+    this.showAll();
+    this.picture.marks = marks;
+    this.status.textContent = `${text}: marked in all rows. Escape removes the marks.`;
+  }
+
+  /** Shows one of the marked times, with the same amount of time before and after it. */
+  showPart(marks: number[], [start, end]: [start: number, end: number]): void {
+    const margin = MARGIN * Math.max(end - start, 1);
+    this.picture.marks = marks;
+    this.show({ from: Math.max(start - margin, 0), to: Math.min(end + margin, Math.max(this.data.end, 1)) });
   }
 
   private listen(): void {
@@ -78,15 +98,16 @@ class TimelineView {
       const [x, y] = place(event);
       if (this.drag) this.drag.to = x;
       else this.tell(x, y);
-      if (this.drag) this.draw();
+      if (this.drag) this.schedule();
     });
+    this.canvas.addEventListener("pointerleave", () => (this.tooltip.hidden = true));
     this.canvas.addEventListener("pointerup", () => {
       const drag = this.drag;
       this.drag = null;
       if (!drag) return;
       const [low, high] = [Math.min(drag.from, drag.to), Math.max(drag.from, drag.to)];
       const span = this.range.to - this.range.from;
-      if ((high - low) * this.canvas.clientWidth < MIN_DRAG) return this.draw();
+      if ((high - low) * this.canvas.clientWidth < MIN_DRAG) return this.schedule();
       this.show({ from: this.range.from + low * span, to: this.range.from + high * span });
     });
     this.canvas.addEventListener("wheel", (event) => {
@@ -95,89 +116,65 @@ class TimelineView {
       this.show(zoom(this.range, place(event)[0], event.deltaY > 0 ? 1.3 : 1 / 1.3, this.data.end));
     }, { passive: false });
     this.canvas.addEventListener("keydown", (event) => {
-      const acts: Record<string, () => Range> = {
-        ArrowLeft: () => pan(this.range, -0.2, this.data.end),
-        ArrowRight: () => pan(this.range, 0.2, this.data.end),
-        "+": () => zoom(this.range, 0.5, 0.5, this.data.end),
-        "-": () => zoom(this.range, 0.5, 2, this.data.end),
-        Escape: () => ({ from: 0, to: Math.max(this.data.end, 1) }),
+      const acts: Record<string, () => void> = {
+        ArrowLeft: () => this.show(pan(this.range, -0.2, this.data.end)),
+        ArrowRight: () => this.show(pan(this.range, 0.2, this.data.end)),
+        "+": () => this.show(zoom(this.range, 0.5, 0.5, this.data.end)),
+        "-": () => this.show(zoom(this.range, 0.5, 2, this.data.end)),
+        Escape: () => this.showAll(),
       };
       const act = acts[event.key];
       if (!act) return;
       event.preventDefault();
-      this.show(act());
+      act();
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => this.draw());
   }
 
-  /** Says what is under the pointer: a slice, or the gap between two. */
+  /** Shows what is under the pointer in the tooltip: a slice, or the gap between two slices. */
   private tell(x: number, y: number): void {
-    const row = this.rows[Math.floor((y - AXIS_HEIGHT) / ROW_HEIGHT)];
+    const row = this.rows[this.picture.rowAt(y)];
+    this.tooltip.hidden = !row;
     if (!row) return;
     const time = this.range.from + x * (this.range.to - this.range.from);
-    const at = sliceAt(row, time);
-    this.status.textContent = at === null ? `${row.label}: nothing at ${human(time, "ns")}` : this.describe(row, at);
+    const at = sliceAt(row.levels[0]!, time);
+    const text = at === null ? `${row.label}: nothing at ${human(time, "ns")}` : this.describe(row, at);
+    this.status.textContent = this.tooltip.textContent = text;
+    // The tooltip is on the side of the pointer that has more room.
+    const { offsetLeft, offsetTop, clientWidth } = this.canvas;
+    const isRight = x > 0.5;
+    const pixel = offsetLeft + x * clientWidth;
+    this.tooltip.style.left = isRight ? "" : `${pixel + TOOLTIP_DISTANCE}px`;
+    this.tooltip.style.right = isRight ? `${this.frame.clientWidth - pixel + TOOLTIP_DISTANCE}px` : "";
+    this.tooltip.style.top = `${offsetTop + y + TOOLTIP_DISTANCE}px`;
+  }
+
+  private nameOf(row: Row, name: number): string {
+    if (row.kind === "idle") return this.data.causes[name]?.label ?? "";
+    if (row.kind === "critical") return this.data.classes[name]?.label ?? "";
+    return this.data.names[name] ?? "";
   }
 
   private describe(row: Row, at: number): string {
-    const [start, length, count] = [row.start[at]!, row.length[at]!, row.count[at]!];
-    const name = this.data.names[row.name[at]!] ?? "";
-    const times = `${human(length, "ns")} from ${human(start, "ns")}`;
+    const slices = row.levels[0]!;
+    const [start, end, count] = [slices.start[at]!, slices.end[at]!, slices.count[at]!];
+    const name = this.nameOf(row, slices.name[at]!);
+    const times = `${human(end - start, "ns")} from ${human(start, "ns")}`;
     if (count === 1) return `${row.label}: ${name}, ${times}`;
-    return `${row.label}: ${grouped(count)} slices, ${human(row.busy[at]!, "ns")} in ${times}; the longest is ${name}`;
+    return `${row.label}: ${grouped(count)} slices, ${human(slices.busy[at]!, "ns")} in ${times}; the longest is ${name}`;
+  }
+
+  /** Draws with the next animation frame, only once for all events before it. */
+  private schedule(): void {
+    if (this.isScheduled) return;
+    this.isScheduled = true;
+    requestAnimationFrame(() => {
+      this.isScheduled = false;
+      this.draw();
+    });
   }
 
   private draw(): void {
-    const ratio = window.devicePixelRatio || 1;
-    const width = this.canvas.clientWidth;
-    const height = AXIS_HEIGHT + this.rows.length * ROW_HEIGHT;
-    const context = this.canvas.getContext("2d");
-    if (!context || width === 0) return;
-    [this.canvas.width, this.canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
-    this.canvas.style.height = `${height}px`;
-    context.scale(ratio, ratio);
-    const style = getComputedStyle(this.canvas);
-    const [ink, line] = ["--fg", "--line"].map((name) => style.getPropertyValue(name).trim());
-    context.font = "12px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    const scale = width / (this.range.to - this.range.from);
-    for (const tick of ticks(this.range, width / MARK_GAP)) {
-      const x = (tick - this.range.from) * scale;
-      context.fillStyle = line!;
-      context.fillRect(x, 0, 1, height);
-      context.fillStyle = ink!;
-      context.fillText(human(tick, "ns"), x + 4, AXIS_HEIGHT / 2);
-    }
-    this.rows.forEach((row, at) => this.drawRow(context, row, AXIS_HEIGHT + at * ROW_HEIGHT, scale));
-    if (this.drag) {
-      const [low, high] = [Math.min(this.drag.from, this.drag.to), Math.max(this.drag.from, this.drag.to)];
-      context.globalAlpha = 0.25;
-      context.fillStyle = ink!;
-      context.fillRect(low * width, 0, (high - low) * width, height);
-      context.globalAlpha = 1;
-    }
-  }
-
-  private drawRow(context: CanvasRenderingContext2D, row: Row, top: number, scale: number): void {
-    let painted = -1;
-    const [first, last] = shown(row, this.range);
-    for (let at = first; at < last; at++) {
-      const left = Math.max((row.start[at]! - this.range.from) * scale, 0);
-      const right = Math.max((row.start[at]! + row.length[at]! - this.range.from) * scale, left + 1);
-      // Of slices in one pixel, one is drawn.
-      if (right <= painted) continue;
-      const colour = this.colours[row.name[at]!] ?? OTHER_COLOUR;
-      context.fillStyle = colour;
-      context.fillRect(left, top + 1, right - left, ROW_HEIGHT - 2);
-      painted = Math.floor(right);
-      if (right - left < MIN_NAME) continue;
-      context.save();
-      context.beginPath();
-      context.rect(left, top, Math.min(right, context.canvas.width) - left - 2, ROW_HEIGHT);
-      context.clip();
-      context.fillStyle = textOn(colour);
-      context.fillText(this.data.names[row.name[at]!] ?? "", left + 3, top + ROW_HEIGHT / 2);
-      context.restore();
-    }
+    this.picture.draw(this.range, this.drag);
   }
 }

@@ -1,30 +1,15 @@
-// What of a timeline is visible.
-import type { TimelineRowData } from "./report.ts";
+// Computes which part of a timeline is visible.
+import type { Slices } from "./timeline_slices.ts";
 
 export interface Range {
   from: number;
   to: number;
 }
 
-/** A row with, for each slice, the latest end of it and all slices before it. */
-export interface Row extends TimelineRowData {
-  latest: Float64Array;
-}
-
 /** Smallest range in ns. */
 const MIN_RANGE = 50;
 
-export function rowOf(data: TimelineRowData): Row {
-  const latest = new Float64Array(data.start.length);
-  let end = 0;
-  data.start.forEach((start, at) => {
-    end = Math.max(end, start + data.length[at]!);
-    latest[at] = end;
-  });
-  return { ...data, latest };
-}
-
-/** Returns the first index from which `is` holds, if it holds for all later ones. */
+/** Returns the first index for which `is` holds. `is` must hold for all later indices too. */
 function firstIndex(count: number, is: (at: number) => boolean): number {
   let [low, high] = [0, count];
   while (low < high) {
@@ -35,20 +20,20 @@ function firstIndex(count: number, is: (at: number) => boolean): number {
   return low;
 }
 
-/** Returns the first visible slice, and the one after the last. */
-export function shown(row: Row, range: Range): [first: number, last: number] {
-  const count = row.start.length;
-  return [firstIndex(count, (at) => row.latest[at]! > range.from), firstIndex(count, (at) => row.start[at]! >= range.to)];
+/** Returns the index of the first visible slice, and the index after the last one. */
+export function shown(slices: Slices, range: Range): [first: number, last: number] {
+  const count = slices.start.length;
+  return [firstIndex(count, (at) => slices.latest[at]! > range.from), firstIndex(count, (at) => slices.start[at]! >= range.to)];
 }
 
-/** Returns the last slice that begins before a time and lasts beyond it. */
-export function sliceAt(row: Row, time: number): number | null {
-  const [first, last] = shown(row, { from: time, to: time + 1 });
-  for (let at = last - 1; at >= first; at--) if (row.start[at]! <= time && time < row.start[at]! + row.length[at]!) return at;
+/** Returns the last slice that begins before `time` and ends after it. */
+export function sliceAt(slices: Slices, time: number): number | null {
+  const last = firstIndex(slices.start.length, (at) => slices.start[at]! > time);
+  for (let at = last - 1; at >= 0 && slices.latest[at]! > time; at--) if (time < slices.end[at]!) return at;
   return null;
 }
 
-/** Returns a range whose width is `factor` times that of `range`, with the same time at `share` of its width. */
+/** Returns a range that is `factor` times as wide as `range`. The time at `share` of the width stays the same. */
 export function zoom(range: Range, share: number, factor: number, end: number): Range {
   const width = Math.min(Math.max((range.to - range.from) * factor, MIN_RANGE), Math.max(end, MIN_RANGE));
   const time = range.from + share * (range.to - range.from);

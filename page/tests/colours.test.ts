@@ -1,8 +1,10 @@
 // Colours: contrast by WCAG 2, and distances as readers with dichromacy see them (Machado, Oliveira and Fernandes 2009, severity 1).
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { changeStep, contrast, DARK, faded, hatchLine, LIGHT, type Rgb, rgb, textOn } from "../src/flame/colours.ts";
 import { KINDS } from "../src/flame/model.ts";
+import { CAUSE_COLOURS, CLASS_COLOURS, NAME_COLOURS, OTHER_COLOUR } from "../src/timeline_colours.ts";
 
 const MIN_CONTRAST = 4.5;
 /** CIE76 distance; about 2.3 is just noticeable side by side. */
@@ -55,6 +57,51 @@ test("text on every fill has a contrast of 4.5, faded by a search too, and on th
       assert.ok(contrast(fill, textOn(fill)) >= MIN_CONTRAST, fill);
     }
     assert.ok(contrast(palette.ink, palette.background) >= MIN_CONTRAST);
+  }
+});
+
+/** Colours of the rows of a timeline, which are the same in both schemes. */
+const TIMELINE: Record<string, Record<string, string>> = {
+  causes: { ...CAUSE_COLOURS, busy: "#1fa487" },
+  classes: CLASS_COLOURS,
+  names: Object.fromEntries([...NAME_COLOURS, OTHER_COLOUR].map((colour) => [colour, colour])),
+};
+
+test("text on the colours of a timeline and of the bars has a contrast of 4.5", () => {
+  for (const fill of Object.values(TIMELINE).flatMap((palette) => Object.values(palette))) {
+    assert.ok(contrast(fill, textOn(fill)) >= MIN_CONTRAST, fill);
+  }
+});
+
+test("colours in a row of a timeline keep apart for readers with and without colour blindness", () => {
+  const close: string[] = [];
+  for (const [row, palette] of Object.entries(TIMELINE)) {
+    const all = Object.entries(palette);
+    for (const [sight, matrix] of Object.entries(SIGHTS)) {
+      all.forEach(([one, colour], at) => {
+        for (const [other, second] of all.slice(at + 1)) {
+          const apart = distance(colour, second, matrix);
+          if (apart < MIN_DISTANCE) close.push(`${row} ${sight}: ${one} and ${other} ${apart.toFixed(1)}`);
+        }
+      });
+    }
+  }
+  assert.deepEqual(close, []);
+});
+
+test("causes have one colour in the bars and in the timeline, and text of the page has a contrast of 4.5 in both schemes", () => {
+  const style = readFileSync("src/page.css", "utf8");
+  const [light, dark] = style.split("prefers-color-scheme: dark").map((part) => new Map([...part.matchAll(/^ +--(\S+): (#[0-9a-f]{6});/gm)].map(([, name, colour]) => [name!, colour!])));
+  const bars = { host_late: "host-late", launch_latency: "launch", dependency: "dependency", before_the_first: "before", after_the_last: "after", unknown: "unknown" };
+  for (const [cause, name] of Object.entries(bars)) assert.equal(light!.get(name), CAUSE_COLOURS[cause], cause);
+  assert.equal(light!.get("busy"), TIMELINE["causes"]!["busy"]);
+  for (const scheme of [light!, dark!]) {
+    for (const ink of ["fg", "muted", "accent", "warn"]) {
+      for (const ground of ["bg", "panel"]) {
+        const found = contrast(scheme.get(ink)!, scheme.get(ground)!);
+        assert.ok(found >= MIN_CONTRAST, `${ink} on ${ground}: ${found.toFixed(2)}`);
+      }
+    }
   }
 });
 

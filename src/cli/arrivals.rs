@@ -1,19 +1,63 @@
-//! The table of `merge-ranks` that shows which rank came last to each collective.
+//! The table of `merge-ranks` that shows which rank arrived last at each collective. Times are on one clock.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::console::Console;
 use super::table_output::{Cell, Table};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_offline::analysis::{
-    CollectiveArrivals, CollectiveKernels, Lateness, NotComparable, compare_arrivals,
+    CollectiveArrivals, CollectiveKernels, Lateness, MAX_END_SPREAD_NS, NotComparable, align_ranks,
+    compare_arrivals,
 };
 
-/// Returns the table, with at most `most` ranks for each collective and set of ranks. `withheld` contains the collectives
-/// that cannot be compared because a rank that ran them has only sums, with the number of ranks that ran them.
+/// Converts the times of all ranks' collectives to the clock of the first rank, if the clocks differ and all ranks run the same
+/// collectives. Returns the maximum error in ns; 0 if no times were changed.
+pub(super) fn align_clocks(ranks: &mut BTreeMap<u32, CollectiveKernels>, console: Console) -> i64 {
+    let all: Vec<Vec<(i64, i64, &str)>> = ranks.values().map(in_order).collect();
+    let is_first =
+        |rank: &Vec<(i64, i64, &str)>| rank.iter().map(|one| one.2).eq(all[0].iter().map(|one| one.2));
+    if !all.iter().all(is_first) {
+        return 0;
+    }
+    let spans: Vec<Vec<(i64, i64)>> =
+        all.iter().map(|rank| rank.iter().map(|one| (one.0, one.1)).collect()).collect();
+    let Ok(clocks) = align_ranks(&spans) else { return 0 };
+    let apart = clocks.ahead.iter().max().unwrap_or(&0).abs_diff(*clocks.ahead.iter().min().unwrap_or(&0));
+    if apart <= MAX_END_SPREAD_NS.unsigned_abs() {
+        return 0;
+    }
+    for (rank, ahead) in ranks.values_mut().zip(&clocks.ahead) {
+        for kernel in rank.values_mut().flatten() {
+            kernel.start = kernel.start.saturating_sub(*ahead);
+            kernel.end = kernel.end.saturating_sub(*ahead);
+        }
+    }
+    console.remark(format!(
+        "the clocks of the ranks are up to {} apart; they were aligned by {} collectives, with an error of at most {}",
+        format_nanos(apart),
+        clocks.collectives,
+        format_nanos(clocks.error)
+    ));
+    i64::try_from(clocks.error).unwrap_or(i64::MAX)
+}
+
+/// Returns the start, end and name of each kernel, by start.
+fn in_order(kernels: &CollectiveKernels) -> Vec<(i64, i64, &str)> {
+    let named =
+        kernels.iter().flat_map(|(name, all)| all.iter().map(|one| (one.start, one.end, name.as_str())));
+    let mut all: Vec<_> = named.collect();
+    all.sort_unstable();
+    all
+}
+
+/// Returns the table, with at most `most` ranks for each collective and set of ranks. `withheld` contains the collectives that
+/// cannot be compared because a rank that ran them has only sums, with the number of ranks that ran each. `clock_error` is the
+/// error of the clocks in ns.
 pub(super) fn arrival_table(
     ranks: &BTreeMap<u32, CollectiveKernels>,
     withheld: &BTreeMap<String, u64>,
+    clock_error: i64,
     most: usize,
 ) -> Table {
     let columns = &[
@@ -27,7 +71,7 @@ pub(super) fn arrival_table(
         "unknown_because",
     ];
     let mut table = Table::new("last_to_collectives", columns);
-    let compared = compare_arrivals(ranks);
+    let compared = compare_arrivals(ranks, clock_error);
     let add_unknown = |table: &mut Table, count: u64, name: Cell, reason: String| {
         let mut cells = vec![Cell::Nothing; 5];
         cells.extend([Cell::Count(count), name, Cell::Text(reason)]);

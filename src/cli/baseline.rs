@@ -1,7 +1,7 @@
 //! A baseline file: the values of runs before a change, so that later runs can be compared with them without the recordings.
 //!
-//! JSON whose first key is `gpuflame_baseline`, with the version as its value. `runs` contains totals, an object per run; `kernels`
-//! and `stacks` contain an array per name, with a number of ns for each run.
+//! The file is JSON whose first key is `gpuflame_baseline`, with the version as its value. `runs` has an object of totals per
+//! run. `kernels` and `stacks` have an array per name, with a number of ns for each run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -21,7 +21,7 @@ use gpuflame_offline::analysis::MIN_RUNS;
 const VERSION: u64 = 1;
 /// Key at the beginning of the file.
 const KEY: &str = "\"gpuflame_baseline\"";
-/// Maximum number of kernels, and of stacks, with the largest times.
+/// Maximum number of kernels, and of stacks, in a baseline. Those with the largest times are stored.
 const MAX_NAMES: usize = 1000;
 /// Maximum size of a file that is read, in bytes.
 const MAX_BYTES: u64 = 256 << 20;
@@ -61,7 +61,7 @@ fn by_name(runs: &[RunValues], sums: impl Fn(&RunValues) -> &Sums) -> BTreeMap<S
     rows.into_iter().take(MAX_NAMES).map(|(name, values)| (name.clone(), values)).collect()
 }
 
-/// Reads a source that is a baseline; returns `None` if it is something else, such as a recording.
+/// Reads a source that is a baseline. Returns `None` if it is another kind of file, such as a recording.
 ///
 /// # Errors
 /// `Format` if the baseline is damaged, from a newer version, or has names of another kind.
@@ -95,9 +95,9 @@ pub(super) fn read(source: &Source, names: NameFolding) -> Result<Option<Vec<Run
     Ok(Some(runs))
 }
 
-/// Whether a file begins like a baseline. Files that cannot be read are not.
+/// Whether a file begins like a baseline. False for files that cannot be read.
 fn is_baseline(path: &Path) -> bool {
-    // Reading from a pipe would take the bytes from the reader of recordings.
+    // Bytes that are read from a pipe here would be missing for the reader of recordings.
     if !path.is_file() {
         return false;
     }

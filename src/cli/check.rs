@@ -67,10 +67,10 @@ impl Check {
         }));
         findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
         let is_text = self.report.format == ReportFormat::Text;
-        // Text has the description of a check; other formats have its id, too.
+        // In text, a check has only its description. In other formats it also has its id.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
-        // Programs see every check; people see the number of those that found no lost time.
+        // Programs get every check. For people, checks that found no lost time are only counted.
         let is_silent = |finding: &Finding| finding.severity == Severity::Absent && finding.figures.is_none();
         let silent = findings.iter().filter(|finding| is_silent(finding)).count();
         let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));
@@ -95,7 +95,7 @@ const COLUMNS: [&str; 8] = ["result", "what", "count", "share_percent", "why", "
 
 const TEXT_COLUMNS: [&str; 7] = ["result", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
 
-/// For checks whose name has a negation, by their id: the good news if they found nothing.
+/// Sentences for checks that found nothing, by the check's id, if the check's name contains a negation.
 const GOOD_NEWS: [(&str, &str); 16] = [
     ("no_gpu_work", "GPU work was recorded"),
     ("no_launch", "every activity has a launch"),
@@ -115,8 +115,8 @@ const GOOD_NEWS: [(&str, &str); 16] = [
     ("cut_off", "the recording has its end"),
 ];
 
-/// Returns the cells of a finding. For people, `none` in front of a name with a negation becomes a sentence; programs see
-/// the name.
+/// Returns the cells of a finding. Text has a sentence instead of `none` before a name that contains a negation. Other formats
+/// have the name.
 fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
     let (count, share) = match finding.figures {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),

@@ -1,5 +1,5 @@
-//! `gpuflame convert --to chrome`: a trace in Chrome's format is copied, and a recording may be merged with the
-//! operators that torch.profiler saw.
+//! `gpuflame convert --to chrome`: copies a trace that is already in Chrome's format, or converts a recording, which may be
+//! merged with the operators of a torch.profiler trace.
 
 use std::io::Write;
 
@@ -36,7 +36,7 @@ pub(super) struct ChromeFlags {
     no_stacks: bool,
 }
 
-/// Stretch of time in which a call must have begun.
+/// Range of times in which a call must have begun.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     from: Nanos,
@@ -166,8 +166,8 @@ fn read_operators(from: &Source, console: Console) -> Result<Operators> {
     Ok(operators)
 }
 
-/// Copies a trace that is in Chrome's format already. Overlapping GPU work is found in a first pass, so standard input
-/// is copied without it.
+/// Copies a trace that is already in Chrome's format. Overlapping GPU work is found in a first pass and moved to other tracks.
+/// Standard input can be read only once, so it is copied without this change.
 fn copy(input: &Source, opened: Opened, output: &Target, console: Console) -> Result<()> {
     let is_file = matches!(input, Source::File(path) if path.is_file());
     let (opened, tracks) = match is_file {
@@ -186,8 +186,8 @@ fn copy(input: &Source, opened: Opened, output: &Target, console: Console) -> Re
     })
 }
 
-/// A [`Sink`] that stores the rows of a window: calls that began in it, and the work that they started, whenever that
-/// ran.
+/// A [`Sink`] that stores the rows of a window: the calls that began in it, and the work that they started, even if this work
+/// ran later.
 struct InWindow<'a> {
     rows: &'a mut JoinedRows,
     window: Option<Window>,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::added_tracks::AddedTracks;
 use super::chrome_flags::ChromeFlags;
 use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain, explain_sums};
@@ -74,6 +75,14 @@ pub(super) struct Convert {
     /// and decorated functions. Folded stacks then contain complete kernel names.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
+    /// With the format perfetto: add a track with the parts of the critical path, each with its class and the reason why it
+    /// begins.
+    #[arg(long)]
+    critical_path: bool,
+    /// With the format perfetto: add a track for each stream with its states: running, waiting for an event or a collective,
+    /// pending or idle, and why.
+    #[arg(long)]
+    states: bool,
     #[command(flatten)]
     chrome: ChromeFlags,
     #[command(flatten)]
@@ -83,6 +92,7 @@ pub(super) struct Convert {
 impl Convert {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let format = self.format()?;
+        self.check_tracks(format)?;
         let inputs =
             ranks::expand_folders(self.input.as_ref().map_or(&self.inputs[..], std::slice::from_ref))?;
         if let ("parquet", Target::File(folder)) = (format.word, &self.output)
@@ -117,6 +127,11 @@ impl Convert {
             return Ok(Outcome::Clean);
         }
         self.chrome.require_none(format)?;
+        if self.critical_path || self.states {
+            let tracks = AddedTracks { path: self.critical_path, states: self.states };
+            tracks.write(input, &self.output, &self.read_options(), console)?;
+            return Ok(Outcome::Clean);
+        }
         let (explained, events) = read(input, format, self.read_options(), console)?;
         if format.is_of_views() {
             explained.need_samples(input, self.view)?;
@@ -137,6 +152,20 @@ impl Convert {
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }
         Ok(Outcome::Clean)
+    }
+
+    /// Returns an error if a flag adds a track to a format that has no tracks.
+    fn check_tracks(&self, format: &Format) -> Result<()> {
+        let (flag, what) = match (self.critical_path, self.states) {
+            (true, _) => ("critical-path", "track for the path"),
+            (_, true) => ("states", "tracks for states"),
+            _ => return Ok(()),
+        };
+        if format.word == "perfetto" {
+            return Ok(());
+        }
+        let word = format.word;
+        Err(usage_error(format!("--{flag}: {word} has no {what}; use `--to perfetto`, or `gpuflame {flag}`")))
     }
 
     fn read_options(&self) -> ReadOptions {

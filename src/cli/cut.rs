@@ -1,6 +1,6 @@
-//! Tests truncated recordings, as left by processes that were killed while writing. The complete rows must be read,
-//! and the remarks about the missing rest must be right. The tests find out which rows are complete from the lengths
-//! of the rows, without the reader.
+//! Tests truncated recordings, as left by processes that were killed while writing. The complete rows must be read, and the
+//! remarks about the missing rest must be right. The tests do not use the reader to find out which rows are complete, but the
+//! lengths of the rows.
 //!
 //! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates 100 KB at every byte, which takes a few minutes. CI truncates
 //! at a few hundred positions.
@@ -15,7 +15,8 @@ use gpuflame_offline::run::{ReadOptions, read};
 
 const MIN_RECORDING_BYTES: usize = 100 << 10;
 const HEADER_BYTES: usize = 16;
-/// Size in bytes of the tag and the length of a row. `CRC_BYTES` is the size of the checksum at the start of a chunk.
+/// Size in bytes of a row's header, which has its tag and its length. `CRC_BYTES` is the size of the checksum at the start of a
+/// chunk.
 const ROW_HEADER_BYTES: usize = 5;
 const CRC_BYTES: usize = 4;
 const TAG_CHUNK: u8 = 25;

@@ -7,23 +7,31 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::console::{Console, Outcome, usage_error};
-use super::critical_path::FoundPath;
+use super::found_job::FoundJob;
+use super::found_path::FoundPath;
 use super::input::Source;
 use super::output::Target;
+use super::path_names::PathNames;
+use super::path_ranges::{PathRanges, RangeName};
+use super::ranks::expand_folders;
 use super::times::parse_micros;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
-use gpuflame_offline::analysis::{Edge, EdgeKind, InstructionKind, Moment, MomentKind, What};
+use gpuflame_offline::analysis::{
+    CriticalPath, Edge, EdgeKind, InstructionKind, Moment, MomentKind, Savings, What,
+};
 
 /// Write the dependencies between calls and GPU work, with slack, as JSON or for Graphviz.
 ///
 /// docs/critical-path.md describes the fields.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame deps trace.json.gz -o deps.json\n  \
-    gpuflame deps run.gfr --from 10ms --to 11ms -o deps.dot")]
+    gpuflame deps run.gfr --from 10ms --to 11ms -o deps.dot\n  \
+    gpuflame deps rank-*.json.gz -o job.json")]
 pub(super) struct Deps {
-    /// Recording or trace (`-`: standard input).
-    input: Source,
+    /// Recording or trace (`-`: standard input), or the files of several ranks of one job.
+    #[arg(required = true)]
+    inputs: Vec<Source>,
     /// Write only calls and work that end after this moment, counted from the start of the path: `10ms`, `1.5s` or `200us`.
     /// Without a unit: microseconds.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
@@ -31,6 +39,12 @@ pub(super) struct Deps {
     /// Write only calls and work that begin before this moment.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     to: Option<i64>,
+    /// Write only calls and work inside the ranges with this name, or whose names match this regular expression.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["from", "to"])]
+    range: Option<RangeName>,
+    /// Number the files of several ranks 0, 1, 2 ... in their order, regardless of their names.
+    #[arg(long)]
+    assume_order: bool,
     /// Output format. Default: the one that the ending of the output file names, otherwise JSON.
     #[arg(short, long)]
     format: Option<DepsFormat>,
@@ -50,8 +64,34 @@ enum DepsFormat {
 impl Deps {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let format = self.format()?;
-        let found = FoundPath::read(&self.input, console)?;
-        let window = found.path.window();
+        let sources = expand_folders(&self.inputs)?;
+        if let [input] = &sources[..] {
+            let found = FoundPath::read_for(input, self.range.is_some(), console)?;
+            let shown = match &self.range {
+                Some(name) => PathRanges::find(name, input, &found, console)?.stretches().to_vec(),
+                None => vec![self.window(found.path.window())?],
+            };
+            return self.write(&Drawn::new(&found.path, Runs::One(&found), shown), format, console);
+        }
+        if self.range.is_some() {
+            let count = sources.len();
+            return Err(usage_error(format!("--range needs one file, and not {count}; use --from and --to")));
+        }
+        let job = FoundJob::read(&sources, self.assume_order, console)?;
+        let shown = vec![self.window(job.path.path().window())?];
+        self.write(&Drawn::new(job.path.path(), Runs::Job(&job), shown), format, console)
+    }
+
+    fn write(&self, drawn: &Drawn<'_>, format: DepsFormat, console: Console) -> Result<Outcome> {
+        self.output.write(console, |out| match format {
+            DepsFormat::Json => drawn.write_json(out),
+            DepsFormat::Dot => drawn.write_dot(out),
+        })?;
+        Ok(Outcome::Clean)
+    }
+
+    /// Returns start and end of the written time.
+    fn window(&self, window: (u64, u64)) -> Result<(u64, u64)> {
         let moment = |offset: Option<i64>, default| {
             offset.map_or(default, |offset| window.0.saturating_add(offset.unsigned_abs()))
         };
@@ -62,12 +102,7 @@ impl Deps {
                 "no time is left between --from and --to; the path is {length} long"
             )));
         }
-        let drawn = Drawn::new(&found, shown);
-        self.output.write(console, |out| match format {
-            DepsFormat::Json => drawn.write_json(out),
-            DepsFormat::Dot => drawn.write_dot(out),
-        })?;
-        Ok(Outcome::Clean)
+        Ok(shown)
     }
 
     fn format(&self) -> Result<DepsFormat> {
@@ -82,31 +117,66 @@ impl Deps {
     }
 }
 
+/// A run, or the runs of a job.
+#[derive(Clone, Copy)]
+enum Runs<'a> {
+    One(&'a FoundPath),
+    Job(&'a FoundJob),
+}
+
+impl<'a> Runs<'a> {
+    /// Returns the rank of an instruction, its names, and its number there.
+    fn instruction(self, number: u32) -> (Option<u32>, PathNames<'a>, u32) {
+        match self {
+            Self::One(found) => (None, found.names(), number),
+            Self::Job(job) => {
+                let (rank, names, number) = job.instruction(number);
+                (Some(rank), names, number)
+            }
+        }
+    }
+
+    /// Returns the rank of a call, and its names.
+    fn call(self, at: u32) -> (Option<u32>, PathNames<'a>) {
+        match self {
+            Self::One(found) => (None, found.names()),
+            Self::Job(job) => {
+                let (rank, names) = job.call(at);
+                (Some(rank), names)
+            }
+        }
+    }
+}
+
 /// The part of the graph that is written.
 struct Drawn<'a> {
-    found: &'a FoundPath,
+    path: &'a CriticalPath,
+    runs: Runs<'a>,
     zero: u64,
-    shown: (u64, u64),
+    /// Stretches of time that are written, by time. They do not overlap.
+    shown: Vec<(u64, u64)>,
     /// By instruction and call: time on the path, and time that it would save.
     on_path: HashMap<What, (u64, u64)>,
+    savings: Savings,
 }
 
 impl<'a> Drawn<'a> {
-    fn new(found: &'a FoundPath, shown: (u64, u64)) -> Self {
+    fn new(path: &'a CriticalPath, runs: Runs<'a>, shown: Vec<(u64, u64)>) -> Self {
+        let savings = path.savings();
         let mut on_path: HashMap<What, (u64, u64)> = HashMap::new();
-        for part in found.path.parts() {
+        for part in path.parts() {
             let is_work = !matches!(part.class.word(), "launch" | "gap" | "unexplained");
             if is_work {
                 let sum = on_path.entry(part.what).or_default();
-                *sum = (sum.0 + (part.end - part.start), sum.1 + part.saving);
+                *sum = (sum.0 + (part.end - part.start), sum.1 + savings.of(part));
             }
         }
-        Self { found, zero: found.path.window().0, shown, on_path }
+        Self { path, runs, zero: path.window().0, shown, on_path, savings }
     }
 
     /// Calls `each` with every node that is shown.
     fn each_node(&self, each: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
-        let moments = self.found.path.moments();
+        let moments = self.path.moments();
         let begins = begins(moments);
         for (at, moment) in moments.iter().enumerate() {
             let node = match moment.kind {
@@ -115,6 +185,7 @@ impl<'a> Drawn<'a> {
                     self.work(at, moment, begins.get(&moment.instruction).copied())
                 }
                 MomentKind::Reached if self.is_marker(moment) => self.marker(at, moment),
+                MomentKind::Arrived => self.arrival(at, moment),
                 _ => None,
             };
             if let Some(node) = node {
@@ -125,7 +196,8 @@ impl<'a> Drawn<'a> {
     }
 
     fn is_shown(&self, start: u64, end: u64) -> bool {
-        start <= self.shown.1 && end >= self.shown.0
+        let first = self.shown.partition_point(|(_, to)| *to < start);
+        self.shown.get(first).is_some_and(|(from, _)| end >= *from)
     }
 
     fn moment(&self, time: u64) -> i64 {
@@ -133,65 +205,89 @@ impl<'a> Drawn<'a> {
     }
 
     fn call(&self, at: usize, moment: &Moment) -> Option<Value> {
-        let call = self.found.path.calls().get(moment.call as usize)?;
+        let call = self.path.calls().get(moment.call as usize)?;
         let (path, saving) = self.on_path.get(&What::Call(moment.call)).copied().unwrap_or_default();
-        let name = gpuflame_export::compose::call(&self.found.explained.profile, call.context);
+        let (rank, names) = self.runs.call(moment.call);
+        let name = gpuflame_export::compose::call(names.profile, call.context);
         self.is_shown(call.begin, call.end).then(|| {
-            json!({
+            let node = json!({
                 "id": call_id(moment.call), "kind": "call", "name": name, "thread": call.thread.0,
                 "start_ns": self.moment(call.begin), "end_ns": self.moment(call.end),
-                "slack_ns": self.found.path.slack(at), "on_path_ns": path, "saving_ns": saving,
-            })
+                "slack_ns": self.path.slack(at), "on_path_ns": path, "saving_ns": saving,
+            });
+            with_rank(node, rank)
         })
     }
 
     fn work(&self, at: usize, moment: &Moment, begin: Option<usize>) -> Option<Value> {
-        let instruction = self.found.list.get(moment.instruction);
+        let (rank, names, number) = self.runs.instruction(moment.instruction);
+        let instruction = names.list.get(number);
         let (start, end) = instruction.ran?;
         let what = What::Instruction(moment.instruction);
         let (path, saving) = self.on_path.get(&what).copied().unwrap_or_default();
-        let decided = begin.and_then(|begin| self.found.path.deciding_edge(begin));
+        let decided = begin.and_then(|begin| self.path.deciding_edge(begin));
         let kind = match instruction.kind {
             InstructionKind::Graph => "graph",
             _ => "work",
         };
-        self.is_shown(start.0, end.0).then(|| {
-            json!({
-                "id": instruction_id(moment.instruction), "kind": kind,
-                "name": self.found.names().instruction(moment.instruction),
-                "correlation": self.found.list.rows().source_id(instruction.correlation),
+        let (start, end) = self.times(moment, start.0, end.0);
+        self.is_shown(start, end).then(|| {
+            let node = json!({
+                "id": instruction_id(moment.instruction), "kind": kind, "name": names.instruction(number),
+                "correlation": names.list.rows().source_id(instruction.correlation),
                 "device": instruction.device.map(|device| device.0),
                 "stream": instruction.stream.map(|stream| stream.0),
-                "start_ns": self.moment(start.0), "end_ns": self.moment(end.0),
+                "start_ns": self.moment(start), "end_ns": self.moment(end),
                 "decided_by": decided.map(|edge| edge.kind.word()),
-                "slack_ns": self.found.path.slack(at), "on_path_ns": path, "saving_ns": saving,
-            })
+                "slack_ns": self.path.slack(at), "on_path_ns": path, "saving_ns": saving,
+            });
+            with_rank(node, rank)
         })
     }
 
+    /// Moves the times of a rank's work to the clock of the job, which `moment`, the end of the work, has.
+    fn times(&self, moment: &Moment, start: u64, end: u64) -> (u64, u64) {
+        (moment.time.saturating_sub(end - start), moment.time)
+    }
+
     fn is_marker(&self, moment: &Moment) -> bool {
-        let instruction = self.found.list.get(moment.instruction);
-        matches!(instruction.kind, InstructionKind::Record | InstructionKind::Wait)
+        let (_, names, number) = self.runs.instruction(moment.instruction);
+        matches!(names.list.get(number).kind, InstructionKind::Record | InstructionKind::Wait)
     }
 
     fn marker(&self, at: usize, moment: &Moment) -> Option<Value> {
-        let instruction = self.found.list.get(moment.instruction);
+        let (rank, names, number) = self.runs.instruction(moment.instruction);
+        let instruction = names.list.get(number);
         self.is_shown(moment.time, moment.time).then(|| {
-            json!({
+            let node = json!({
                 "id": instruction_id(moment.instruction), "kind": instruction.kind.word(),
-                "correlation": self.found.list.rows().source_id(instruction.correlation),
+                "correlation": names.list.rows().source_id(instruction.correlation),
                 "device": instruction.device.map(|device| device.0),
                 "stream": instruction.stream.map(|stream| stream.0),
                 "start_ns": self.moment(moment.time), "end_ns": self.moment(moment.time),
-                "slack_ns": self.found.path.slack(at),
-            })
+                "slack_ns": self.path.slack(at),
+            });
+            with_rank(node, rank)
+        })
+    }
+
+    /// Moment at which the last rank enters a collective.
+    fn arrival(&self, at: usize, moment: &Moment) -> Option<Value> {
+        let (rank, names, number) = self.runs.instruction(moment.instruction);
+        self.is_shown(moment.time, moment.time).then(|| {
+            let node = json!({
+                "id": node_id(moment), "kind": "collective", "name": names.instruction(number),
+                "start_ns": self.moment(moment.time), "end_ns": self.moment(moment.time),
+                "slack_ns": self.path.slack(at),
+            });
+            with_rank(node, rank)
         })
     }
 
     /// Calls `each` with every edge between two nodes that are shown. Edges inside a node are its duration.
     fn each_edge(&self, each: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
-        let moments = self.found.path.moments();
-        for (at, edge) in self.found.path.edges().iter().enumerate() {
+        let moments = self.path.moments();
+        for (at, edge) in self.path.edges().iter().enumerate() {
             let Edge { from, to, kind, lag } = *edge;
             let (cause, effect) = (&moments[from as usize], &moments[to as usize]);
             let (cause_id, effect_id) = (node_id(cause), node_id(effect));
@@ -201,19 +297,19 @@ impl<'a> Drawn<'a> {
             if !self.is_shown(cause.time, cause.time) || !self.is_shown(effect.time, effect.time) {
                 continue;
             }
-            let slack = self.found.path.slack(to as usize) + (effect.time - cause.time - lag);
+            let slack = self.path.slack(to as usize) + (effect.time - cause.time - lag);
             each(json!({
                 "from": cause_id, "from_moment": moment_word(cause.kind),
                 "to": effect_id, "to_moment": moment_word(effect.kind),
                 "kind": kind.word(), "inferred": kind.is_inferred(), "lag_ns": lag, "slack_ns": slack,
-                "decided": self.found.path.decided(at),
+                "decided": self.path.decided(at),
             }))?;
         }
         Ok(())
     }
 
     fn write_json(&self, out: &mut dyn Write) -> Result<()> {
-        let (from, to) = self.found.path.window();
+        let (from, to) = self.path.window();
         let facts = json!({ "start_ns": from, "duration_ns": to - from });
         write!(out, "{{\"schema\":1,\"facts\":{facts},\n\"nodes\":[")?;
         write_list(out, |each| self.each_node(each))?;
@@ -221,7 +317,7 @@ impl<'a> Drawn<'a> {
         write_list(out, |each| self.each_edge(each))?;
         write!(out, "],\n\"path\":[")?;
         write_list(out, |each| {
-            for part in self.found.path.parts().iter().filter(|part| self.is_shown(part.start, part.end)) {
+            for part in self.path.parts().iter().filter(|part| self.is_shown(part.start, part.end)) {
                 let node = match part.what {
                     What::Instruction(number) => Some(instruction_id(number)),
                     What::Call(at) | What::Between(_, at) => Some(call_id(at)),
@@ -229,7 +325,7 @@ impl<'a> Drawn<'a> {
                 };
                 each(json!({
                     "start_ns": self.moment(part.start), "duration_ns": part.end - part.start,
-                    "class": part.class.word(), "node": node, "saving_ns": part.saving,
+                    "class": part.class.word(), "node": node, "saving_ns": self.savings.of(part),
                 }))?;
             }
             Ok(())
@@ -286,6 +382,14 @@ fn begins(moments: &[Moment]) -> HashMap<u32, usize> {
     begins.map(|(at, moment)| (moment.instruction, at)).collect()
 }
 
+/// Adds the rank to a node of a job.
+fn with_rank(mut node: Value, rank: Option<u32>) -> Value {
+    if let Some(rank) = rank {
+        node["rank"] = rank.into();
+    }
+    node
+}
+
 fn call_id(at: u32) -> String {
     format!("c{at}")
 }
@@ -297,13 +401,14 @@ fn instruction_id(number: u32) -> String {
 fn node_id(moment: &Moment) -> String {
     match moment.kind {
         MomentKind::CallBegin | MomentKind::CallEnd => call_id(moment.call),
+        MomentKind::Arrived => format!("a{}", moment.instruction),
         _ => instruction_id(moment.instruction),
     }
 }
 
 fn moment_word(kind: MomentKind) -> &'static str {
     match kind {
-        MomentKind::CallBegin | MomentKind::Begin | MomentKind::Reached => "begin",
+        MomentKind::CallBegin | MomentKind::Begin | MomentKind::Reached | MomentKind::Arrived => "begin",
         MomentKind::CallEnd | MomentKind::End | MomentKind::GraphEnd => "end",
     }
 }

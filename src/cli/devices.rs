@@ -13,7 +13,7 @@ use gpuflame_config::settings;
 use gpuflame_cupti::{self as cupti, Device, FoundCupti};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// The file in which the driver's kernel module tells its version.
+/// File that contains the version of the driver's kernel module.
 const KERNEL_MODULE: &str = "/proc/driver/nvidia/version";
 
 /// List the GPUs, the driver and the CUPTI libraries of this machine.
@@ -87,7 +87,7 @@ fn gpu_to_json(gpu: &Device) -> Value {
     })
 }
 
-/// Formats a UUID as `nvidia-smi -L` and CUDA_VISIBLE_DEVICES do.
+/// Formats a UUID as in `nvidia-smi -L` and in CUDA_VISIBLE_DEVICES.
 fn format_uuid(bytes: [u8; 16]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(

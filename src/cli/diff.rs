@@ -196,7 +196,7 @@ fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
 
-/// Returns the share of `all` that belongs to those `sums` whose names are also in `other`.
+/// Returns the share of `all` that the sums have whose names are also in `other`.
 fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
     let both = sums.iter().filter(|(name, _)| other.contains_key(*name));
     Cell::share(saturating_sum(both.map(|(_, one)| one.nanos)), all.nanos)
@@ -283,7 +283,7 @@ impl ComparedRun {
         let mut events = JoinedRows::default();
         let Explained { profile, facts, .. } = explain(source, &flags.read_options(), console, &mut events)?;
         facts.require_work(source)?;
-        // A run that has exited left the durations by stack and kernel, a checkpoint did not.
+        // Only the recording of a process that exited has durations by stack and kernel. A checkpoint does not have them.
         let has_nothing = facts.is_finished && profile.works().is_empty();
         if profile.spreads().is_empty() && !has_nothing {
             facts.require_rows(source)?;

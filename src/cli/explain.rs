@@ -16,7 +16,7 @@ use gpuflame_offline::run::{ReadOptions, Run};
 use gpuflame_os::memory;
 use gpuflame_traces::import::{Kind, Opened};
 
-/// A source that was read to its end: its profile, and what else was found.
+/// Result of reading a source to its end: its profile, its ledger, and other facts.
 pub(super) struct Explained {
     pub(super) profile: Profile,
     pub(super) ledger: Ledger,
@@ -27,7 +27,7 @@ pub(super) struct Explained {
 }
 
 impl Explained {
-    /// Returns an error if the recording broke off, or is damaged, and has no GPU activity.
+    /// Returns an error if the recording is truncated or damaged, and has no GPU activity.
     ///
     /// # Errors
     /// `Format`, with the next step.
@@ -43,8 +43,7 @@ impl Explained {
         Err(Error::new(ErrorKind::Format, what))
     }
 
-    /// Returns an error if the recording is incomplete and breaks off before any GPU work. Drawing it would write an
-    /// empty file.
+    /// Returns an error if the recording is incomplete and has no GPU work, because drawing it would write an empty file.
     ///
     /// # Errors
     /// `Format`, with the next step for the user.
@@ -75,8 +74,8 @@ pub(super) fn explain_sums_with(
     explain_opened(source, source.open()?, &options, console, sink)
 }
 
-/// Returns the memory limit for sums, in bytes, which is the limit in a recorded process. Verbs that keep single
-/// activities do not use this limit, because they need the stack of every activity.
+/// Returns the memory limit for sums, in bytes. It is the same as in a recorded process. Verbs that keep single activities do
+/// not use a limit, because they need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
     Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }

@@ -88,7 +88,7 @@ impl Extract {
 }
 
 impl Extract {
-    /// Keeps only operations between `--from` and `--to`, whose times begin with the first operation.
+    /// Keeps only operations between `--from` and `--to`, which count from the start of the first operation.
     fn keep_range(&self, ops: &mut Ops) {
         let Some((zero, _)) = ops.span.filter(|_| self.from.is_some() || self.to.is_some()) else { return };
         let from = self.from.map_or(i64::MIN, |from| zero.saturating_add(from));

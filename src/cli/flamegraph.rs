@@ -205,7 +205,7 @@ impl Flamegraph {
         }
     }
 
-    /// Returns an error if frames for streams or threads are wanted, but the input has only sums over all streams or threads.
+    /// Returns an error if the user wants frames for streams or threads, but the input has only sums over all of them.
     ///
     /// # Errors
     /// `Format`.
@@ -222,7 +222,7 @@ impl Flamegraph {
         }
     }
 
-    /// Returns the stacks of one input, and whether the input itself consists of folded stacks.
+    /// Returns the stacks of one input, and whether the input is a file of folded stacks.
     fn read_lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {

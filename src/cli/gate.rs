@@ -1,5 +1,5 @@
-//! `gpuflame diff BASE... --new NEW...`: several runs before a change against several runs after it. The result is a verdict
-//! with an exit code of its own, and a row per total, step, kernel, stack and idle cause.
+//! `gpuflame diff BASE... --new NEW...`: compares several runs before a change with several runs after it. The result is a
+//! verdict, which has its own exit code, and a row per total, step, kernel, stack and idle cause.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits, 
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 
-/// Exit code of the verdict `faster`; the next ones likewise. `same` is 0.
+/// Exit code of the verdict `faster`. The next constants are the exit codes of other verdicts. `same` has 0.
 const FASTER: u8 = 10;
 const SLOWER: u8 = 11;
 const INCONCLUSIVE: u8 = 12;
@@ -25,11 +25,11 @@ const INVALID: u8 = 13;
 /// Exit code of `slower` below `--fail-above`.
 const SLOWER_WITHIN: u8 = 14;
 
-/// Maximum number of kernels, and of stacks, that are compared: those with the most time on either side.
+/// Maximum number of kernels, and of stacks, to compare. Those with the most time on either side are compared.
 const MAX_COMPARED: usize = 100;
 /// Maximum ratio between the numbers of GPU operations of runs of one side.
 const MAX_RATIO_WITHIN: f64 = 1.1;
-/// Maximum ratio between the sides' median numbers of GPU operations. Fused kernels may change the number.
+/// Maximum ratio between the median numbers of GPU operations of the two sides. Fused kernels may change the number.
 const MAX_RATIO_BETWEEN: f64 = 2.0;
 /// Maximum number of reasons in a sentence.
 const MAX_REASONS: usize = 3;
@@ -48,7 +48,7 @@ const COLUMNS: [&str; 11] = [
     "name",
 ];
 
-/// Parts of the command line that matter for several runs.
+/// Parts of the command line that are used to compare several runs.
 pub(super) struct Gate<'a> {
     pub(super) base: Vec<&'a Source>,
     pub(super) new: &'a [Source],
@@ -160,7 +160,7 @@ impl Gate<'_> {
         self.finish(console, &conclusion, Some(self.table(&rows, &changes)))
     }
 
-    /// Returns a sentence for each run that is named twice, whatever its paths.
+    /// Returns a sentence for each run that is named twice, even by different paths.
     fn repeated(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let all = self.base.iter().copied().chain(self.new);
@@ -169,7 +169,7 @@ impl Gate<'_> {
                 Source::Stdin => None,
                 Source::File(path) => match fs::metadata(path) {
                     Ok(file) => Some((file.dev(), file.ino())),
-                    // Reading it gives the reason.
+                    // The error is reported later, when the file is read.
                     Err(_) => return false,
                 },
             };
@@ -195,7 +195,7 @@ impl Gate<'_> {
             PairVerdict::Inconclusive => (INCONCLUSIVE, false),
         };
         let pairs_needed = find(PairVerdict::Inconclusive).map(|(_, change)| change.pairs_needed);
-        // `None` is more than any number.
+        // `None` counts as more than any number.
         let pairs_needed = pairs_needed.max_by_key(|pairs| pairs.unwrap_or(usize::MAX)).flatten();
         let end = match change.verdict {
             PairVerdict::Slower if is_above => format!("--fail-above is {limit}: the gate fails"),
@@ -233,7 +233,8 @@ impl Gate<'_> {
         Conclusion { word, code, passes, sentence, change, pairs_needed, reason: None }
     }
 
-    /// Builds the table: the total and the step, busy and wall time, then the rows with a verdict and the largest changes.
+    /// Builds the table. Its first rows are the total, the step, busy time and wall time; then come the other rows with a verdict
+    /// and the largest changes.
     fn table(&self, rows: &[Row], changes: &[PairChange]) -> Table {
         let mut all: Vec<(&Row, &PairChange, i64)> =
             rows.iter().zip(changes).map(|(row, change)| (row, change, row.cost(change))).collect();
@@ -410,7 +411,7 @@ impl<'a> Sides<'a> {
     /// Lists the reasons why the runs cannot be compared.
     fn problems(&self, has_both: bool) -> Vec<String> {
         let mut problems: Vec<String> = self.all().flat_map(|run| run.problems.clone()).collect();
-        // Facts of runs that could not be read would only repeat these reasons.
+        // Runs that could not be read have no facts, so comparing facts would only repeat these reasons.
         if !problems.is_empty() {
             return problems;
         }
@@ -473,7 +474,7 @@ impl<'a> Sides<'a> {
         problems
     }
 
-    /// Prints a remark if the recordings were not made in turns.
+    /// Prints a remark if the recordings of the two sides were not made in turns.
     fn remark_order(&self, has_baseline: bool, console: Console) {
         if has_baseline || self.all().any(|run| run.start.is_empty()) {
             return;
@@ -502,7 +503,7 @@ impl<'a> Sides<'a> {
         let mut rows = vec![row("total", "GPU work".to_owned(), &|run| run.work_ns, None)];
         if self.all().all(|run| run.steps > 1 && run.step_ns > 0) {
             let mut step = row("step", "mean step".to_owned(), &|run| run.step_ns, None);
-            // The duration of a step is per step already.
+            // The duration of a step is already a value per step.
             let values = |side: &[RunValues]| side.iter().map(|run| run.step_ns as f64).collect();
             (step.values.before, step.values.after) = (values(self.before), values(self.after));
             rows.push(step);
@@ -597,7 +598,8 @@ mod tests {
         let other_gpu = problems(&|run| run.gpus = vec!["NVIDIA A100".to_owned()]);
         assert_eq!(other_gpu, ["different GPUs: NVIDIA H100 in a, NVIDIA A100 in x"]);
         assert_eq!(problems(&|run| run.used_gpus = 2), ["different numbers of GPUs in use: 1 in a, 2 in x"]);
-        // Fused kernels are fewer; three times as many are other work. More steps need as many more kernels.
+        // After fusion there may be fewer kernels, but three times as many kernels are different work. With more steps, the
+        // number of kernels must grow by the same factor.
         assert_eq!(problems(&|run| run.operations = 600), [""; 0]);
         let more = problems(&|run| run.operations = 3000);
         assert_eq!(more, ["1,000 GPU operations per run before, 3,000 after: this is not the same work"]);

@@ -1,6 +1,5 @@
-//! `gpuflame gpuperf`: does what the runner of eunomia's tutorial does, by means of the verbs `run`, `convert` and
-//! `merge`. It has the runner's options, file names and exit code. It needs no root, because stacks are captured
-//! inside the process.
+//! `gpuflame gpuperf`: does the same as the runner of eunomia's tutorial, with the verbs `run`, `convert` and `merge`. It has
+//! the runner's options, file names and exit code. It does not need root, because stacks are captured inside the process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -1,4 +1,4 @@
-//! `gpuflame info`: what a recording contains, how much of its GPU work is linked to launches, and what was lost.
+//! `gpuflame info`: the contents of a recording, the share of its GPU work that is linked to launches, and its losses.
 
 use std::collections::HashSet;
 
@@ -172,8 +172,8 @@ fn device_table(explained: &Explained) -> Table {
     table
 }
 
-/// Returns the table of start-up, steady part and shutdown, which add up to the window. Returns `None` if the run has
-/// no steady part. If idle time is unknown, the table lacks it.
+/// Returns the table of start-up, steady part and shutdown, which add up to the window. Returns `None` if the run has no steady
+/// part. If idle time is unknown, the table does not contain it.
 fn part_table(explained: &Explained) -> Option<Table> {
     let profile = &explained.profile;
     let steady = profile.steady()?;
@@ -233,7 +233,7 @@ fn loss_table(explained: &Explained) -> Table {
     loss("activities_repeated", repeated);
     loss("activities_of_no_call", of_no_call);
     loss("records_damaged", explained.facts.damaged);
-    // A launch captured into a graph is not a loss. The table of facts lists such launches.
+    // Launches that were captured into a graph are not losses. They are in the table of facts.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);
     for (kind, count) in losses {
         loss(kind.label(), *count);

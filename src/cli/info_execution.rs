@@ -70,7 +70,7 @@ fn pytorch_tables(trace: &ExecutionTrace<'_>) -> Vec<Table> {
     let (mut operators, mut collectives) = (BTreeMap::new(), BTreeMap::new());
     for node in executed {
         let name = node.name.decode().into_owned();
-        // The collective's own name is among the values: `[[...], 151, "allreduce", ...]`.
+        // The name of the collective is one of the values: `[[...], 151, "allreduce", ...]`.
         if name == "record_param_comms"
             && let Some(collective) = collective_word(node.inputs.values).filter(|word| *word != "wait")
         {

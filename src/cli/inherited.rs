@@ -1,5 +1,5 @@
-//! Notes the signal actions and file descriptors that this program inherited, before Rust's runtime changes them.
-//! `gpuflame run` restores them for the command that it runs.
+//! Stores the signal actions and file descriptors that this program inherited, before Rust's runtime changes them. `gpuflame
+//! run` restores them for the command that it runs.
 
 #![allow(unsafe_code)]
 

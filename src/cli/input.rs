@@ -17,7 +17,7 @@ use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_model::record::{Provenance, Row, StepSpans};
-use gpuflame_offline::analysis::HostStates;
+use gpuflame_offline::analysis::{HostStates, InstructionRows};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{
     self, CaptureCoverage, Kind, LinkReport, MAX_RENUMBERED_DEVICES, Opened, Options, ReadCounts,
@@ -28,7 +28,7 @@ use gpuflame_traces::import::{
 const MIN_PROGRESS_BYTES: u64 = 32 << 20;
 /// Maximum number of unknown event categories to name in a message.
 const MAX_CATEGORIES: usize = 5;
-/// Maximum number of GPUs with changed numbers to name in remarks.
+/// Maximum number of GPUs whose changed numbers are named in remarks.
 const MAX_RENUMBERED: usize = 8;
 /// Maximum number of damaged rows for which a remark is printed.
 const MAX_REMARKS: u64 = 3;
@@ -81,11 +81,17 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Passes the correlation ids in another tool's trace to `events`, which then shows them instead of gpuflame's
-    /// own ids.
+    /// Passes the correlation ids of another tool's trace to `events`, which then shows them instead of gpuflame's ids.
     pub(super) fn give_source_ids(&mut self, events: &mut JoinedRows) {
         if let Some(linked) = &mut self.linked {
             events.set_source_ids(std::mem::take(&mut linked.file_ids));
+        }
+    }
+
+    /// Passes facts of another tool's trace to `rows`: correlation ids as above, and kinds of streams.
+    pub(super) fn add_to(&mut self, rows: &mut InstructionRows) {
+        if let Some(linked) = &mut self.linked {
+            rows.add_trace_facts(linked);
         }
     }
 
@@ -153,6 +159,7 @@ impl Source {
             Options {
                 backward_under_forward: reading.backward_under_forward,
                 kernel_gaps: reading.kernel_gaps,
+                ranges: reading.ranges,
                 graph_captures: reading.graph_captures.clone(),
                 accept_cut: console.accept_cut,
                 ..Options::default()
@@ -309,7 +316,7 @@ pub(super) fn print_remarks(source: &Source, seen: &ReadCounts, console: Console
     }
 }
 
-/// Prints remarks on launches and slices of a trace that are duplicate or incomplete.
+/// Prints remarks on duplicate or incomplete launches and slices of a trace.
 fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
     let remark = |what: String| console.remark(format!("{source}: {what}"));
     if linked.ambiguous_ops > 0 {
@@ -418,7 +425,7 @@ fn describe_unlinked(linked: &LinkReport) -> String {
     )
 }
 
-/// Maximum number of files of a folder among which similar names are searched.
+/// Maximum number of files of a folder in which to search for similar names.
 const MAX_FILES: usize = 1000;
 
 /// Lists files in the folder of `path` whose names are similar; `None` if there are none.

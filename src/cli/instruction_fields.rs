@@ -1,4 +1,4 @@
-//! The fields of an instruction, as JSON Lines and CSV have them. A field that the data does not contain is absent.
+//! The fields of an instruction in JSON Lines and CSV. A field that the data does not contain is absent.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -60,6 +60,7 @@ fields! {
     Nodes "nodes",
     Launch "launch",
     DeviceLaunched "device_launched",
+    Programmatic "programmatic",
     After "after",
 }
 
@@ -109,7 +110,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Adds a number that is unknown if it is 0.
+    /// Adds a number unless it is 0, which means that it is unknown.
     fn nonzero(&mut self, field: Field, number: impl Into<u64>) {
         let number = number.into();
         self.known(field, Some(number).filter(|number| *number != 0));
@@ -185,6 +186,9 @@ fn add_detail<'a>(
             if activity.device_launched {
                 fields.add(Field::DeviceLaunched, Value::Flag(true));
             }
+            if let Some(is_programmatic) = instruction.programmatic {
+                fields.add(Field::Programmatic, Value::Flag(is_programmatic));
+            }
             match &activity.detail {
                 Detail::Kernel(kernel) => {
                     fields.text(Field::Name, work_name(profile, activity.work()));
@@ -194,6 +198,11 @@ fn add_detail<'a>(
                 Detail::Set(fill) => add_fill(fields, fill, clock.is_recording),
                 Detail::Graph => {}
             }
+        }
+        InstructionDetail::HostFunction { run, launch } => {
+            fields.nonzero(Field::Graph, run.graph.0);
+            fields.nonzero(Field::Node, run.node.0);
+            fields.known(Field::Launch, launch);
         }
         InstructionDetail::Graph { graph, nodes, streams } => {
             fields.known(Field::Graph, graph.map(|graph| graph.0));
@@ -216,7 +225,7 @@ fn add_detail<'a>(
 }
 
 fn add_kernel(fields: &mut Fields<'_>, kernel: &KernelDetail) {
-    // A kernel has at least one block, so a grid of 0 is unknown.
+    // A kernel has at least one block, so a grid of 0 means that the grid is unknown.
     if kernel.grid != [0; 3] {
         fields.add(Field::Grid, Value::Numbers(kernel.grid.to_vec()));
         fields.add(Field::Block, Value::Numbers(kernel.block.to_vec()));
@@ -313,7 +322,7 @@ pub(super) fn csv_cells(fields: &Fields<'_>) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns dependencies as text: `3 stream, 7 event`.
+/// Returns dependencies as text, such as `3 stream, 7 event`.
 pub(super) fn after_text(all: &[After]) -> String {
     let one = |after: &After| format!("{} {}", after.number, after.reason.word());
     all.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! `gpuflame instructions`: launches, copies, fills, waits and event records in order, for people and for programs that
+//! `gpuflame instructions`: lists launches, copies, fills, waits and event records in order, for people and for programs that
 //! replay them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ use gpuflame_offline::analysis::{
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
 
-/// Number of instructions that text shows unless the user names another.
+/// Default number of instructions in text output.
 const DEFAULT_NUMBER: usize = 20;
 /// Maximum number of streams that an error lists.
 const MAX_LISTED: usize = 16;
@@ -71,6 +71,9 @@ enum KnownKind {
     #[value(alias = "set")]
     Fill,
     Graph,
+    /// A node of a graph calls a function on the host.
+    #[value(name = "host_function")]
+    HostFunction,
     /// A launch whose work is not in the file.
     Launch,
     /// An event is recorded on a stream.
@@ -107,6 +110,7 @@ impl KnownKind {
             Self::Copy => InstructionKind::Copy,
             Self::Fill => InstructionKind::Fill,
             Self::Graph => InstructionKind::Graph,
+            Self::HostFunction => InstructionKind::HostFunction,
             Self::Launch => InstructionKind::Launch,
             Self::Record => InstructionKind::Record,
             Self::Wait => InstructionKind::Wait,
@@ -120,10 +124,10 @@ impl Instructions {
         self.shown.check()?;
         let format = self.format()?;
         let mut rows = InstructionRows::default();
-        // Every instruction needs its call, so no stack is dropped to save memory.
+        // Every instruction needs its call, so there is no memory limit, which would drop stacks.
         let options = ReadOptions::default();
         let mut explained = explain_opened(&self.input, self.input.open()?, &options, console, &mut rows)?;
-        explained.facts.give_source_ids(rows.joined_mut());
+        explained.facts.add_to(&mut rows);
         explained.facts.require_rows(&self.input)?;
         let (profile, is_recording) = (&explained.profile, explained.facts.kind == Kind::Recording);
         let list = InstructionList::new(rows, profile);
@@ -153,7 +157,7 @@ impl Instructions {
         Ok(Outcome::Clean)
     }
 
-    /// Returns the format, which the ending of the output file may give.
+    /// Returns the format: the chosen one, or else the one for the ending of the output file.
     fn format(&self) -> Result<InstructionFormat> {
         let ending = self.output.ending().map(str::to_ascii_lowercase);
         match (self.format, ending.as_deref()) {
@@ -186,7 +190,7 @@ impl Instructions {
         Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
     }
 
-    /// Returns the error for filters that no instruction matches. It names streams and kinds that exist.
+    /// Returns the error for filters that no instruction matches. Its message names the existing streams and kinds.
     fn nothing_shown(&self, list: &InstructionList) -> Error {
         let (mut kinds, mut streams) = (BTreeSet::new(), BTreeSet::new());
         let each = &mut |instruction: &Instruction<'_>| {
@@ -212,7 +216,7 @@ impl Instructions {
     }
 }
 
-/// Returns the time from the first to the last call, for data without GPU work that has times.
+/// Returns the times of the first and the last call, for data in which no GPU work has times.
 fn calls_window(list: &InstructionList) -> (u64, u64) {
     let (mut first, mut last) = (u64::MAX, 0);
     let each = &mut |instruction: &Instruction<'_>| {
@@ -245,7 +249,7 @@ impl Shown<'_> {
             && flags.shown.to().is_none_or(|to| time.is_some_and(|time| time.0 < moment(to)))
     }
 
-    /// Calls `each` with the selected instructions, up to a maximum number. Returns the number of selected instructions.
+    /// Calls `each` with the selected instructions, at most `most` of them. Returns the number of all selected instructions.
     fn each(&self, most: usize, each: &mut dyn FnMut(&Instruction<'_>) -> Result<()>) -> Result<usize> {
         let mut count = 0;
         self.list.each(self.flags.order(), &mut |instruction| {

@@ -41,13 +41,12 @@ pub(super) fn refuse_different_jobs(
         console.remark(what);
         return Ok(());
     }
-    let next =
-        "give the files of one job; if they are one, put a `ranks.json` ({\"FILE\": RANK}) next to them";
+    let next = "give the files of one job, or, if these are of one job, put a `ranks.json` ({\"FILE\": RANK}) next to them";
     Err(Error::new(ErrorKind::Format, format!("{what}; {next}")))
 }
 
-/// Prints how many ranks of the job are missing, and returns the table of present and missing ranks. If
-/// `are_guessed`, the ranks are only the order of the files, so it is unknown which ones are missing.
+/// Prints how many ranks of the job are missing, and returns the table of present and missing ranks. If `are_guessed`, ranks
+/// were assigned by the order of the files, so it is unknown which ranks are missing.
 pub(super) fn report_missing(members: &[JobMember], are_guessed: bool, console: Console) -> Table {
     let ranks: BTreeSet<u32> = members.iter().map(|member| member.rank).collect();
     let world_size = members.iter().find_map(|member| member.world_size);

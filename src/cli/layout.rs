@@ -1,5 +1,5 @@
-//! Lays out tables as text. In a pipe or a file, a table has every column and every name in full. On a terminal it fits
-//! the width: the least useful columns are left out first, then names are cut, and a last line reports the omissions.
+//! Lays out tables as text. In a pipe or a file, a table has every column and every name in full. On a terminal it fits the
+//! width: first the least useful columns are left out, then names are cut. A last line reports the omitted columns.
 
 use std::io::Write;
 
@@ -62,23 +62,27 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
             "busy_ns",
         ],
     ),
+    ("slowdown", &["stages", "workers", "steps", "measured_ns", "simulated_ns", "ideal_ns"]),
+    ("shares", &["slowdown_alone", "saved_ns"]),
+    ("evened_out", &["slowdown_alone", "saved_percent"]),
+    ("step_times", &["error_percent", "measured_ns"]),
+    ("clocks", &["collectives", "ends_apart_ns"]),
     ("last_to_collectives", &["ranks", "behind_next_ns", "of", "others_waited_ns"]),
 ];
-/// Columns that a table of changes by kernel, stack or module leaves out.
+/// Columns that a narrow table of changes by kernel, stack or module leaves out, least useful first.
 const DIFFERENCES: &[&str] =
     &["before_count", "after_count", "average_percent", "before_ns", "after_ns", "change_percent"];
-/// Columns that say which GPU or rank a row belongs to. If it is the same one in all rows, a narrow table leaves the
-/// column out, and otherwise never.
+/// Columns with the GPU or rank of a row. A narrow table leaves out such a column only if its value is the same in all rows.
 const PLACES: [&str; 2] = ["device", "rank"];
-/// Columns of sentences, which a terminal shows under the row, so that they have the whole width.
+/// Columns of sentences. A terminal shows them under the row, where they can use the whole width.
 const BENEATH: [&str; 5] = ["why", "unknown_because", "host_line", "source", "remedy"];
 /// Number of characters between two columns.
 const GAP: usize = 2;
 /// Number of blanks before a line under a row.
 const INDENT: usize = 4;
-/// Maximum width of a column of words (`host_late`, `yes`) that is never cut.
+/// Maximum width of a column of words (such as `host_late` or `yes`), which are never cut.
 const MAX_WORD: usize = 16;
-/// Character between the columns while a table is laid out. No cell contains it, because cells have no controls.
+/// Character between the columns while a table is laid out. No cell contains it, because cells contain no control characters.
 const SEPARATOR: char = '\u{1f}';
 
 /// Writes the tables, with empty lines between them. On a terminal, `heading` is before them.
@@ -98,7 +102,7 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
         }
         let layout = Layout::new(table, page);
         layout.write(out)?;
-        // Tables that lack the same columns are named together.
+        // Tables that lack the same columns are reported together.
         if let Some(hidden) = layout.left_out() {
             let name = table.name().replace('_', " ");
             match left_out.iter_mut().find(|(columns, _)| *columns == hidden) {
@@ -119,7 +123,7 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
     Ok(())
 }
 
-/// Writes sentences, each on lines of its own, broken at the width of the page. The first one is the most important.
+/// Writes sentences, each on separate lines, which are broken at the width of the page. The first one is the most important.
 pub(super) fn write_sentences(sentences: &[String], page: Page, out: &mut dyn Write) -> Result<()> {
     let columns = page.columns.unwrap_or(usize::MAX);
     for (at, sentence) in sentences.iter().enumerate() {
@@ -204,7 +208,7 @@ impl<'a> Layout<'a> {
         {
             self.beneath.insert(0, last);
         }
-        // No width is too small for the first and the last column.
+        // The first and the last column are kept at any width.
         while self.needed_width(columns) > columns && self.shown.len() > 2 {
             self.shown.remove(self.shown.len() - 2);
         }
@@ -224,7 +228,7 @@ impl<'a> Layout<'a> {
             2 => columns * 3 / 10,
             _ => columns / 4,
         };
-        // Sentences are wrapped, and need fewer lines in a wide column.
+        // Sentences are wrapped, so they need fewer lines in a wide column.
         let is_prose = |column: &usize| text_kind(self.table.columns()[*column]) == TextKind::Prose;
         let wanted = if self.shown.iter().any(is_prose) { wanted.max(columns / 2) } else { wanted };
         let widths = self.shown.iter().map(|column| match self.is_cut(*column) {
@@ -265,7 +269,7 @@ impl<'a> Layout<'a> {
                 left = left.saturating_sub(widths[at]);
             }
         }
-        // Narrow columns come first, so that wider columns get the width that narrow columns do not need.
+        // Narrow columns are handled first, so that wider columns can use the width that narrow columns do not need.
         open.sort_by_key(|at| widths[*at]);
         while let Some(&at) = open.first() {
             let fair = (left / open.len()).max(MAX_WORD / 2);
@@ -396,7 +400,7 @@ fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
     for column in columns {
         let title = column_title(column);
         titles.push(match is_terminal {
-            // The share of a change is next to it.
+            // A change in percent is next to the change itself, so its title can be short.
             true if titles.iter().any(|other| other == title) => "%".to_owned(),
             true => title.replace('_', " "),
             false => title.to_owned(),
@@ -416,7 +420,7 @@ fn text_kind(column: &str) -> TextKind {
     }
 }
 
-/// Returns the style of a cell: names by the kind of work, and results by how bad they are.
+/// Returns the style of a cell. It depends on the kind of work for names, and on the severity for results.
 fn style(cell: &Cell, column: &str) -> Style {
     match cell {
         Cell::Nothing => Style::Faint,
@@ -446,7 +450,7 @@ fn style(cell: &Cell, column: &str) -> Style {
     }
 }
 
-/// Whether a name is that of a copy: `HtoD`, `PtoP`, `Memcpy ...`.
+/// Whether a name is that of a copy, such as `HtoD`, `PtoP` or `Memcpy ...`.
 fn is_copy(name: &str) -> bool {
     matches!(name.as_bytes(), [b'A'..=b'Z', b't', b'o', b'A'..=b'Z', ..]) || name.starts_with("Memcpy")
 }

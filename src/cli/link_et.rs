@@ -91,12 +91,12 @@ impl LinkEt {
         let mut tables = vec![linked_table(&all)];
         tables.extend(unlinked_table(&all));
         self.table.write(console, |out| write_tables(&[], &tables, self.format, page, out))?;
-        // The table shows the pairs whose files are written.
+        // If a pair failed, the table shows the pairs before it, whose files are written.
         failed.map_or(Ok(Outcome::Clean), Err)
     }
 
-    /// Checks the folder and the kinds of all files before any pair is linked, which may take minutes. Pipes can be
-    /// opened only once, so they are checked when they are linked.
+    /// Checks the folder and the kinds of all files. This is done before any pair is linked, because linking may take minutes.
+    /// Pipes can be opened only once, so they are checked when they are linked.
     fn check_inputs(&self, pairs: &[&[Source]]) -> Result<()> {
         if self.inputs.iter().filter(|input| **input == Source::Stdin).count() > 1 {
             return Err(usage_error(
@@ -151,7 +151,7 @@ impl LinkEt {
 /// Opens both files.
 ///
 /// # Errors
-/// `Format` if a file is of another kind, or if the files are swapped.
+/// `Format` if a file has the wrong kind, or if the files are swapped.
 fn open_pair(et: &Source, timeline: &Source) -> Result<(Opened, Opened)> {
     let (first, second) = (et.open()?, timeline.open()?);
     let refuse = |what: String| Err(Error::new(ErrorKind::Format, what));
@@ -173,7 +173,7 @@ fn create_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| Error::from(error).within(folder.display()))
 }
 
-/// Returns the part of the file's name that names its outputs.
+/// Returns the part of the file's name that is used in the names of its outputs.
 fn tag(et: &Source) -> String {
     let Source::File(path) = et else { return "stdin".to_owned() };
     let name = path.file_name().map_or_else(|| "et".to_owned(), |name| name.to_string_lossy().into_owned());
@@ -183,7 +183,7 @@ fn tag(et: &Source) -> String {
     if tag.is_empty() { "et".to_owned() } else { tag.to_owned() }
 }
 
-/// Prints remarks on what makes the result doubtful.
+/// Prints remarks on facts that make the result doubtful.
 fn print_doubts(et: &Source, linked: &LinkedTrace<'_>, console: Console) {
     let coverage = &linked.coverage;
     let remark = |what: String| console.remark(format!("{et}: {what}"));
@@ -208,8 +208,11 @@ fn print_doubts(et: &Source, linked: &LinkedTrace<'_>, console: Console) {
     }
     let missing = coverage.operators - coverage.operators_linked;
     if missing > 0 {
+        let (verb, them) = if missing == 1 { ("has", "it") } else { ("have", "them") };
         let (missing, all) = (group_digits(missing), group_digits(coverage.operators));
-        remark(format!("{missing} of {all} operators have no times: the Kineto trace does not have them"));
+        remark(format!(
+            "{missing} of {all} operators {verb} no times: the Kineto trace does not have {them}"
+        ));
     }
     if coverage.ambiguous > 0 {
         remark(format!(

@@ -1,5 +1,5 @@
-//! The `gpuflame` command, with one file per verb. The verb `run` creates recordings. Every other verb reads a
-//! recording or a trace, calls the same functions as the injected library, and writes the results.
+//! The `gpuflame` command, with one file per verb. The verb `run` creates recordings. Most other verbs read a recording or a
+//! trace, call the same functions as the injected library, and write the results.
 //!
 //! The code here only handles input and output; other crates compute the contents of profiles. The shared library
 //! does not contain this code. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid
@@ -7,8 +7,10 @@
 
 #![deny(unsafe_code)]
 
+mod added_tracks;
 mod arrivals;
 mod baseline;
+mod causal;
 mod check;
 mod chrome_flags;
 mod completions;
@@ -16,6 +18,7 @@ mod console;
 mod convert;
 mod critical_path;
 mod critical_path_hta;
+mod critical_path_job;
 #[cfg(test)]
 mod cut;
 mod decode_steps;
@@ -24,9 +27,12 @@ mod deps;
 mod devices;
 mod diff;
 mod doctor;
+mod edit_flags;
 mod explain;
 mod extract;
 mod flamegraph;
+mod found_job;
+mod found_path;
 mod gate;
 mod gpuperf;
 mod heading;
@@ -38,24 +44,38 @@ mod instruction_fields;
 mod instructions;
 mod jobs;
 mod layout;
+mod length_change;
 mod link_et;
 mod mcp;
+mod measured_part;
 mod merge;
 mod merge_ranks;
 #[cfg(test)]
 mod mutated;
+#[cfg(test)]
+mod mutated_traces;
 mod name_flags;
 mod near_misses;
+mod op_collector;
 mod open_file;
 mod output;
 mod page;
+mod path_groups;
 mod path_names;
+mod path_ranges;
+mod path_tables;
+mod path_track;
 mod probe_process;
+mod rank_timelines;
 mod ranks;
+mod ranks_even;
 mod recorded_steps;
 mod recover;
+mod replay;
+mod replay_part;
 mod report;
 mod run;
+mod run_path;
 mod run_values;
 #[cfg(test)]
 mod schema;
@@ -63,9 +83,14 @@ mod serve;
 mod set_file;
 mod settings;
 mod shorten;
+mod slack_table;
+mod state_culprits;
+mod state_tracks;
 mod states;
 mod states_hta;
 mod stats;
+mod straggler_tables;
+mod stragglers;
 mod stream_flags;
 mod stream_times;
 mod summary;
@@ -77,6 +102,7 @@ mod top;
 mod trace;
 mod usage;
 mod view;
+mod what_if;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -119,6 +145,7 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Causal(causal::Causal),
     Check(check::Check),
     Completions(completions::Completions),
     Convert(convert::Convert),
@@ -140,6 +167,7 @@ enum Verb {
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
     Recover(recover::Recover),
+    Replay(replay::ReplayVerb),
     Report(report::Report),
     #[command(alias = "record")]
     Run(run::Run),
@@ -147,10 +175,12 @@ enum Verb {
     Settings(settings::Settings),
     States(states::States),
     Stats(stats::Stats),
+    Stragglers(stragglers::Stragglers),
     Summary(summary::Summary),
     Timeline(timeline::Timeline),
     Top(top::Top),
     View(view::View),
+    WhatIf(what_if::WhatIf),
 }
 
 fn main() -> ExitCode {
@@ -184,7 +214,7 @@ impl Command {
         Ok(command)
     }
 
-    /// Reads the options of a verb that `usage` adds, and derives the format of tables from the output file.
+    /// Reads the options that `usage` adds to a verb, and derives the format of tables from the output file.
     fn add_shared_options(&mut self, name: &str, verb: &ArgMatches) -> std::result::Result<(), String> {
         match verb.try_get_one::<bool>(usage::ACCEPT_CUT) {
             Ok(accept_cut) => self.accept_cut |= accept_cut.copied().unwrap_or(false),
@@ -207,7 +237,7 @@ impl Command {
 }
 
 impl Verb {
-    /// Returns the format of the verb's tables and their file, if it writes tables.
+    /// Returns the format and the file of the verb's tables, if it writes tables.
     fn tables(&mut self) -> Option<(&mut ReportFormat, &Target)> {
         let report = match self {
             Self::Check(verb) => &mut verb.report,
@@ -220,7 +250,11 @@ impl Verb {
             Self::Settings(verb) => &mut verb.report,
             Self::States(verb) => &mut verb.report,
             Self::Timeline(verb) => &mut verb.report,
+            Self::Causal(verb) => &mut verb.report,
             Self::CriticalPath(verb) => &mut verb.report,
+            Self::Replay(verb) => &mut verb.report,
+            Self::WhatIf(verb) => &mut verb.report,
+            Self::Stragglers(verb) => &mut verb.report,
             Self::Summary(verb) => &mut verb.report,
             Self::Top(verb) => &mut verb.report,
             Self::View(verb) => &mut verb.report,
@@ -230,7 +264,7 @@ impl Verb {
     }
 }
 
-/// Returns the format of tables for the ending of their file; text if the name has none.
+/// Returns the format of tables for the ending of their file, or text if the name has no ending.
 fn format_by_ending(output: &Target) -> std::result::Result<ReportFormat, String> {
     let ending = output.ending().map(str::to_ascii_lowercase);
     match ending.as_deref() {
@@ -276,6 +310,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         return Err(usage_error(why.as_str()));
     }
     match &command.verb {
+        Verb::Causal(verb) => verb.run(console),
         Verb::Check(verb) => verb.run(console),
         Verb::Completions(verb) => verb.run(usage::complete(Command::command()), console),
         Verb::Convert(verb) => verb.run(console),
@@ -296,6 +331,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
         Verb::Recover(verb) => verb.run(console),
+        Verb::Replay(verb) => verb.run(console),
         Verb::Report(verb) => verb.run(console),
         Verb::Run(verb) => verb.run(console),
         Verb::Serve(verb) => verb.run(console),
@@ -304,8 +340,10 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::CriticalPath(verb) => verb.run(console),
         Verb::Timeline(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
+        Verb::Stragglers(verb) => verb.run(console),
         Verb::Summary(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
         Verb::View(verb) => verb.run(console),
+        Verb::WhatIf(verb) => verb.run(console),
     }
 }

@@ -111,8 +111,7 @@ struct CpuStacks {
     /// Distinct stacks, with `;` between frames.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Stack ids, keyed by the raw bytes in the file. A job launches from few call sites, so most look-ups are cache
-    /// hits.
+    /// Stack ids by the raw bytes in the file. A job launches from few call sites, so most look-ups are cache hits.
     cache: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
@@ -386,8 +385,7 @@ fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>
 /// Reproduces the tutorial's first script. Each stack gets the nearest launch within the tolerance, and the first
 /// kernel with the id of that launch.
 fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> WeightedLines {
-    // If two launches have the same id, the later one replaces the earlier one, but at the position of the earlier
-    // one.
+    // If two launches have the same id, the later one replaces the earlier one, but keeps the earlier one's position.
     let mut places: HashMap<u64, usize> = HashMap::new();
     let mut launches: Vec<(i64, usize, u64)> = Vec::new();
     for launch in gpu.launches.iter().filter(|launch| launch.correlation > 0) {
@@ -423,8 +421,7 @@ fn time_range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
     Some((all.iter().map(&time).min()?, all.iter().map(&time).max()?))
 }
 
-/// Prints which share of the stacks has a launch. If it is less than half, also prints the time ranges of the two
-/// clocks.
+/// Prints the share of the stacks that have a launch. If it is less than half, also prints the time ranges of the two clocks.
 fn print_match_share(
     cpu: &CpuStacks,
     gpu: &GpuTrace,

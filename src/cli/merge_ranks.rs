@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::arrivals::arrival_table;
+use super::arrivals::{align_clocks, arrival_table};
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
 use super::jobs::{refuse_different_jobs, report_missing};
 use super::name_flags::NameFlags;
+use super::op_collector::OpCollector;
 use super::output::Target;
 use super::page::Page;
 use super::ranks::{self, SameJob, SameRank};
 use super::table_output::{self, Cell, ReportFormat, Table};
-use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::{
     self, ExecutedLine, GraphStacks, NameFolding, Unit, clean_frame, executed_line, folded_names, work_name,
 };
@@ -27,7 +27,7 @@ use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
 use gpuflame_model::profile::{
     Cause, LeafFrame, Profile, Sample, SampleSite, add_to, format_nanos, saturating_sum,
 };
-use gpuflame_model::record::{Activity, CorrelationId, Work};
+use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
     CollectiveKernel, CollectiveKernels, CommunicationFilter, JobMember, RankTime, StragglerVerdict,
     compare_ranks, median,
@@ -46,7 +46,8 @@ use gpuflame_offline::run::ReadOptions;
 /// --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the program or the
 /// profiler, otherwise windows. `vs_median` is the difference from the median rank; a few percent mean that no
 /// rank stands out. These times were recorded within one rank each. Only the table of ranks that came last to
-/// collectives compares clocks, and only if the collectives end at the same time on all ranks.
+/// collectives compares clocks, and only if the collectives end at the same time on all ranks. Clocks that differ are
+/// first aligned by these ends.
 ///
 /// Files of different programs are refused: those whose traces give different numbers of ranks, or that share
 /// no kernel. A `ranks.json` next to the files declares them one job.
@@ -133,7 +134,7 @@ impl MergeRanks {
             let mut ops = OpCollector::default();
             let explained = match explain_sums_with(source, self.names.read_options(), console, &mut ops) {
                 Ok(explained) => explained,
-                // Other ranks may still be readable. If no rank is, the last error is returned.
+                // Other ranks may still be readable. If no rank is readable, the last error is returned.
                 Err(error) if sources.len() > 1 => {
                     console.remark(format!("{error}; rank {rank} is left out"));
                     damaged = Some(error);
@@ -190,13 +191,14 @@ impl MergeRanks {
         }) {
             console.remark(format!("rank {rank}: the line that its host was in is unknown: {reason}"));
         }
-        let arrivals: BTreeMap<u32, CollectiveKernels> =
+        let mut arrivals: BTreeMap<u32, CollectiveKernels> =
             all.iter_mut().map(|rank| (rank.rank, std::mem::take(&mut rank.arrivals))).collect();
+        let clock_error = align_clocks(&mut arrivals, console);
         let withheld = collectives_of_sums(&all);
         let page = Page::of(&self.table, console);
         let tables = [
             rank_table(&all),
-            arrival_table(&arrivals, &withheld, self.most()),
+            arrival_table(&arrivals, &withheld, clock_error, self.most()),
             self.kernel_table(&all, page),
             self.stack_table(&stacks),
             idle_table(&idle),
@@ -384,7 +386,7 @@ pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> 
     let standings = if all.len() > 1 { compare_ranks(&times) } else { Vec::new() };
     let at = standings.iter().position(|one| one.verdict != StragglerVerdict::NotStraggler)?;
     let (rank, own) = (all[at].rank, &all[at].time);
-    // The first step of a rank may wait for the start of another one, so medians are compared, not sums.
+    // Medians are compared, not sums, because the first step of a rank may wait for the start of another rank.
     let has_steps = times.iter().all(|time| time.steps.work.len() > 1);
     let per_step = if has_steps { " per step" } else { "" };
     let of_others = |of: fn(&RankTime) -> u64| {
@@ -592,19 +594,6 @@ fn function_name<'a>(function: &'a str, place: &str) -> &'a str {
     let without_place = |(name, place): (&'a str, &str)| place.contains(".py:").then_some(name);
     let ours = || function.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).and_then(without_place);
     function.strip_prefix(place).or_else(ours).unwrap_or(function)
-}
-
-/// A [`Sink`] that stores the start, the duration (both in ns), the kind and the GPU of each operation.
-#[derive(Default)]
-struct OpCollector(Vec<(u64, u64, Work, u32)>);
-
-impl Sink for OpCollector {
-    fn activity(&mut self, activity: &Activity, _: Origin) {
-        let (work, device) = (activity.work(), activity.device.0);
-        self.0.extend(activity.duration().map(|nanos| (activity.start.0, nanos, work, device)));
-    }
-
-    fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }
 
 /// Returns the collective kernels that cannot be compared, with the number of ranks that ran each kernel. A kernel cannot

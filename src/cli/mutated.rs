@@ -42,7 +42,7 @@ fn sums_recording() -> Vec<u8> {
     file
 }
 
-fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
+pub(super) fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..=rng.below(6) {
         let at = rng.below(bytes.len() as u64) as usize;
         let length = (rng.below(40) as usize).min(bytes.len() - at);
@@ -75,44 +75,58 @@ fn repair_checksums(bytes: &mut [u8]) {
     }
 }
 
-/// Runs all verbs on the file, and ignores their exit status.
-fn run_all_verbs(folder: &Path) {
-    let lines = [
-        "info in.gfr -o out",
-        "check in.gfr -o out",
-        "top in.gfr --by kernels,stacks,idle -o out",
-        "top in.gfr --by delay -o out",
-        "flamegraph in.gfr -o out.svg --root process,thread,device,stream",
-        "flamegraph in.gfr -o out.folded --view alloc",
-        "flamegraph in.gfr -o out.folded --view unified",
-        "flamegraph in.gfr -o out.svg --idle",
-        "flamegraph --diff in.gfr in.gfr -o out.svg",
-        "states in.gfr --intervals -n 0 -o out",
-        "states in.gfr --from 1ns --to 1s --step 1ms --format json -o out",
-        "instructions in.gfr -n 0 -o out",
-        "instructions in.gfr --by start --format jsonl -o out",
-        "instructions in.gfr --count --from 1ns --format csv -o out",
-        "critical-path in.gfr --list -n 0 -o out --picture path.svg",
-        "critical-path in.gfr --from 1ns --to 1s --format json -o out",
-        "deps in.gfr -o out.json",
-        "deps in.gfr --from 1ns -o out.dot",
-        "view in.gfr -o out",
-        "view in.gfr --timeline -o out",
-        "timeline in.gfr --step 1ms -o out",
-        "states in.gfr --as-hta -o out",
-        "diff in.gfr in.gfr -o out",
-        "merge-ranks in.gfr -o out.folded",
-        "convert in.gfr --to chrome -o out",
-        "convert in.gfr --to perfetto -o out",
-        "convert in.gfr --to pprof -o out",
-        "convert in.gfr --to speedscope -o out",
-        "convert in.gfr --to sbt -o out",
-        "convert in.gfr --to cupti-text -o out",
-        "convert in.gfr --to parquet -o out.parquet",
-        "extract in.gfr out 0,100",
-        "stats in.gfr out none 1",
-        "recover in.gfr --alive",
-    ];
+/// The verbs, with their flags.
+const VERBS: [&str; 46] = [
+    "info in.gfr -o out",
+    "check in.gfr -o out",
+    "top in.gfr --by kernels,stacks,idle -o out",
+    "top in.gfr --by delay -o out",
+    "flamegraph in.gfr -o out.svg --root process,thread,device,stream",
+    "flamegraph in.gfr -o out.folded --view alloc",
+    "flamegraph in.gfr -o out.folded --view unified",
+    "flamegraph in.gfr -o out.svg --idle",
+    "flamegraph --diff in.gfr in.gfr -o out.svg",
+    "states in.gfr --intervals --culprits -n 0 -o out",
+    "states in.gfr --from 1ns --to 1s --step 1ms --format json -o out",
+    "instructions in.gfr -n 0 -o out",
+    "instructions in.gfr --by start --format jsonl -o out",
+    "instructions in.gfr --count --from 1ns --format csv -o out",
+    "critical-path in.gfr --list -n 0 -o out --picture out-path.svg",
+    "critical-path in.gfr --from 1ns --to 1s --format json -o out",
+    "replay in.gfr --check -o out --schedule out-times.csv",
+    "replay in.gfr --model --format json -o out",
+    "what-if in.gfr --scale .=0.5 --launch-ns 100 --graphs --streams +1 -o out",
+    "what-if in.gfr --remove . --gpu-speed 3 -o out",
+    "what-if in.gfr --no-sync -o out",
+    "causal in.gfr -o out --picture out-causal.svg",
+    "critical-path in.gfr --range . --list -o out",
+    "deps in.gfr -o out.json",
+    "deps in.gfr --from 1ns -o out.dot",
+    "view in.gfr -o out",
+    "view in.gfr --timeline -o out",
+    "timeline in.gfr --step 1ms -o out",
+    "states in.gfr --as-hta -o out",
+    "diff in.gfr in.gfr -o out",
+    "merge-ranks in.gfr -o out.folded",
+    "stragglers in.gfr in.gfr --assume-order -n 0 -o out",
+    "stragglers in.gfr in.gfr --assume-order --format json -o out",
+    "convert in.gfr --to chrome -o out",
+    "convert in.gfr --to perfetto -o out",
+    "convert in.gfr --to perfetto --critical-path --states -o out",
+    "convert in.gfr --to perfetto --states -o out",
+    "top in.gfr --by slack -o out",
+    "convert in.gfr --to pprof -o out",
+    "convert in.gfr --to speedscope -o out",
+    "convert in.gfr --to sbt -o out",
+    "convert in.gfr --to cupti-text -o out",
+    "convert in.gfr --to parquet -o out.parquet",
+    "extract in.gfr out 0,100",
+    "stats in.gfr out none 1",
+    "recover in.gfr --alive",
+];
+
+/// Runs verbs on files of the folder, and ignores their exit status.
+pub(super) fn run_verbs(folder: &Path, lines: &[&str]) {
     for line in lines {
         let in_folder = |word: &str| match word.contains("in.") || word.contains("out") {
             true => folder.join(word).display().to_string(),
@@ -122,6 +136,11 @@ fn run_all_verbs(folder: &Path) {
         let command = Command::try_parse_from(args).unwrap_or_else(|error| panic!("{line}: {error}"));
         let _ = dispatch(&command);
     }
+}
+
+/// Runs all verbs on the file, and removes what they wrote next to it.
+fn run_all_verbs(folder: &Path) {
+    run_verbs(folder, &VERBS);
     for suffix in ["folded", "svg", "csv", "idle.folded", "idle.svg", "set.json"] {
         let _ = fs::remove_file(folder.join(format!("in.{suffix}")));
     }

@@ -10,11 +10,11 @@ const MAX_CHARS: usize = 60;
 const MAX_COMPARED: usize = 10_000;
 /// Maximum number of characters per name that are compared.
 const MAX_COMPARED_CHARS: usize = 120;
-/// Least similarity of a suggestion, from 0 to 1.
+/// Minimum similarity of a suggestion, from 0 to 1.
 const MIN_SIMILARITY: f64 = 0.6;
 
-/// Returns up to three of `names` that are most similar to `wrong`. Upper and lower case are equal, and a name is
-/// compared as a whole and by its words.
+/// Returns the names that are most similar to `wrong`, at most three. Case is ignored. A name is compared as a whole and by its
+/// words.
 pub(super) fn near_misses<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let wrong: String = wrong.to_lowercase().chars().take(MAX_COMPARED_CHARS).collect();
     let names: BTreeSet<&str> = names.into_iter().take(MAX_COMPARED).collect();
@@ -35,7 +35,7 @@ fn similarity(wrong: &str, name: &str) -> f64 {
     best.max(strsim::normalized_damerau_levenshtein(wrong, &name))
 }
 
-/// Lists names for a message, each in quotes and cut to a readable length: `a`, `b`.
+/// Lists names for a message, each in backquotes and cut to a readable length: `a`, `b`.
 pub(super) fn quoted(names: &[&str]) -> String {
     let quoted: Vec<_> = names.iter().map(|name| format!("`{}`", cut(name))).collect();
     match &quoted[..] {

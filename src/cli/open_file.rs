@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::console::Console;
 
-/// Time to wait for `xdg-open` to fail, if it cannot show anything.
+/// Time to wait for `xdg-open`, which fails within this time if it cannot show the file.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Shows a file on the desktop, or prints its path if that fails.
@@ -21,7 +21,7 @@ pub(super) fn open_in_browser(file: &Path, console: Console) {
     console.remark(format_args!("{why}; open {} in a browser", file.display()));
 }
 
-/// Whether the child exits successfully or keeps running. On a machine without a desktop, the child itself is the
+/// Whether the child exits successfully or keeps running. It keeps running on a machine without a desktop, where it becomes the
 /// browser.
 fn is_shown(mut child: Child) -> bool {
     let deadline = Instant::now() + OPEN_TIMEOUT;

@@ -49,8 +49,7 @@ impl Target {
                 let mut out = BufWriter::with_capacity(1 << 16, Stdout { closed: &mut closed });
                 let written = content(&mut out).and_then(|()| Ok(out.flush()?));
                 drop(out.into_parts());
-                // If the reader has closed the pipe, it has read enough, as in `gpuflame top x | head`. So this is
-                // not an error.
+                // A closed pipe is not an error, because the reader has read enough, as in `gpuflame top x | head`.
                 if closed { Ok(()) } else { written }
             }
             Self::File(path) => {
@@ -85,8 +84,8 @@ fn not_written_error(path: &Path, error: Error) -> Error {
     error.within(format!("{} was not written", path.display()))
 }
 
-/// Writes a file so that it is either complete or absent. Devices and pipes are written directly. So are files that
-/// are open as descriptors and named by the kernel (`/dev/stdout`, `/dev/fd/3`).
+/// Writes a file so that it is either complete or absent. Devices, pipes, and the kernel's names for open descriptors
+/// (`/dev/stdout`, `/dev/fd/3`) are written directly.
 fn write_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     if is_special(path) {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);

@@ -1,4 +1,4 @@
-//! The place where text for people appears: a terminal with a width and perhaps colours, or a pipe or file, which gets
+//! The place where text for people appears: a terminal, which has a width and perhaps colours, or a pipe or file, which gets
 //! every column and every name in full.
 
 use std::io::{IsTerminal, stdout};
@@ -6,7 +6,7 @@ use std::io::{IsTerminal, stdout};
 use super::console::{ColorChoice, Console};
 use super::output::Target;
 
-/// Width of a terminal that does not tell its own.
+/// Width of a terminal that does not report its width.
 const DEFAULT_COLUMNS: usize = 80;
 /// Minimum width of a table. A narrower terminal breaks its lines.
 const MIN_COLUMNS: usize = 24;
@@ -16,7 +16,7 @@ const MAX_COLUMNS: usize = 2000;
 /// Width and colours of the place where text appears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
-    /// Number of characters in a line; `None`: no limit, and the text has the form that scripts know.
+    /// Number of characters in a line. `None`: there is no limit, and the text has the format that scripts parse.
     pub(super) columns: Option<usize>,
     pub(super) has_colors: bool,
 }
@@ -50,7 +50,7 @@ impl Page {
         if !self.has_colors || style == Style::Plain || text.trim().is_empty() {
             return text.to_owned();
         }
-        // Blanks that align a column are not underlined or coloured.
+        // Blanks that align a column are neither underlined nor coloured.
         let inner = text.trim();
         let start = text.len() - text.trim_start().len();
         let (before, after) = (&text[..start], &text[start + inner.len()..]);

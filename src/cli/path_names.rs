@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::top::own_frame;
 use gpuflame_export::compose::{call, stack_names};
-use gpuflame_export::{NameFolding, clean_frame, work_name};
+use gpuflame_export::{NameFolding, clean_frame, executed_line, work_name};
 use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{ContextId, ThreadId};
 use gpuflame_offline::analysis::{
@@ -42,6 +41,7 @@ impl<'a> PathNames<'a> {
                 _ => "graph".into(),
             },
             InstructionDetail::Graph { nodes: Some(nodes), .. } => format!("graph of {nodes} nodes").into(),
+            InstructionDetail::HostFunction { .. } => "host function".into(),
             _ => match instruction.call {
                 Some(issued) => call(self.profile, issued.context).into(),
                 None => instruction.kind.word().into(),
@@ -77,13 +77,22 @@ impl<'a> PathNames<'a> {
         context != ContextId::NONE && self.profile.context(context).is_some()
     }
 
+    /// Innermost function of the user's code in a stack.
+    fn executed(self, site: SampleSite) -> Option<String> {
+        executed_line(self.profile, site, NameFolding::default()).map(|line| line.function)
+    }
+
+    /// Innermost function of the user's code that made a call.
+    pub(super) fn function_of(self, context: ContextId) -> Option<String> {
+        self.executed(SampleSite::Context(context)).filter(|_| self.has_stack(context))
+    }
+
     /// Innermost function of the user's code.
     pub(super) fn function(self, part: &PathPart) -> Option<String> {
-        let names = NameFolding::default();
         match self.site(part)? {
             // Of a stretch between two calls, the function that made the second is known to have run.
-            SampleSite::Between { before, .. } => own_frame(self.profile, SampleSite::Context(before), names),
-            site => own_frame(self.profile, site, names),
+            SampleSite::Between { before, .. } => self.executed(SampleSite::Context(before)),
+            site => self.executed(site),
         }
     }
 
@@ -119,6 +128,7 @@ impl<'a> PathNames<'a> {
             PathClass::Kernel => frames.push(format!("[GPU_Kernel]{name}").into()),
             PathClass::Memory => frames.push(format!("[GPU_Memcpy {name}]").into()),
             PathClass::Graph => frames.push("[GPU_Graph]".into()),
+            PathClass::HostFunction => frames.push("[host function]".into()),
             PathClass::Call => frames.push("[call]".into()),
             PathClass::Return => frames.push("[return after waiting]".into()),
             PathClass::Host => frames.push("[host]".into()),
@@ -142,15 +152,20 @@ impl<'a> PathNames<'a> {
             PathClass::Call => format!("the call that launched {}", self.launched_by(part)),
             PathClass::Return => format!("the call had waited for {last}"),
             PathClass::Host => "the thread ran between two calls".to_owned(),
+            PathClass::HandOff if part.reason == Some(EdgeKind::ThreadWait) => {
+                "the other thread had to arrive first".to_owned()
+            }
             PathClass::HandOff => "the other thread had to finish first (inferred)".to_owned(),
             PathClass::Launch => format!("{name} was launched, and found its stream free"),
             PathClass::Gap => format!("{name} came next: {}", reason_words(part.reason)),
             PathClass::Unexplained(why) => why_words(why).to_owned(),
-            PathClass::Kernel | PathClass::Memory | PathClass::Graph => match part.reason {
-                None => "it began".to_owned(),
-                Some(EdgeKind::Launch) => "it had waited for its launch only".to_owned(),
-                Some(kind) => format!("it had waited for {last}: {}", reason_words(Some(kind))),
-            },
+            PathClass::Kernel | PathClass::Memory | PathClass::Graph | PathClass::HostFunction => {
+                match part.reason {
+                    None => "it began".to_owned(),
+                    Some(EdgeKind::Launch) => "it had waited for its launch only".to_owned(),
+                    Some(kind) => format!("it had waited for {last}: {}", reason_words(Some(kind))),
+                }
+            }
         }
     }
 
@@ -170,18 +185,21 @@ pub(super) fn reason_words(kind: Option<EdgeKind>) -> &'static str {
         Some(EdgeKind::Call) => "it is one call",
         Some(EdgeKind::Host) => "order of the thread",
         Some(EdgeKind::HandOff) => "order between threads (inferred)",
+        Some(EdgeKind::ThreadWait) => "wait for another thread",
         Some(EdgeKind::Launch) => "its launch",
         Some(EdgeKind::Stream) => "order of the stream",
         Some(EdgeKind::Programmatic) => "programmatic launch",
         Some(EdgeKind::Event) => "wait for an event",
         Some(EdgeKind::DefaultStream) => "order of the default stream (inferred)",
         Some(EdgeKind::GraphLaunch) => "launch of its graph",
+        Some(EdgeKind::GraphEdge) => "edge of the graph",
         Some(EdgeKind::GraphNode) => "order in the graph (inferred)",
         Some(EdgeKind::SameGraph) => "previous launch of the graph",
         Some(EdgeKind::InferredOrder) => "work of its stream ended just before (inferred)",
         Some(EdgeKind::InferredEvent) => "work of another stream ended just before (inferred)",
         Some(EdgeKind::Wait) => "the call waited for it",
         Some(EdgeKind::InferredWait) => "the call waited for it (inferred)",
+        Some(EdgeKind::Collective | EdgeKind::CollectiveTie) => "last rank of the collective",
     }
 }
 

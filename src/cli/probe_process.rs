@@ -1,5 +1,5 @@
-//! A separate process of this command that loads the driver and CUPTI, which could crash or hang. Its answer is a JSON
-//! value on stdout.
+//! Runs this command as a separate process that loads the driver and CUPTI, because loading them could crash or hang. The
+//! process answers with a JSON value on stdout.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Runs this command with these words, and waits for its answer.
 ///
 /// # Errors
-/// A description of how the process ended, if it did not answer.
+/// A description of how the process ended, if it ended without an answer.
 pub(super) fn ask(words: &[&OsStr]) -> Result<Value, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(myself);
@@ -55,7 +55,7 @@ pub(super) fn ask(words: &[&OsStr]) -> Result<Value, String> {
         .map_err(|_| format!("the process that probes the driver ended with {status}, without an answer"))
 }
 
-/// Returns the reason why a CUPTI library was tried, from the source where it was found.
+/// Returns the reason why a CUPTI library was tried. The reason is the place where it was found.
 pub(super) fn describe_source(source: CandidateSource) -> &'static str {
     match source {
         CandidateSource::Setting => "named by GPUFLAME_CUPTI",

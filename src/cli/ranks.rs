@@ -16,8 +16,8 @@ use gpuflame_traces::steps::Ops;
 use super::console::{Console, usage_error};
 use super::input::Source;
 
-/// Returns the rank of each source: the rank that the source itself states, or else the number in its path after the
-/// last `rank`, `worker` or `r`. A single source that states no rank is rank 0.
+/// Returns the rank of each source: the rank that the source itself states, or else the number after the last `rank`, `worker` or
+/// `r` in its path. A single source that states no rank is rank 0.
 ///
 /// # Errors
 /// `Setting` if several sources have the same rank. This is allowed only if an index next to the sources assigns the
@@ -118,8 +118,8 @@ impl SameJob {
     }
 }
 
-/// Removes sources that have no rank and no GPU work, if other sources have a rank. Such a source comes from a
-/// process that only hands out work, such as vLLM's front end.
+/// If some sources have a rank, removes the sources that have no rank and no GPU work. Such a source is from a process that only
+/// distributes work, such as vLLM's front end.
 pub(super) fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
     let ranked: Vec<bool> = sources.iter().map(has_rank).collect();
     if ranked.iter().all(|has_rank| *has_rank) || ranked.iter().all(|has_rank| !has_rank) {
@@ -161,8 +161,8 @@ pub(super) enum SameRank {
     Refused,
 }
 
-/// Name of the index file. It is next to the files and gives the rank of each: `{"a.json": 0, "b.json": 0, "c.json":
-/// 1}`. Two files with the same rank are parts of one run.
+/// Name of the index file. It is next to the files and gives the rank of each file: `{"a.json": 0, "b.json": 0, "c.json": 1}`.
+/// Files with the same rank are parts of one run.
 const INDEX_FILE: &str = "ranks.json";
 
 /// Returns the ranks that an index next to the files gives; `None` if there is no index or it does not name all
@@ -215,15 +215,15 @@ fn find_duplicate(ranks: &[u32]) -> Option<(usize, usize)> {
     (0..ranks.len()).find_map(|at| Some((earlier(at)?, at)))
 }
 
-/// Returns the rank that a trace states in front of its events.
+/// Returns the rank that a trace states before its events.
 fn rank_from_content(path: &Path) -> Option<u32> {
     // A pipe can be read only once, so this function does not open it.
     if path.is_file() { import::open(path).ok()?.rank() } else { None }
 }
 
-/// Returns the number after `word` in a path: `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`;
-/// `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The word must not be part of a longer word, so `h100_bert`
-/// has no rank.
+/// Returns the number after `word` in a path, such as 3 in `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`,
+/// `worker3.1694128201554.pt.trace.json` or `run.r3.json`. The word must not be part of a longer word, so `h100_bert` has no
+/// rank.
 fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
     let text = path.to_string_lossy().to_ascii_lowercase();
     let is_word = |at: &usize| !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
@@ -233,8 +233,8 @@ fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
     numbers.last()
 }
 
-/// Returns the rank in a file name of sglang, `1764000000.5-TP-3.trace.json.gz`. A name that contains another kind of
-/// parallelism too has no rank, because the numbers do not tell how ranks are counted.
+/// Returns the rank in a file name of sglang, such as `1764000000.5-TP-3.trace.json.gz`. If the name also contains another kind
+/// of parallelism, returns `None`, because the numbers do not show how ranks are counted.
 fn rank_of_tensor_parallelism(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_string_lossy();
     let (before, rank) = name.rsplit_once("-TP-")?;
@@ -252,7 +252,7 @@ fn leading_number(text: &str) -> Option<u32> {
 /// unchanged.
 ///
 /// # Errors
-/// An error if a folder cannot be listed or is empty.
+/// A folder cannot be listed or is empty.
 pub(super) fn expand_folders(sources: &[Source]) -> Result<Vec<Source>> {
     let mut all = Vec::new();
     for source in sources {

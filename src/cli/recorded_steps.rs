@@ -1,5 +1,5 @@
-//! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces. Activities
-//! become operations. Steps stay steps; without steps, each window becomes a step.
+//! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces. Activities become
+//! operations. Steps stay steps. If there are no steps, each window becomes a step.
 
 use gpuflame_explain::symbolize::kernel_name;
 use gpuflame_model::record::{Activity, Detail, IdMap, NameId, Row, StepSpans};
@@ -57,7 +57,7 @@ impl<'a, S: Sink> RecordedEvents<'a, S> {
         }));
     }
 
-    /// Passes on the steps. Call after the last row.
+    /// Passes the steps to the sink. Call after the last row.
     pub(super) fn add_steps(&mut self) {
         let word = if self.steps.has_steps() { "Step" } else { "Window" };
         for (number, (start, end)) in (1..).zip(self.steps.spans()) {

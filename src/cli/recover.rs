@@ -38,7 +38,7 @@ pub(super) struct Recover {
 
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // The files take the place of files of the library, so they get the same permissions.
+        // These files replace files of the library, so they get the same permissions.
         file::set_file_mode(settings::from_environment().0.file_mode);
         let (mut any, mut finished) = (false, Vec::new());
         for input in &self.inputs {
@@ -112,8 +112,8 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
     if facts.is_finished {
         return Ok(Recovery::Finished);
     }
-    // Only views and the table are written: not the outputs that list every activity or stack, and not the recording
-    // itself.
+    // Only views and the table are written. Outputs that list every activity or stack, and the recording itself, are not
+    // written.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::View(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> =
@@ -145,15 +145,17 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
     let text = describe_set(&profile, &ledger, None, &all);
     Target::File(about.clone()).write(console, |out| Ok(out.write_all(text.as_bytes())?))?;
     files.push(about);
+    // The recording is a file of the process, too: `gpuflame run` reads the findings and the page from it.
+    files.push(input.to_owned());
     Ok(Recovery::Written(Recovered { report: describe_process(&profile, &ledger, files.iter()) }))
 }
 
 /// Maximum number of sets of file names to try.
 const MAX_FILE_NUMBERS: u32 = 10_000;
 
-/// Returns the path `NAME.svg` and so on for `NAME.gfr`. If one of the paths is taken, returns `NAME.1.svg` and so
-/// on, with the same number in all paths. A path may be taken by an interrupted exit. It may also be taken by another
-/// process of the same name, which may have written only its recording so far, or may be writing now.
+/// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If one of them is taken, returns `NAME.1.svg` and so on, with the same
+/// number in all paths. A path may be taken because an exit was interrupted. It may also be taken by another process of the same
+/// name, which may have written only its recording so far, or may be writing now.
 fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));
@@ -165,7 +167,7 @@ fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     };
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
-        // Number 0 stands for names without a number, for which the recording is the input itself.
+        // Number 0 means names without a number, for which the recording is the input itself.
         let is_others = *number > 0 && is_taken(".gfr") || Claim::is_claimed(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };

@@ -1,5 +1,5 @@
-//! A run as the values that a comparison of several runs needs: a sum per kernel, stack and idle cause, and the facts that
-//! determine whether runs are comparable.
+//! The values of a run that are needed to compare several runs: a sum per kernel, stack and idle cause, and the facts that
+//! determine whether runs can be compared.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub(super) struct RunValues {
     pub(super) operations: u64,
     /// Sum of the durations of all GPU operations, in ns.
     pub(super) work_ns: u64,
-    /// Words for the steady part; empty if the run has none.
+    /// Name of the steady part; empty if the run has none.
     pub(super) steady_part: String,
     /// Times of the steady part, or of the whole run if it has none.
     pub(super) steady: Times,
@@ -99,7 +99,7 @@ impl RunValues {
         let facts =
             |wanted| profile.provenance().filter(move |(what, _)| *what == wanted).map(|(_, text)| text);
         self.program = profile.process().map(|(_, program)| program.to_owned()).unwrap_or_default();
-        // The address of the bus differs between equal machines.
+        // The bus address, in parentheses at the end, is removed, because it differs between equal machines.
         let model = |text: &str| text.rsplit_once(" (").map_or(text, |(model, _)| model).to_owned();
         self.gpus = facts(Provenance::GPU).map(model).collect();
         self.gpus.sort();
@@ -188,7 +188,7 @@ fn times(
     }
 }
 
-/// Lists the reasons why the sums of this run are not those of the whole run.
+/// Lists the reasons why the sums do not cover the whole run.
 fn problems(source: &Source, explained: &Explained, work_ns: u64) -> Vec<String> {
     let Explained { profile, facts, .. } = explained;
     let mut problems = Vec::new();

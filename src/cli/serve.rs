@@ -18,9 +18,9 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Maximum number of bytes of a request. Requests of browsers have about 1,000.
 const MAX_REQUEST_BYTES: u64 = 16_384;
-/// Time to wait for a request, and for a reader that takes no more bytes.
+/// Maximum time to wait for a request, and for a client that accepts no more bytes.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Policy of the list: no script, no connection, and one style.
+/// Policy of the list page, which forbids scripts and connections.
 const LIST_POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'";
 
 /// Show the runs of a folder in a browser: a list, and the page of each run.
@@ -52,7 +52,7 @@ impl Serve {
         std::thread::scope(|scope| {
             for client in listener.incoming().filter_map(io::Result::ok) {
                 let server = &server;
-                // A client that leaves early is not an error.
+                // If a client disconnects early, this is not an error.
                 scope.spawn(move || drop(server.answer(&client)));
             }
         });
@@ -120,8 +120,8 @@ impl Server<'_> {
         client.write_all(&body)
     }
 
-    /// Returns the answer to a request. A request by another host name may come from a page of another site, whose name
-    /// leads here.
+    /// Returns the answer to a request. Requests with another host name are refused, because they may come from a page of another
+    /// site whose name resolves to this machine.
     fn respond(&self, request: &str, host: &str) -> Answer {
         let is_here = ["127.0.0.1", "localhost"].iter().any(|name| host == format!("{name}:{}", self.port));
         let mut words = request.split(' ');
@@ -135,7 +135,7 @@ impl Server<'_> {
         }
     }
 
-    /// Returns the list of the files in the folder, as of now.
+    /// Returns the list of the files that are now in the folder.
     fn list(&self) -> Answer {
         let files = match self.serve.files() {
             Ok(files) => files,
@@ -175,7 +175,7 @@ impl Server<'_> {
     }
 }
 
-/// Compares all characters, so that the time does not tell how many are right.
+/// Compares all characters, so that the time of a comparison does not reveal how many characters are right.
 fn same(one: &str, other: &str) -> bool {
     let differs = |differs: u8, (a, b): (u8, u8)| differs | (a ^ b);
     one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, differs) == 0

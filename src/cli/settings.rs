@@ -1,5 +1,5 @@
-//! `gpuflame settings`: lists the environment variables that the library reads. The list comes from the table from
-//! which the library parses them. Their order and groups are only here, so that the library stays small.
+//! `gpuflame settings`: lists the environment variables that the library reads. The list is made from the table with which the
+//! library parses them. Order and groups are defined only here, so that the library stays small.
 
 use std::fmt::Write as _;
 
@@ -82,7 +82,7 @@ impl Group {
         }
     }
 
-    /// Returns the settings of the group: those that matter first in the order of [`FIRST`].
+    /// Returns the settings of the group. The group of important settings has the order of [`FIRST`].
     fn settings(self) -> Vec<&'static Setting> {
         let mut settings: Vec<_> =
             SETTINGS.iter().filter(|setting| Self::of_setting(setting) == self).collect();
@@ -118,8 +118,8 @@ impl Settings {
         self.names.iter().map(|name| find_setting(name)).collect()
     }
 
-    /// Formats the settings, one paragraph each, with a heading for each group if all are shown. On a terminal, lines are
-    /// as long as it is wide.
+    /// Formats the settings, one paragraph each, with a heading for each group if all are shown. On a terminal, lines are as long
+    /// as the terminal is wide.
     fn text(&self, shown: &[&Setting], page: Page) -> String {
         let wrapped = |text: &str, indent: &str| {
             let lines = match page.columns {

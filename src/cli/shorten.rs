@@ -1,5 +1,5 @@
-//! Cuts names, stacks and paths to a width, so that different ones remain different: the part in which they differ is
-//! kept, and of a stack the user's own frames.
+//! Cuts names, stacks and paths to a width. Different texts remain different, because the part in which they differ is kept. Of
+//! a stack, the user's own frames are kept too.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,7 +24,7 @@ pub(super) enum TextKind {
     Name,
     /// Frames, separated by `;`. Keeps whole frames.
     Stack,
-    /// The stack of a row that other columns identify. Different stacks may become equal.
+    /// As `Stack`, in a row that can be identified by its other columns. So different stacks may become equal.
     Site,
     /// Keeps the end.
     Path,
@@ -43,11 +43,11 @@ pub(super) struct Text<'a> {
 const GAP: &str = "...";
 /// Minimum width at which a name is cut to three pieces instead of two.
 const MIN_WIDTH_OF_THREE: usize = 45;
-/// Number of frames of a stack that did not fit before no further one is tried.
+/// Maximum number of frames of a stack that do not fit. After that, no further frame is tried.
 const MAX_MISSES: usize = 8;
 
-/// Returns the lines of each text. A line is at most `width` wide. Different texts never become equal (except sites):
-/// if one line cannot distinguish them, they take several lines.
+/// Returns the lines of each text. A line is at most `width` wide. Different texts never become equal, except sites. If one line
+/// is not enough to distinguish them, they take several lines.
 pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<Vec<String>> {
     let named: Vec<Cow<'_, str>>;
     let shorter: Vec<Text<'_>>;
@@ -93,7 +93,7 @@ fn fit_in_lines(
     line_width: usize,
     lines: usize,
 ) -> Vec<Option<Vec<String>>> {
-    // Lines that are broken between words are not full.
+    // Lines that are broken between words are not completely filled, so less text fits.
     let width = if lines == 1 { line_width } else { line_width * lines - line_width / 2 };
     let in_lines = |text: &str| if lines == 1 { vec![text.to_owned()] } else { wrap(text, line_width) };
     if kind == TextKind::Prose {
@@ -105,7 +105,7 @@ fn fit_in_lines(
         texts.iter().map(|text| text.whole).filter(|whole| whole.width() <= width).collect();
     let mut cuts: HashMap<&str, String> = HashMap::new();
     let mut open: Vec<&str> = long.keys().copied().collect();
-    // Each way to cut is tried on those texts that the ways before it made equal.
+    // Each way to cut is applied to the texts that became equal by the previous ways.
     for way in [Way::Ends, Way::GroupDifference, Way::OwnDifference] {
         let groups = groups(&open, &cuts);
         let mut tried: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -136,7 +136,7 @@ fn fit_in_lines(
     texts.iter().map(lines).collect()
 }
 
-/// Returns the texts whose cuts are equal, together.
+/// Returns groups of texts whose cuts are equal.
 fn groups<'a>(open: &[&'a str], cuts: &HashMap<&str, String>) -> Vec<Vec<&'a str>> {
     if cuts.is_empty() {
         return open.iter().map(|text| vec![*text]).collect();
@@ -148,14 +148,14 @@ fn groups<'a>(open: &[&'a str], cuts: &HashMap<&str, String>) -> Vec<Vec<&'a str
     groups.into_values().collect()
 }
 
-/// Choice of the part that is kept.
+/// Way to choose the part of a text that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// The parts that say most.
+    /// Keeps the most informative parts.
     Ends,
-    /// The place in which the texts of the group first differ.
+    /// Keeps the first place at which the texts of the group differ.
     GroupDifference,
-    /// The place up to which a text is unlike every other text of the group.
+    /// Keeps the place up to which a text differs from every other text of the group.
     OwnDifference,
 }
 
@@ -180,7 +180,8 @@ impl Way {
     }
 }
 
-/// Cuts a name. Without a place, omits the middle: names of kernels say most at the beginning and the end.
+/// Cuts a name to `width`. The text around the character at index `place` is kept. If `place` is `None`, the middle is
+/// omitted, because kernel names say most at the beginning and the end.
 fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
     let room = width.saturating_sub(GAP.len());
     let Some(place) = place else {
@@ -191,7 +192,7 @@ fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
         if place <= before.chars().count() {
             return format!("{}{GAP}", start(text, room));
         }
-        // Without a beginning, which is equal in all of the group, there is more room for the difference.
+        // The beginning, which is equal in the whole group, is omitted, so there is more room for the difference.
         let room = room - before.width();
         let from = place.saturating_sub(room / 4).max(before.chars().count());
         let rest: String = text.chars().skip(from).collect();
@@ -206,12 +207,12 @@ fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
     format!("{}{GAP}{}{GAP}{}", start(text, piece), start(&rest, piece), end(text, piece))
 }
 
-/// Cuts a path or another text whose end says most.
+/// Cuts a path, or another text whose end is the most informative part.
 fn cut_path(text: &str, place: Option<usize>, width: usize) -> String {
     let room = width.saturating_sub(GAP.len());
     let Some(place) = place else {
         let rest = end(text, room);
-        // Folders are not cut, if the file's name fits.
+        // If the file name fits, folders are kept or omitted as a whole.
         let folder =
             if text[..text.len() - rest.len()].ends_with('/') { 0 } else { rest.find('/').unwrap_or(0) };
         return format!("{GAP}{}", &rest[folder..]);
@@ -226,8 +227,8 @@ fn cut_path(text: &str, place: Option<usize>, width: usize) -> String {
     format!("{GAP}{head}{GAP}{}", end(text, room.saturating_sub(head.width())))
 }
 
-/// Cuts a stack to whole frames. The user's own frame is kept first, then the frame `place`, then the rest of the
-/// user's frames, innermost first, then the innermost frame, then all other frames, innermost first.
+/// Cuts a stack to whole frames. Frames are kept in this order, as long as there is room: the user's own frame; the frame
+/// `place`; the other frames of the user, innermost first; the innermost frame; all other frames, innermost first.
 fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) -> String {
     let whole: Vec<&str> = text.split(';').collect();
     let own = own.and_then(|own| whole.iter().rposition(|frame| *frame == own));
@@ -251,7 +252,7 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
         }
         if joined(&frames, &kept).width() > width {
             if kept.len() == 1 {
-                // The most important frame does not fit with both gaps.
+                // Not even the most important frame fits together with both gaps.
                 let (before, after) = (if at > 0 { "...;" } else { "" }, if at < last { ";..." } else { "" });
                 let frame = &frames[at];
                 if frame.width() + before.len() + GAP.len() <= width {
@@ -287,7 +288,7 @@ fn joined(frames: &[Cow<'_, str>], kept: &BTreeSet<usize>) -> String {
     parts.join(";")
 }
 
-/// Returns the frame of a module of PyTorch without the words that all such frames have.
+/// Returns the frame of a PyTorch module without the prefix that all such frames have.
 fn without_module_prefix(frame: &str) -> &str {
     frame.strip_prefix("nn.Module: ").unwrap_or(frame)
 }
@@ -307,7 +308,7 @@ fn without_folders(text: &str) -> Cow<'_, str> {
     short.into()
 }
 
-/// Whether a frame belongs to a library, to the interpreter or to an API, as far as its name tells.
+/// Whether the name of a frame shows that it belongs to a library, to the interpreter or to an API.
 fn is_foreign(frame: &str) -> bool {
     const STARTS: [&str; 24] = [
         "[",
@@ -430,7 +431,7 @@ mod tests {
 
     #[test]
     fn names_that_a_width_cannot_tell_apart_continue_in_further_lines() {
-        // They differ in two places, which are too far apart to show both.
+        // The names differ in two places, which are too far apart to show both.
         let name = |one: &str, other: &str| {
             format!("{}{one}{}{other}{}", "b".repeat(50), "m".repeat(60), "e".repeat(50))
         };
@@ -458,7 +459,7 @@ mod tests {
             ]
         );
         assert_eq!(one_line(&[stack, &other], TextKind::Site, 30), ["...;forward (net.py:12);..."; 2]);
-        // Named by the table, the frame is kept although its name looks like a library's.
+        // The table names this frame as the user's own, so it is kept although its name looks like a library's.
         let text = Text { whole: stack, own: Some("aten::linear") };
         assert_eq!(fit_all(&[text], TextKind::Stack, 20), [["...;aten::linear;..."]]);
     }

@@ -8,12 +8,14 @@ use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain_opened, max_memory};
 use super::heading::heading;
 use super::input::Source;
+use super::state_culprits::{CULPRIT_COLUMNS, CulpritRow, culprit_rows};
 use super::states_hta::write_hta_tables;
 use super::stream_flags::StreamFlags;
 use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits};
 use super::times::parse_micros;
+use super::top::own_frame;
 use gpuflame_explain::communication::is_communication_kernel;
-use gpuflame_export::work_name;
+use gpuflame_export::{NameFolding, folded_names, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_model::record::Work;
@@ -28,6 +30,7 @@ use gpuflame_offline::run::ReadOptions;
 /// The states of a stream add up to the window, to the nanosecond. docs/states.md states the rules.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame states trace.json.gz\n  \
+    gpuflame states trace.json.gz --culprits\n  \
     gpuflame states run.gfr --stream 7 --intervals --from 10ms --to 11ms")]
 pub(super) struct States {
     /// Recording or trace (`-`: standard input).
@@ -43,8 +46,11 @@ pub(super) struct States {
     /// List the single intervals of each stream.
     #[arg(long)]
     intervals: bool,
+    /// Name the code to which idle time of each stream is charged.
+    #[arg(long)]
+    culprits: bool,
     /// Show queue lengths and idle times by the rules of Holistic Trace Analysis instead.
-    #[arg(long, conflicts_with_all = ["intervals", "step", "from", "to"])]
+    #[arg(long, conflicts_with_all = ["intervals", "culprits", "step", "from", "to"])]
     as_hta: bool,
     #[command(flatten)]
     pub(super) report: ReportFlags,
@@ -59,7 +65,7 @@ impl States {
         if self.step == Some(0) {
             return Err(usage_error("--step is 0; name a time such as 1ms"));
         }
-        let mut rows = StreamRows::default();
+        let mut rows = if self.culprits { StreamRows::with_culprits() } else { StreamRows::default() };
         let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
         let explained = explain_opened(&self.input, self.input.open()?, &options, console, &mut rows)?;
         explained.facts.require_work(&self.input)?;
@@ -84,7 +90,7 @@ impl States {
                 }
             });
         let report = report.filter(|report| report.window.0 < report.window.1);
-        let Some(report) = report else { return Err(no_states(&self.input, &self.shown)) };
+        let Some(report) = report else { return Err(no_states(&self.input, Some(&self.shown))) };
         if !report.streams.iter().any(|stream| self.wants(stream.key)) {
             return Err(no_stream(&self.input, &report));
         }
@@ -97,6 +103,9 @@ impl States {
             self.delay_table(&report),
             self.series_table(&report),
         ];
+        if self.culprits {
+            tables.insert(2, self.culprit_table(&report, profile));
+        }
         if self.intervals {
             intervals.set_all_rows(all_intervals);
             tables.push(intervals);
@@ -179,6 +188,20 @@ impl States {
         for (key, (state, cause), nanos) in rows.into_iter().take(self.most()) {
             let what =
                 [state.word().into(), cause.word().into(), Cell::Nanos(nanos), Cell::share(nanos, length)];
+            table.add_row(key_cells(key).into_iter().chain(what));
+        }
+        table
+    }
+
+    fn culprit_table(&self, report: &StateReport, profile: &Profile) -> Table {
+        let wanted = report.streams.iter().filter(|stream| self.wants(stream.key));
+        let rows = culprit_rows(wanted, profile);
+        let mut table = Table::new("idle_culprits", &CULPRIT_COLUMNS);
+        let length = report.window.1 - report.window.0;
+        table.set_all_rows(rows.len());
+        for CulpritRow { key, nanos, gaps, stack, site } in rows.into_iter().take(self.most()) {
+            let stack = Cell::Stack(stack.to_string(), own_frame(profile, site, NameFolding::default()));
+            let what = [Cell::Nanos(nanos), Cell::share(nanos, length), Cell::Count(gaps), stack];
             table.add_row(key_cells(key).into_iter().chain(what));
         }
         table
@@ -292,8 +315,8 @@ impl States {
 }
 
 /// Returns the error for a file without states in the time that is shown.
-pub(super) fn no_states(input: &Source, shown: &StreamFlags) -> Error {
-    let what = match (shown.from(), shown.to()) {
+pub(super) fn no_states(input: &Source, shown: Option<&StreamFlags>) -> Error {
+    let what = match shown.map_or((None, None), |shown| (shown.from(), shown.to())) {
         (None, None) => "no GPU work has usable times; `gpuflame info` shows its contents",
         _ => "the window has no time between --from and --to; leave them out to see its length",
     };
@@ -352,7 +375,18 @@ pub(super) fn collective_test(profile: &Profile) -> impl Fn(Work) -> bool + use<
 fn interval_table() -> Table {
     Table::new(
         "intervals",
-        &["start_ns", "duration_ns", "device", "context", "stream", "state", "cause", "event", "work"],
+        &[
+            "start_ns",
+            "duration_ns",
+            "device",
+            "context",
+            "stream",
+            "state",
+            "cause",
+            "event",
+            "work",
+            "culprit",
+        ],
     )
 }
 
@@ -373,6 +407,10 @@ fn interval_cells(profile: &Profile, key: StreamKey, interval: &Interval, zero: 
         interval
             .work
             .map_or(Cell::Nothing, |work| Cell::Kernels(vec![work_name(profile, work).into_owned()])),
+        interval.culprit.map_or(Cell::Nothing, |site| {
+            let names = NameFolding::default();
+            Cell::Stack(folded_names(profile, site, names).join(";"), own_frame(profile, site, names))
+        }),
     ]
 }
 

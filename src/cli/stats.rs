@@ -1,5 +1,4 @@
-//! `gpuflame stats`: the average step of an inference server, and the times in a step in which the GPU waits
-//! (bubbles).
+//! `gpuflame stats`: the average step of an inference server, and the times in a step during which the GPU waits (bubbles).
 
 use clap::{Args, ValueEnum};
 
@@ -13,7 +12,7 @@ use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
-/// TRIM if none is given, as in kernel_extractor. Traces need not have it.
+/// Default of TRIM, as in kernel_extractor. A trace need not contain this operation.
 const DEFAULT_TRIM: &str = "recover_decode_task";
 
 /// Average the GPU operations of equal steps, and the idle time before each operation.
@@ -104,7 +103,7 @@ impl Stats {
         Ok(Outcome::Clean)
     }
 
-    /// Prints a remark if the user named an operation for TRIM that the trace does not have.
+    /// Prints a remark if the trace does not contain the operation that the user named for TRIM.
     fn remark_on_trim(&self, ops: &Ops, console: Console) {
         let trim = self.trim();
         let names = || (0..ops.names.len() as u32).map(|number| ops.names.text(number));

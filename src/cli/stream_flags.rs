@@ -1,4 +1,4 @@
-//! Flags that limit a report to a GPU, a stream and a stretch of time, for all verbs that show streams.
+//! Flags that limit a report to a GPU, a stream and a range of times, for all verbs that show streams.
 
 use clap::Args;
 
@@ -26,7 +26,7 @@ pub(super) struct StreamFlags {
 }
 
 impl StreamFlags {
-    /// Returns an error if no time is left between `--from` and `--to`.
+    /// Returns an error if `--from` is not before `--to`.
     ///
     /// # Errors
     /// `Setting`.
@@ -40,12 +40,12 @@ impl StreamFlags {
         }
     }
 
-    /// Start of the time to show, in ns.
+    /// Start of the range of times to show, in ns.
     pub(super) fn from(&self) -> Option<u64> {
         self.from.map(i64::unsigned_abs)
     }
 
-    /// End of the time to show, in ns.
+    /// End of the range of times to show, in ns.
     pub(super) fn to(&self) -> Option<u64> {
         self.to.map(i64::unsigned_abs)
     }

@@ -1,5 +1,5 @@
-//! Impossible durations in a run: activities that end after later work of the same stream begins. For all verbs that
-//! show GPU time, a table shows the affected figures as recorded and as clamped to the start of that work.
+//! Impossible durations in a run: activities that end after later work of the same stream begins. In all verbs that show GPU
+//! time, a table shows the affected figures as recorded, and as they are if such activities end when the later work begins.
 
 use super::console::Console;
 use super::explain::Explained;
@@ -9,15 +9,15 @@ use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{StreamOrder, WorkSpans, check_stream_order};
 
-/// Maximum number of activities whose order is checked by a verb that otherwise keeps only sums. They take about 50
-/// MB.
+/// Maximum number of activities whose order is checked by verbs that otherwise keep only sums. They take about 50 MB.
 pub(super) const MAX_SPANS: usize = 1 << 20;
 /// Name of the table of impossible durations.
 pub(super) const TABLE: &str = "impossible_durations";
 /// Maximum number of impossible durations to list in a table.
 const MAX_ROWS: usize = 10;
 
-/// Checks the order of the activities in `spans` as [`check_order`] does. Returns the table of impossible durations, if there are any.
+/// Checks the order of the activities in `spans` as [`check_order`] does. Returns the table of impossible durations, if there
+/// are any.
 pub(super) fn check_durations(
     source: &Source,
     explained: &Explained,
@@ -28,8 +28,8 @@ pub(super) fn check_durations(
     clamped_table(TABLE, &explained.profile, &order)
 }
 
-/// Checks the order of the activities in `spans`. Prints a remark if durations are impossible, and if activities were not
-/// checked.
+/// Checks the order of the activities in `spans`. Prints a remark if durations are impossible, and a remark if activities were
+/// not checked.
 pub(super) fn check_order(
     source: &Source,
     explained: &Explained,

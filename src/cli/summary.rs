@@ -15,9 +15,11 @@ use super::explain::{Explained, explain_sums_with};
 use super::info::step_table;
 use super::input::Source;
 use super::layout;
+use super::measured_part::MeasuredPart;
 use super::name_flags::NameFlags;
 use super::page::Page;
 use super::ranks::{self, SameRank};
+use super::run_path::{PathRows, RunPath, UnknownPath};
 use super::shorten::{MAX_NAME_CHARS, shortened};
 use super::stream_times::{MAX_SPANS, check_order};
 use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
@@ -96,6 +98,8 @@ const LATE_KERNELS: [&str; 9] = [
     "host_work",
     "profiler_cost",
 ];
+/// Maximum number of calls and activities in a run whose critical path is found, in 0.15 s and 60 MB.
+const MAX_PATH_ROWS: usize = 200_000;
 /// Minimum share of the idle time between two calls, in percent of all idle time, at which a summary without samples
 /// reports that the host's work in this time was not recorded.
 const LATE_PERCENT: f64 = 5.0;
@@ -104,9 +108,12 @@ impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let sources = ranks::expand_folders(&self.inputs)?;
         let [input] = &sources[..] else { return self.run_job(&sources, console) };
-        let (run, findings) = summarize(input, self.names.read_options(), console, ())?;
-        let screen = run.screen(&findings, self.names.names());
+        let mut rows = PathRows::with_max(MAX_PATH_ROWS);
+        let (mut run, findings) = summarize(input, self.names.read_options(), console, &mut rows)?;
+        let path = RunPath::find(&mut run.explained, rows);
+        let screen = Screen { path: Some(&path), ..run.screen(&findings, self.names.names()) };
         let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
+        sentences.extend(path.sentence(&quoted_for_shell(&input.to_string())));
         sentences.push(complete);
         sentences.extend(scope);
         let answers = sentences;
@@ -130,12 +137,12 @@ impl Summary {
     /// Summarises a job of several ranks.
     fn run_job(&self, sources: &[Source], console: Console) -> Result<Outcome> {
         let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
-        let (mut ranks, mut answers, mut longest) = (Vec::new(), Vec::new(), 0);
+        let (mut ranks, mut answers, mut part) = (Vec::new(), Vec::new(), MeasuredPart::default());
         for (source, &rank) in sources.iter().zip(&numbers) {
             let run = read_run(source, self.names.read_options(), console, ())?.into_evidence();
             let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
             answers.push((rank, format!("rank {rank}: {}", lines.first().map_or("", |line| line))));
-            longest = longest.max(wall(&run.explained.profile));
+            part = part.and(MeasuredPart::of(&run.explained.profile));
             ranks.push(RankRun::new(rank, &run.evidence()));
         }
         answers.sort_unstable();
@@ -156,7 +163,7 @@ impl Summary {
                     let mut text = Vec::new();
                     layout::write_sentences(&answers, page, &mut text)?;
                     text.push(b'\n');
-                    write_findings(&findings, longest, most, page, &mut text)?;
+                    write_findings(&findings, part, most, page, &mut text)?;
                     write_not_recorded(unchecked(&findings), page, &mut text)?;
                     writeln!(text, "next: {}", clean_line(&next))?;
                     Ok(text)
@@ -168,7 +175,7 @@ impl Summary {
                     let unknown = unchecked(&findings);
                     let tables = [
                         answer_table(&answers),
-                        finding_table(&findings, longest, most),
+                        finding_table(&findings, part.nanos, most),
                         not_recorded_table(unknown),
                         next_table(&next),
                     ];
@@ -191,7 +198,8 @@ pub(super) fn describe_lost_time(file: &Path, console: Console) -> Vec<String> {
     let Ok(run) = read_run(&input, ReadOptions::default(), console, ()) else { return Vec::new() };
     let run = run.into_evidence();
     let findings = cost_findings(&run.evidence());
-    let mut lines = finding_sentences(&findings, wall(&run.explained.profile), MAX_FINDINGS_OF_RUN);
+    let mut lines =
+        finding_sentences(&findings, MeasuredPart::of(&run.explained.profile).nanos, MAX_FINDINGS_OF_RUN);
     if !lines.is_empty() {
         lines.push(format!("more: gpuflame summary {}", quoted_for_shell(&input.to_string())));
     }
@@ -201,18 +209,19 @@ pub(super) fn describe_lost_time(file: &Path, console: Console) -> Vec<String> {
 /// Writes the findings, and the checks without data.
 fn write_findings(
     findings: &[Finding],
-    wall: u64,
+    part: MeasuredPart,
     most: usize,
     page: Page,
     text: &mut Vec<u8>,
 ) -> Result<()> {
-    let sentences = finding_sentences(findings, wall, most);
+    let sentences = finding_sentences(findings, part.nanos, most);
     let all =
         findings.iter().filter(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost)).count();
     let without_data = findings.iter().filter(|finding| finding.severity == Severity::Unknown).count();
     let checks = findings.iter().filter(|finding| finding.severity == Severity::Absent).count();
     let nothing = [format!(
-        "findings: none above 2 % of the steady part in {checks} checks; {without_data} more have no data"
+        "findings: none above 2 % of {} in {checks} checks; {without_data} more have no data",
+        part.name()
     )];
     layout::write_sentences(if sentences.is_empty() { &nothing } else { &sentences }, page, text)?;
     if let Some(more) = all.checked_sub(sentences.len()).filter(|more| *more > 0) {
@@ -313,7 +322,7 @@ impl SummarizedRun {
     }
 
     fn screen<'a>(&'a self, findings: &'a [Finding], names: NameFolding) -> Screen<'a> {
-        Screen { explained: &self.explained, copies: &self.copies, names, findings }
+        Screen { explained: &self.explained, copies: &self.copies, names, findings, path: None }
     }
 
     pub(super) fn evidence(&self) -> RunEvidence<'_> {
@@ -396,11 +405,6 @@ fn unchecked(findings: &[Finding]) -> Vec<(String, String)> {
     reasons
 }
 
-/// Length of the steady part of a run, in ns.
-pub(super) fn wall(profile: &Profile) -> u64 {
-    profile.times().iter().map(|time| time.steady().window()).max().unwrap_or(0)
-}
-
 /// Number of rows and tables of a summary.
 #[derive(Clone, Copy, Debug)]
 struct Fit {
@@ -425,7 +429,8 @@ fn fitted(write: impl Fn(Fit) -> Result<Vec<u8>>, fits: impl Fn(&[u8]) -> bool) 
 }
 
 /// Names of the tables, the most important first.
-const TABLES: [&str; 7] = ["gpus", "work", "steps", "idle_causes", "copies", "lines", "idle_places"];
+const TABLES: [&str; 8] =
+    ["gpus", "work", "critical_path", "steps", "idle_causes", "copies", "lines", "idle_places"];
 /// Minimum number of rows per table, before tables are left out.
 const MIN_ROWS: usize = 2;
 
@@ -439,6 +444,8 @@ struct Screen<'a> {
     copies: &'a CopySums,
     names: NameFolding,
     findings: &'a [Finding],
+    /// The critical path; `None` if it was not asked for.
+    path: Option<&'a RunPath>,
 }
 
 impl Screen<'_> {
@@ -493,7 +500,7 @@ impl Screen<'_> {
         let busy = self.busy_percent()?;
         let is_late = |finding: &&Finding| LATE_KERNELS.contains(&finding.id);
         let lost = self.findings.iter().filter(is_late).filter_map(|finding| finding.cost).max().unwrap_or(0);
-        let is_lost = percent(lost, wall(self.profile())) >= LOST_PERCENT;
+        let is_lost = percent(lost, MeasuredPart::of(self.profile()).nanos) >= LOST_PERCENT;
         if busy >= BUSY_PERCENT {
             return (!is_lost && !self.is_account_partial()).then(|| self.busy_line(busy));
         }
@@ -601,7 +608,7 @@ impl Screen<'_> {
         let mut text = Vec::new();
         layout::write_sentences(answers, page, &mut text)?;
         text.push(b'\n');
-        write_findings(self.findings, wall(self.profile()), fit.rows, page, &mut text)?;
+        write_findings(self.findings, MeasuredPart::of(self.profile()), fit.rows, page, &mut text)?;
         layout::write(&[], &self.tables(fit), page, &mut text)?;
         text.push(b'\n');
         write_not_recorded(self.not_recorded(), page, &mut text)?;
@@ -612,7 +619,7 @@ impl Screen<'_> {
 
     /// Returns the whole screen as tables, for programs.
     fn all_tables(&self, answers: &[String], input: &Source, fit: Fit) -> Vec<Table> {
-        let findings = finding_table(self.findings, wall(self.profile()), fit.rows);
+        let findings = finding_table(self.findings, MeasuredPart::of(self.profile()).nanos, fit.rows);
         let unknown: Vec<_> = self.not_recorded();
         [answer_table(answers), findings]
             .into_iter()
@@ -626,6 +633,7 @@ impl Screen<'_> {
         let mut tables = vec![self.device_table(most)];
         tables.extend(self.idle_tables(most));
         tables.push(self.work_table(most));
+        tables.extend(self.path.and_then(|path| path.table(most, short_name)));
         tables.push(self.line_table(most.min(3)));
         let mut copies = copy_table(self.copies, most.min(3));
         copies.set_all_rows(copies.rows().len());
@@ -729,6 +737,9 @@ impl Screen<'_> {
             let what = "how much communication overlaps with work".to_owned();
             note(what, "`gpuflame run --rows COMMAND` records it");
         }
+        if matches!(self.path, Some(RunPath::Unknown(UnknownPath::OnlySums))) {
+            note("the critical path".to_owned(), "`gpuflame run --rows COMMAND` records it");
+        }
         let marks = match facts.kind {
             Kind::Recording => Some("`gpuflame.step()` or `--window step-range=NAME` marks them"),
             Kind::Chrome => Some("`profiler.step()` marks them"),
@@ -748,6 +759,10 @@ impl Screen<'_> {
             false => format!("gpuflame flamegraph {file} -o gpu.svg"),
         }
     }
+}
+
+fn short_name(name: &str) -> String {
+    shortened(name, MAX_NAME_CHARS)
 }
 
 /// Quotes a file name for a shell if it needs quotes. Standard input cannot be read twice, so it becomes a placeholder.

@@ -39,7 +39,7 @@ pub(super) enum Cell {
     Number(f64),
     /// Unknown, or not applicable.
     Nothing,
-    /// A column that a total has no value for.
+    /// Cell of a total in a column without a total.
     Blank,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Table {
     name: &'static str,
     columns: &'static [&'static str],
     rows: Vec<Vec<Cell>>,
-    /// Totals over all rows, also over those that were left out. Terminals show them.
+    /// Totals over all rows, including those that were left out. Terminals show them.
     total: Option<Vec<Cell>>,
     /// Number of rows that were left out because of a maximum.
     left_out: u64,
@@ -109,7 +109,7 @@ impl Table {
 }
 
 impl Page {
-    /// Returns the cell of a kernel's name in a table whose pipes and files always had full names. On a terminal, the
+    /// Returns the cell of a kernel's name, for tables that have always had full names in pipes and files. On a terminal, the
     /// name is short.
     pub(super) fn kernel_cell(self, name: String) -> Cell {
         if self.columns.is_some() { Cell::Kernels(vec![name]) } else { Cell::Text(name) }
@@ -147,13 +147,13 @@ impl Cell {
         matches!(self, Self::Text(_) | Self::Kernels(_) | Self::Stack(..) | Self::Gpu(_))
     }
 
-    /// Returns the frame of a stack that is the user's own code.
+    /// Returns the frame of a stack that belongs to the user's own code.
     pub(super) fn own_frame(&self) -> Option<&str> {
         if let Self::Stack(_, own) = self { own.as_deref() } else { None }
     }
 
-    /// Returns the text of the cell for people. Kernels with a short name are shown by it. No text is truncated here.
-    /// In a pipe, numbers of bytes are exact.
+    /// Returns the text of the cell for people. A kernel that has a short name is shown with this name. Texts are not truncated
+    /// here. In a pipe, numbers of bytes are exact.
     pub(super) fn for_people(&self, short: &HashMap<&str, String>, is_terminal: bool) -> String {
         match self {
             Self::Text(text) | Self::Stack(text, _) => text.clone(),
@@ -186,7 +186,7 @@ impl Cell {
         }
     }
 
-    /// Returns the text of the cell for CSV. Spreadsheets never take it for a formula.
+    /// Returns the text of the cell for CSV, in a form that spreadsheets do not take for a formula.
     pub(super) fn for_csv(&self) -> String {
         match self {
             Self::Text(text) | Self::Stack(text, _) => guarded(text).into_owned(),

@@ -1,5 +1,5 @@
-//! Reports of verbs as tables: aligned text for people, and CSV and JSON (nanoseconds, not rounded) for programs. A
-//! verb builds its tables once; all three formats show the same data.
+//! Reports of verbs as tables: aligned text for people, and CSV and JSON (nanoseconds, not rounded) for programs. A verb builds
+//! its tables once, and all formats show the same data.
 
 use std::io::Write;
 
@@ -89,17 +89,17 @@ fn write_markdown(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Returns text for Markdown, also in a table. Names with characters that have a meaning there become code.
+/// Returns text for Markdown, which may be in a table. Names with characters that have a meaning in Markdown become code.
 pub(super) fn markdown_text(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || " .,;:%+-/()=".contains(c);
     if text.chars().all(is_plain) && !text.contains("://") {
         return text.to_owned();
     }
-    // Code ends at a run of as many backticks as began it.
+    // Code ends at a run of exactly as many backticks as the run at its beginning.
     let runs = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(runs + 1);
     let blank = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
-    // A table ends its cell at a bar even in code.
+    // In a table, a bar ends the cell even inside code.
     format!("{fence}{blank}{}{blank}{fence}", text.replace('|', "\\|"))
 }
 
@@ -110,7 +110,8 @@ pub(super) fn name_writer(compat: bool) -> fn(&str) -> String {
     if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
 }
 
-fn write_csv(tables: &[Table], out: &mut dyn Write) -> Result<()> {
+/// Writes tables as CSV.
+pub(super) fn write_csv(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     for (at, table) in tables.iter().enumerate() {
         if at > 0 {
             writeln!(out)?;
@@ -142,8 +143,8 @@ fn write_json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out)?)
 }
 
-/// Version of the JSON, which docs/schema.md describes. New keys do not change it; it changes if a key goes or means
-/// something else.
+/// Version of the JSON that docs/schema.md describes. New keys do not change the version. It changes if a key is removed or gets
+/// another meaning.
 pub(super) const SCHEMA: u32 = 1;
 
 #[cfg(test)]

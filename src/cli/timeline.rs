@@ -45,7 +45,7 @@ pub(super) struct Timeline {
 const LETTERS: usize = 80;
 /// Number of letters between two times above the lines.
 const TICK_LETTERS: usize = 20;
-/// Letters for time in which a stream ran, by its share: up to 25, 50, 75 and 100 %.
+/// Letters for the share of a letter's time in which the stream ran: up to 25, 50, 75 and 100 %.
 const RUNNING: [char; 4] = [':', '+', '*', '#'];
 /// Explanation of the letters.
 const LEGEND: &str =
@@ -83,7 +83,7 @@ impl TimelineView<'_> {
         let profile = &explained.profile;
         let states = StateOptions { from: self.shown.from(), to: self.shown.to(), step: self.step };
         let window = shown_window(&rows, profile, states).filter(|(from, to)| from < to);
-        let Some(window) = window else { return Err(no_states(self.input, self.shown)) };
+        let Some(window) = window else { return Err(no_states(self.input, Some(self.shown))) };
         let page = Page::of(&self.report.output, console);
         let labels = Labels::new(&rows.keys());
         let letters = page.columns.map_or(LETTERS, |width| width.saturating_sub(labels.width() + 1).max(1));
@@ -96,7 +96,7 @@ impl TimelineView<'_> {
                     columns.add(key, interval);
                 }
             });
-        let Some(report) = report else { return Err(no_states(self.input, self.shown)) };
+        let Some(report) = report else { return Err(no_states(self.input, Some(self.shown))) };
         if columns.streams.is_empty() {
             return Err(no_stream(self.input, &report));
         }

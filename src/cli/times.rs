@@ -1,9 +1,9 @@
-//! Times on the command line, such as `10ms`. All verbs parse them here, so that all accept the same units.
+//! Times on the command line, such as `10ms`. All verbs parse them with these functions, so all verbs accept the same units.
 
 use super::console::usage_error;
 use gpuflame_model::error::Result;
 
-/// Units of time and their lengths in nanoseconds. A unit is listed before units that are its end (`s`).
+/// Units of time and their lengths in nanoseconds. A unit such as `ms` is listed before `s`, which is its last part.
 const UNITS: [(&str, i64); 7] = [
     ("ns", 1),
     ("us", MICRO),
@@ -38,8 +38,8 @@ pub(super) fn parse_offset(text: &str) -> Result<i64> {
     parse_time(text, MICRO, true)
 }
 
-/// Parses a time with a unit, and returns it as a decimal number of seconds, as the library reads it. Other text is
-/// returned unchanged.
+/// Parses a time with a unit. Returns it as a decimal number of seconds, which the library can read. Other text is returned
+/// unchanged.
 ///
 /// # Errors
 /// `Setting` if a number with a unit is not a time.
@@ -61,7 +61,7 @@ fn split_unit(text: &str) -> (&str, Option<i64>) {
     split.unwrap_or((text, None))
 }
 
-/// Parses a time. A number without a unit counts `unitless` nanoseconds each.
+/// Parses a time. A number without a unit is multiplied by `unitless` nanoseconds.
 fn parse_time(text: &str, unitless: i64, may_be_negative: bool) -> Result<i64> {
     let (number, unit) = split_unit(text.trim());
     let nanos = parse_decimal(number, unit.unwrap_or(unitless));
@@ -121,7 +121,7 @@ mod tests {
             let found = (parse_micros(text).unwrap(), parse_millis(text).unwrap());
             assert_eq!(found, (micros, millis), "{text}");
         }
-        // A double has no such digits.
+        // A double could not represent all these digits.
         assert_eq!(parse_micros("1712345678901234.567").unwrap(), 1_712_345_678_901_234_567);
         for text in [
             "",

@@ -7,10 +7,12 @@ use clap::{Args, ValueEnum};
 
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
+use super::found_path::FoundPath;
 use super::heading::heading;
 use super::input::Source;
 use super::name_flags::NameFlags;
 use super::near_misses::{near_misses, quoted};
+use super::slack_table::top_slack_table;
 use super::stream_times::{MAX_SPANS, check_durations};
 use super::table_output::{Cell, ReportFlags, Table};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
@@ -27,13 +29,14 @@ use gpuflame_model::profile::{
 };
 use gpuflame_model::record::{MemoryKind, Work};
 use gpuflame_offline::analysis::{
-    Communication, CommunicationFilter, CopySums, LaunchDelays, StackShare, WorkClass, WorkSpans,
-    sum_communication,
+    Communication, CommunicationFilter, CopySums, InstructionRows, LaunchDelays, StackShare, WorkClass,
+    WorkSpans, sum_communication,
 };
 
 /// Show the most expensive kernels, stacks, source lines and more.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame top run.gfr --by kernels,delay,idle\n  \
+    gpuflame top trace.json.gz --by slack\n  \
     gpuflame top trace.json.gz -n 0 --format csv -o top.csv")]
 pub(super) struct Top {
     /// Recording or trace (`-`: standard input).
@@ -95,6 +98,9 @@ enum Ranking {
     /// computation ran.
     #[value(alias = "communication")]
     Comm,
+    /// Kernels, copies and fills by slack: the time by which they could end later without the run ending later, next to
+    /// the time that a faster one would save. Least slack first.
+    Slack,
 }
 
 impl Top {
@@ -103,8 +109,9 @@ impl Top {
         let mut events = self.by.contains(&Ranking::Comm).then(JoinedRows::default);
         let mut copies = CopySums::default();
         let mut spans = WorkSpans::bounded(MAX_SPANS);
-        let sinks = (&mut delays, (&mut copies, (&mut events, &mut spans)));
-        let explained = explain(&self.input, &self.names.read_options(), console, sinks)?;
+        let mut instructions = self.by.contains(&Ranking::Slack).then(InstructionRows::default);
+        let sinks = (&mut delays, (&mut copies, (&mut events, (&mut spans, &mut instructions))));
+        let mut explained = explain(&self.input, &self.names.read_options(), console, sinks)?;
         explained.facts.require_work(&self.input)?;
         explained.require_activities(&self.input)?;
         explained.need_samples(&self.input, &GPU)?;
@@ -125,9 +132,15 @@ impl Top {
         if self.by.contains(&Ranking::Comm) {
             self.require_communication(&explained.profile)?;
         }
+        let mut slack = None;
+        if let Some(rows) = instructions {
+            explained.facts.require_rows(&self.input)?;
+            let path = FoundPath::new(&self.input, explained, rows)?;
+            slack = Some(top_slack_table(&path, self.most()));
+            explained = path.explained;
+        }
         self.remark_on_unused(console);
-        let names = self.names.names();
-        let most = if self.number == 0 { usize::MAX } else { self.number };
+        let (names, most) = (self.names.names(), self.most());
         let mut tables = Vec::new();
         for by in &self.by {
             match by {
@@ -144,6 +157,7 @@ impl Top {
                     }
                     tables.push(copy_table(&copies, most));
                 }
+                Ranking::Slack => tables.extend(slack.take()),
                 Ranking::Delay => tables.push(delay_table(&delays, &explained.profile, most)),
                 Ranking::Comm => {
                     tables.extend(self.communication_tables(&explained, events.as_mut(), most, console))
@@ -157,6 +171,10 @@ impl Top {
 }
 
 impl Top {
+    fn most(&self) -> usize {
+        if self.number == 0 { usize::MAX } else { self.number }
+    }
+
     /// Prints a remark for each option that the chosen rankings do not use.
     fn remark_on_unused(&self, console: Console) {
         let options = [
@@ -304,7 +322,7 @@ impl Top {
     }
 }
 
-/// Returns the innermost frame of the user's own code at a site, which a table keeps when it cuts the stack.
+/// Returns the innermost frame of the user's own code at a site. A table keeps this frame when it cuts the stack.
 pub(super) fn own_frame(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     executed_line(profile, site, names).map(|line| line.function)
 }
@@ -472,14 +490,14 @@ fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<Strin
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
-/// Whether idle time is outside the steady part of the run, so that it says nothing about the program's steps.
+/// Whether idle time is outside the steady part of the run, and so does not belong to the program's steps.
 fn is_apart(sample: &Sample) -> bool {
     matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown))
 }
 
-/// Returns tables of the idle time by cause, call, function, line and module, each of which sums a culprit over all stacks,
-/// and the table by cause and stack. The tables between the first and the last are about the steady part of the run alone, if
-/// a GPU was idle in it.
+/// Returns tables of the idle time by cause, call, function, line and module, each of which sums over all stacks, and the table
+/// by cause and stack. If a GPU was idle in the steady part of the run, the tables between the first and the last are only about
+/// this part.
 fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6] {
     let mut causes = HashMap::new();
     let mut sums: [IdleSums; 4] = Default::default();
@@ -499,7 +517,7 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
         add_to(&mut summed, sample.amount());
         let innermost = innermost_frames(profile, sample.site, names);
         let line = executed_line(profile, sample.site, names).map(|it| format!("{}:{}", it.file, it.line));
-        // A sample shows the work of the host, so the user's function that slept is named, not the sleep of the C library.
+        // A sample shows what the host did. The user's function that slept is named, not the sleep function of the C library.
         let own =
             matches!(sample.site, SampleSite::Context(_)).then(|| user_function(profile, sample.site, names));
         let function = own.flatten().or(innermost.function);
@@ -519,7 +537,7 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
     ]
 }
 
-/// Idle time and number of gaps by name; `None` stands for a name that was not recorded.
+/// Idle time and number of gaps by name. `None` is a name that was not recorded.
 type IdleSums = HashMap<Option<String>, (u64, u64)>;
 
 /// Adds the `most` largest sums to `table`. A name that was not recorded is empty.
@@ -546,7 +564,7 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     }
     let total = saturating_sum(profile.times().iter().map(|time| time.idle));
     let mut sums: Vec<_> = sums.into_iter().collect();
-    // Start-up and shutdown follow the steady part, however long they are.
+    // Rows of start-up and shutdown follow those of the steady part, even if their times are longer.
     sums.sort_by(|a, b| a.0.0.cmp(&b.0.0).then(b.1.0.cmp(&a.1.0)).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
     if let Some(doubt) = profile.idle_doubt() {
@@ -629,7 +647,7 @@ pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.nanos));
     let figures = |sum: &Weight| {
-        // Traces that give no sizes have 0 bytes.
+        // In traces without sizes, the number of bytes is 0.
         let (bytes, bandwidth) = match (sum.bytes, sum.nanos) {
             (0, _) => (Cell::Nothing, Cell::Nothing),
             (bytes, 0) => (Cell::Bytes(bytes), Cell::Nothing),

@@ -1,5 +1,5 @@
-//! The command line as a whole: which verbs have which shared options, the groups of verbs in the help, and advice for
-//! invalid command lines that the parser does not give.
+//! The command line as a whole: shared options and the verbs that have them, the groups of verbs in the help, and advice about
+//! invalid command lines in addition to the parser's own.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use clap::{Arg, ArgAction, Command, Error};
 use super::near_misses::near_misses;
 
 /// Groups of verbs in the help, in the order in which a user needs them.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Record", &["demo", "run", "doctor", "devices", "recover", "settings"]),
     (
         "Look",
@@ -34,19 +34,20 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "mcp",
         ],
     ),
-    ("Compare", &["diff", "merge-ranks"]),
+    ("Predict", &["what-if", "causal", "replay"]),
+    ("Compare", &["diff", "merge-ranks", "stragglers"]),
     ("Convert", &["convert", "link-et"]),
     ("Set up a shell", &["completions"]),
     ("Work like other projects' scripts", &["gpuperf", "merge", "stats", "extract", "decode-steps"]),
 ];
-/// Verbs that read no recording or trace.
+/// Verbs that do not read a recording or trace.
 const WITHOUT_INPUT: [&str; 9] =
     ["demo", "run", "doctor", "devices", "settings", "gpuperf", "completions", "man", "mcp"];
 /// Name of the option to accept truncated input.
 pub(super) const ACCEPT_CUT: &str = "accept_cut";
 /// Maximum number of verbs in a tip.
 const MAX_VERBS: usize = 3;
-/// Maximum number of files of a folder among which the newest recording is searched.
+/// Maximum number of files of a folder in which to search for the newest recording.
 const MAX_FILES: usize = 10_000;
 
 /// Adds the options that only some verbs have, and the groups of verbs.
@@ -92,8 +93,8 @@ fn grouped_verbs(command: &Command) -> String {
     text
 }
 
-/// Replaces the parser's tips on an invalid command line if they would mislead, and adds those that it cannot know.
-/// `words` are the words of the command line, beginning with the program's name.
+/// Replaces the parser's tips about an invalid command line if they would be misleading, and adds tips that the parser cannot
+/// give. `words` are the words of the command line, beginning with the program's name.
 pub(super) fn advise(mut error: Error, command: &Command, words: &[OsString]) -> Error {
     let verb = words.iter().skip(1).find_map(|word| command.find_subcommand(word));
     let tips = match error.kind() {
@@ -117,7 +118,7 @@ fn context(error: &Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// Returns tips for a word in the place of the verb. A file there means that the verb was left out.
+/// Returns tips about an unknown word in the place of the verb. If the word is a file, the user has left out the verb.
 fn verb_tips(error: &mut Error, command: &Command) -> Vec<String> {
     let Some(word) = context(error, ContextKind::InvalidSubcommand) else { return Vec::new() };
     let path = Path::new(&word);
@@ -146,7 +147,7 @@ fn verb_tips(error: &mut Error, command: &Command) -> Vec<String> {
     )]
 }
 
-/// Returns tips for an unknown option, or for an argument too many.
+/// Returns tips about an unknown option or a surplus argument.
 fn argument_tips(
     error: &mut Error,
     command: &Command,
@@ -160,7 +161,7 @@ fn argument_tips(
         error.remove(ContextKind::Suggested);
         return surplus_tips(name, &argument, words);
     }
-    // The parser's other tip, to pass the option as a value, is right only for `run`.
+    // The parser's other tip is to pass the option as a value, which is right only for `run`.
     error.remove(ContextKind::Suggested);
     if let Some(similar) = context(error, ContextKind::SuggestedArg) {
         if !near_misses(argument.trim_start_matches('-'), [similar.trim_start_matches('-')]).is_empty() {
@@ -191,7 +192,7 @@ fn is_named(argument: &Arg, long: &str) -> bool {
         || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&long))
 }
 
-/// Returns tips for an argument too many, which is often a second file.
+/// Returns tips about a surplus argument, which is often a second file.
 fn surplus_tips(verb: &str, second: &str, words: &[OsString]) -> Vec<String> {
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
     let at = words.iter().position(|word| word == OsStr::new(verb)).unwrap_or(0);
@@ -212,7 +213,7 @@ fn surplus_tips(verb: &str, second: &str, words: &[OsString]) -> Vec<String> {
     }
 }
 
-/// Returns a tip for a verb without its input: the newest recording in the current folder.
+/// Returns a tip about a missing input, which names the newest recording in the current folder.
 fn missing_tips(error: &Error, verb: Option<&Command>) -> Vec<String> {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return Vec::new() };
     let Some(verb) = verb else { return Vec::new() };

@@ -82,7 +82,7 @@ impl WorkKind {
 
 /// Maximum number of GPUs or streams that an error lists.
 const MAX_LISTED: usize = 16;
-/// Maximum number of names that an error lists if none is similar to the wanted one.
+/// Maximum number of names that an error lists if no name is similar to the wanted one.
 const MAX_NAMES: usize = 3;
 impl View {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
@@ -142,7 +142,7 @@ impl View {
                 .is_none_or(|name| work_name(profile, activity.work()).contains(name.as_str()))
     }
 
-    /// Returns the error for filters that no activity matches. It names values that activities have.
+    /// Returns the error for filters that no activity matches. Its message names values that activities have.
     fn nothing_shown(&self, profile: &Profile, events: &JoinedRows, zero: u64) -> Error {
         let activities = events.activities();
         let devices: BTreeSet<u32> = activities.iter().map(|event| event.activity.device.0).collect();
@@ -256,7 +256,7 @@ fn list(numbers: &BTreeSet<u32>) -> String {
     text.join(", ")
 }
 
-/// Returns the kind of memory that a copy or a fill read, and the kind that it wrote, if known.
+/// Returns the kinds of memory that a copy or a fill read and wrote, if known.
 fn memory(detail: &Detail) -> [Cell; 2] {
     let (from, to) = match detail {
         Detail::Copy(copy) => (copy.from, copy.to),
@@ -266,7 +266,7 @@ fn memory(detail: &Detail) -> [Cell; 2] {
     [from, to].map(|kind| if kind == MemoryKind::UNKNOWN { Cell::Nothing } else { kind.label().into() })
 }
 
-/// Describes the contents of a recording other than activities, which this verb does not show.
+/// Describes the contents of a recording that this verb does not show, which are all except activities.
 fn describe_unshown(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));

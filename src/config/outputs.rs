@@ -23,9 +23,9 @@ pub struct PrefixMacros {
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// Environment variables in which launchers store a process's rank, each with the variable that contains the number of
-/// ranks, if there is one. The first rank variable that is set is used. The launchers are torchrun, Open MPI, PMIx,
-/// MPICH and Slurm. The last variable contains the rank on this machine only.
+/// Environment variables in which launchers store a process's rank. If the launcher also has a variable for the number
+/// of ranks, it is the second item. The first rank variable that is set is used. The launchers are torchrun, Open MPI,
+/// PMIx, MPICH and Slurm. The last variable contains the rank on this machine only.
 const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
     ("RANK", Some("WORLD_SIZE")),
     ("OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),
@@ -105,7 +105,7 @@ pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Value of the macro at the start of `text` (after the `%`), and the length in bytes of the macro.
+/// Returns the value of the macro at the start of `text` (after the `%`), and the length of the macro in bytes.
 fn expand_macro(text: &[u8], macros: &PrefixMacros) -> Option<(Vec<u8>, usize)> {
     let value = match text.first()? {
         b'p' => macros.process.to_string().into_bytes(),

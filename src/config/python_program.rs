@@ -1,4 +1,4 @@
-//! The name of a Python program: its script or module, because the name of the interpreter says nothing about it.
+//! The name of a Python program: its script or module, because the name of the interpreter does not identify it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,8 +12,8 @@ const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];
 const LONG_OPTION_WITH_VALUE: &[u8] = b"--check-hash-based-pycs";
 
 /// Returns the name of the script or module that an interpreter with the file name `interpreter` was started with.
-/// `command_line` returns its arguments, each with a NUL byte at its end. Returns `None` for other programs, and for
-/// interpreters that run code from their arguments or from standard input.
+/// `command_line` returns the interpreter's arguments, each with a NUL byte at its end. Returns `None` for other
+/// programs, and for interpreters that run code from their arguments or from standard input.
 pub(super) fn python_program(
     interpreter: &OsStr,
     command_line: impl FnOnce() -> Vec<u8>,

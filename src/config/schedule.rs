@@ -113,8 +113,8 @@ impl Schedule {
         })
     }
 
-    /// Time until a change of the window may be due, even if the program makes no further steps, launches or writes;
-    /// `None` if no change is due by time alone.
+    /// Returns the time until a change of the window may be due, even if the program makes no further steps, launches
+    /// or writes; `None` if no change is due by time alone.
     pub fn time_to_next_change(&self, now: RunProgress) -> Option<Duration> {
         self.plan.time_to_next_change(now.time.saturating_sub(self.run?.time))
     }
@@ -134,13 +134,14 @@ impl Schedule {
 }
 
 impl WindowPlan {
-    /// Length of one cycle (delay and duration), in ns; `None` if windows have no duration and thus stay open.
+    /// Returns the length of one cycle (delay and duration), in ns; `None` if windows have no duration and thus stay
+    /// open.
     fn length(&self) -> Option<u128> {
         self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
     }
 
-    /// Number of the cycle whose window is open when `elapsed` has passed since the beginning of the run; `None` if no
-    /// window is open then.
+    /// Returns the number of the cycle whose window is open when `elapsed` has passed since the beginning of the run;
+    /// `None` if no window is open then.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
         let (cycle, within) = match self.length() {
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(schedule.next_change(at(9, 999)), None);
         assert_eq!(schedule.next_change(at(10, 1000)), Some(WindowChange::Open));
         assert_eq!(schedule.next_change(at(20, 1099)), Some(WindowChange::Next));
-        assert_eq!(schedule.next_change(at(21, 1198)), None, "it counts from its own beginning");
+        assert_eq!(schedule.next_change(at(21, 1198)), None, "the window counts from its own beginning");
         schedule.begin(at(22, 1198));
         assert_eq!(schedule.next_change(at(22, 1198)), Some(WindowChange::Next));
     }

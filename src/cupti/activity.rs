@@ -246,7 +246,8 @@ fn event_row(record: Record<'_>) -> Option<Row<'static>> {
 /// Value by which CUPTI marks that a record has no stream, no event or no sync id.
 const NOT_APPLICABLE: u32 = u32::MAX;
 
-/// Returns the sync id of an event, which identifies one record of it; `None` if the record lacks this field.
+/// Returns the sync id of an event, which identifies one recording of that event; `None` if the record lacks this
+/// field.
 fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }

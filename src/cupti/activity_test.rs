@@ -7,8 +7,8 @@ use super::*;
 use gpuflame_model::record::testing::Rng;
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
-/// Name and record sizes of each CUPTI release. The sizes are those of the records of a kernel, a copy, a copy
-/// between GPUs and a fill, as measured by the steps that the release's own library makes.
+/// Name and record sizes of each CUPTI release. The sizes are for records of a kernel, a copy, a copy between GPUs and
+/// a fill. They were measured with the release's own library, by the steps that it makes.
 const RELEASES: [(&str, RecordSizes); 8] = [
     ("11.8", RecordSizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
     ("12.0", RecordSizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),

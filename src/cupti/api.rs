@@ -214,7 +214,7 @@ impl Api {
     }
 
     /// Makes CUPTI deliver records to us again after another client has left them. `decided` is the state of the
-    /// clients from which the caller concluded this. If a client has made a call since then, nothing happens.
+    /// clients on which the caller's decision is based. If a client has made a call since then, nothing happens.
     ///
     /// Call from one of our own threads or a thread of the program, not from a callback.
     ///
@@ -384,6 +384,9 @@ fn enable_callbacks<T: Tracer>(
             (Domain::RESOURCE, CallbackId::GRAPH_EXEC_DESTROY_STARTING, "graph instantiation destroyed"),
         ]);
     }
+    if T::GRAPHS && options.events {
+        events.push((Domain::RESOURCE, CallbackId::GRAPH_DEPENDENCY_CREATED, "graph dependency created"));
+    }
     if version.has_state_callbacks() {
         events.push((Domain::STATE, CallbackId::FATAL_ERROR, "fatal error"));
     }
@@ -420,6 +423,9 @@ fn named_calls(functions: &CuptiFunctions, options: &Options) -> Vec<NamedCall> 
             let Some(name) = functions.callback_name(domain, CallbackId(id)) else { continue };
             last_named = id;
             if let Some(kind) = classify(name).or_else(|| classify_host_call(name).filter(is_wanted)) {
+                let has_attributes = kind == CallKind::Launch && name.contains("LaunchKernelEx");
+                let kind =
+                    if has_attributes && options.events { CallKind::LaunchWithAttributes } else { kind };
                 calls.push(NamedCall { domain, id, name: name.to_owned(), kind });
             }
         }

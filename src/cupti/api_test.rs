@@ -72,6 +72,7 @@ impl Tracer for RecordingTracer {
             GraphEvent::CallEnds(call) => format!("graph call {:?} ends", call.kind),
             GraphEvent::NodeCreated { ids, .. } => format!("graph node {ids:?}"),
             GraphEvent::NodeCloned(ids) => format!("graph node cloned {ids:?}"),
+            GraphEvent::EdgeCreated(ids) => format!("graph edge {ids:?}"),
             GraphEvent::GraphEnds(graph) => format!("graph {} ends", graph.0),
             GraphEvent::ExecCreated(exec) => format!("exec {exec} created"),
             GraphEvent::ExecEnds(exec) => format!("exec {exec} ends"),
@@ -280,7 +281,10 @@ fn event_and_wait_records_are_enabled_on_request_without_unsuccessful_queries() 
     attach_with::<RecordingTracer>(13_000, &Options { events: true, ..Options::default() }).unwrap();
     let with = fake.call_log();
     let more: Vec<_> = with.iter().filter(|line| !without.contains(line)).collect();
-    assert_eq!(more, ["all syncs = 0", "kind 36", "kind 38", "callback 2.8 = 1", "callback 1.8 = 1"]);
+    let dependencies = "callback 3.15 = 1";
+    let events =
+        ["all syncs = 0", "kind 36", "kind 38", "callback 2.8 = 1", "callback 1.8 = 1", dependencies];
+    assert_eq!(more, events);
     assert_eq!(with.len(), without.len() + more.len());
 }
 

@@ -78,7 +78,7 @@ impl CuptiFunctions {
     /// Errors: the name of the first function that is missing.
     ///
     /// # Safety
-    /// The functions belong to a CUPTI library, the driver is mapped ([`super::driver::Driver`]), and no subscription
+    /// The functions belong to a CUPTI library, and the driver is mapped ([`super::driver::Driver`]). No subscription
     /// to this library has failed before, because after a failed subscription any call may crash.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
         match library.symbols().find(|(symbol, found)| !found && REQUIRED_V1.contains(symbol)) {

@@ -9,7 +9,7 @@ use super::activity;
 use super::api_version::BufferFunctions;
 use super::callback_state::{CallbackState, LENT_BUFFERS, current, return_value};
 use super::delivery_counts;
-use super::host_calls::{graph_call, graph_event, host_call};
+use super::host_calls::{graph_call, graph_event, host_call, launch_with_attributes};
 use crate::tracer::{Call, CallKind, Layer, LentBuffers, ReturnedBuffer, Tracer};
 use cupti_sys::callback::{BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
@@ -74,15 +74,18 @@ fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId
         return_value: 0,
         symbol_name: data.symbol_name,
     };
-    if kind.is_host_call() {
+    if kind.has_arguments() {
         if kind.edits_graph() {
             return graph_call::<T>(shared, &call, data);
         }
-        host_call::<T>(&mut call, data);
-        if kind == CallKind::Wait && data.site == Site::EXIT && shared.calls.waits_for_all(api) {
-            delivery_counts::DEVICE_WAITS.add_one();
+        if kind.is_host_call() {
+            host_call::<T>(&mut call, data);
+            if kind == CallKind::Wait && data.site == Site::EXIT && shared.calls.waits_for_all(api) {
+                delivery_counts::DEVICE_WAITS.add_one();
+            }
+            return;
         }
-        return;
+        launch_with_attributes::<T>(&call, data);
     }
     match data.site {
         Site::ENTER => T::enter(&call),

@@ -81,8 +81,8 @@ fn is_prefetch(verb: &str) -> bool {
 }
 
 /// Returns the name of a call as programmers know it. Removes the suffixes of versions (`_v7000`, `_v2`) and of
-/// per-thread streams (`_ptsz`, `_ptds`), the leading underscores of the functions that nvcc calls for `<<<>>>`, and
-/// the `64` of calls that once had a second version for 64-bit addresses.
+/// per-thread streams (`_ptsz`, `_ptds`), and the leading underscores of the functions that nvcc calls for `<<<>>>`.
+/// Also removes the `64` of calls that once had a second version for 64-bit addresses.
 pub fn label(name: &str) -> String {
     let mut stem = name.trim_start_matches('_');
     while let Some((rest, suffix)) = stem.rsplit_once('_') {
@@ -114,8 +114,9 @@ pub(super) struct CallTable {
 
 /// Kinds of calls in the order of their codes, which start at 1. A table entry holds the label in its low 16 bits and
 /// the code above. Code 0 stands for a call that is not enabled.
-const KINDS: [CallKind; 21] = [
+const KINDS: [CallKind; 22] = [
     CallKind::Launch,
+    CallKind::LaunchWithAttributes,
     CallKind::GraphLaunch,
     CallKind::Copy { sync: false },
     CallKind::Copy { sync: true },

@@ -53,8 +53,8 @@ const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum time for which we let a call of another client wait.
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(1);
 
-/// If a call of a client has not returned, and no other such call was made for this time, the client is considered to
-/// have left the call, by `longjmp` or by switching to another stack.
+/// Time without any call of a client after which a call that has not returned counts as left. The client may have left
+/// it by `longjmp` or by switching to another stack.
 const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum distance in bytes between the stack frames of two nested calls of a client.
@@ -110,7 +110,7 @@ struct ClientState {
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
     /// Whether a client has enabled or disabled any kind since we last owned the records. `is_flushed` is true if a
-    /// client has flushed after that.
+    /// client has flushed since that switch.
     is_switched: AtomicBool,
     is_flushed: AtomicBool,
 
@@ -223,9 +223,9 @@ fn is_any_in_call() -> bool {
     CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for records or as a clock. While they are, we must make
-/// no CUPTI call that would make CUPTI call them: the client may have been unloaded, and without gpuflame CUPTI would
-/// not call them.
+/// Whether functions of a client are registered with CUPTI, for records or as a clock. While this is so, we must make
+/// no CUPTI call that would make CUPTI call these functions: the client may have been unloaded, and without gpuflame
+/// CUPTI would not call them.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
@@ -288,7 +288,7 @@ unsafe extern "C" fn default_clock() -> u64 {
 /// opens.
 ///
 /// # Errors
-/// The memory of this process cannot be written through its file.
+/// This process's memory cannot be written through `/proc/self/mem`.
 pub(super) fn interpose_on_clients<T: Tracer>(
     library: &Library,
     yields: bool,
@@ -399,8 +399,8 @@ impl Drop for ClientCall {
     }
 }
 
-/// Whether another thread, which is ours, is taking the records back. A forked child inherits the flag but not the
-/// thread.
+/// Whether one of our threads, but not the calling thread, is taking the records back. A forked child inherits the flag
+/// but not the thread.
 fn must_wait(shared: &CallbackState) -> bool {
     CLIENTS.is_taking_records.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }

@@ -47,7 +47,7 @@ pub struct DeviceReport {
     pub driver_file: Option<PathBuf>,
     /// Newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4).
     pub cuda: Option<u32>,
-    /// The GPUs, or the driver's status code, which is 100 if there is none.
+    /// The GPUs, or the driver's status code, which is 100 if there is no GPU.
     pub devices: Result<Vec<Device>, u32>,
     /// CUPTI libraries, in the order in which gpuflame would try them.
     pub cupti: Vec<FoundCupti>,
@@ -136,7 +136,7 @@ pub(super) fn devices(driver: Driver) -> Result<Vec<Device>, u32> {
     (0..count).map(|ordinal| functions.device(ordinal)).collect()
 }
 
-/// Functions of the driver that need no context. Those that all releases have are not optional.
+/// Functions of the driver that need no context. Functions that all releases have are not optional.
 struct DriverFunctions {
     init: unsafe extern "C" fn(u32) -> u32,
     count: unsafe extern "C" fn(*mut c_int) -> u32,

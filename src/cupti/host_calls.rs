@@ -68,6 +68,54 @@ fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
     })
 }
 
+/// Arguments of a launch with attributes (`cudaLaunchConfig_t`, `CUlaunchConfig`).
+#[repr(C)]
+struct LaunchConfig {
+    grid_and_block: [u32; 6],
+    shared_bytes: u64,
+    stream: *mut c_void,
+    attributes: *const LaunchAttribute,
+    count: u32,
+}
+
+/// An attribute of a launch (`cudaLaunchAttribute`, `CUlaunchAttribute`).
+#[repr(C)]
+struct LaunchAttribute {
+    id: u32,
+    /// The value begins after four bytes that are not used.
+    value: [u32; 17],
+}
+
+const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);
+
+/// Maximum number of attributes that are read. CUDA 13.1 has 18 kinds.
+const MAX_ATTRIBUTES: usize = 64;
+
+impl LaunchAttribute {
+    /// Whether the launch may begin before the previous kernel ends. This is so for attribute 6 (programmatic stream
+    /// serialization) with a value other than 0, and for attribute 7 (programmatic event).
+    fn is_programmatic(&self) -> bool {
+        self.id == 7 || self.id == 6 && self.value[1] != 0
+    }
+}
+
+/// Handles a launch with attributes.
+#[cold]
+pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &CallbackData) {
+    if data.site != Site::EXIT || return_value(data) != 0 {
+        return;
+    }
+    // SAFETY: the arguments of these calls, of either API and any version, begin with a pointer to a `LaunchConfig`, which
+    // lives until the call has returned; CUPTI passes the arguments as a struct, or null at worst.
+    let config = unsafe { data.function_params.cast::<*const LaunchConfig>().as_ref() };
+    // SAFETY: as above; the call has succeeded, so the pointer is valid.
+    let Some(config) = config.and_then(|config| unsafe { config.as_ref() }) else { return };
+    let count = if config.attributes.is_null() { 0 } else { (config.count as usize).min(MAX_ATTRIBUTES) };
+    // SAFETY: the launch has succeeded with this many attributes.
+    let mut attributes = (0..count).map(|at| unsafe { &*config.attributes.add(at) });
+    T::launch_attributes(call.correlation, attributes.any(LaunchAttribute::is_programmatic));
+}
+
 /// Handles a call that creates or changes graphs. Its arguments provide information that the graph events lack.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
@@ -91,6 +139,12 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
+/// Whether nodes of this type (`CUgraphNodeType`) take time that no activity shows: host functions, child graphs, waits
+/// for events and semaphores, batched memory operations, and conditions.
+fn may_wait_unseen(node_type: u32) -> bool {
+    matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)
+}
+
 /// Converts a resource event of CUPTI about a graph.
 pub(super) fn graph_event<'a>(
     shared: &CallbackState,
@@ -101,7 +155,12 @@ pub(super) fn graph_event<'a>(
     Some(match *id {
         CallbackId::GRAPH_NODE_CREATED => {
             let ids = shared.graph_id(data.graph).zip(shared.node_id(data.node));
-            GraphEvent::NodeCreated { ids, frame: &id.0 }
+            let waits = shared.events && may_wait_unseen(data.node_type);
+            GraphEvent::NodeCreated { ids, waits_unseen: waits, frame: &id.0 }
+        }
+        CallbackId::GRAPH_DEPENDENCY_CREATED => {
+            let nodes = shared.node_id(data.node).zip(shared.node_id(data.dependency));
+            GraphEvent::EdgeCreated(shared.graph_id(data.graph).zip(nodes))
         }
         CallbackId::GRAPH_NODE_CLONED => {
             let ids = shared.node_id(data.node).zip(shared.node_id(data.original_node));

@@ -57,8 +57,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Settings of a subscription: what CUPTI records, and where its library is.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`, which
-    /// searches for a library.
+    /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`; gpuflame
+    /// then searches for a library.
     pub library: Option<PathBuf>,
     /// Whether to load the driver if the program has not loaded it. Set this if the program itself calls gpuflame. Do
     /// not set it if gpuflame is injected, because a process without the driver has nothing to record. Default:

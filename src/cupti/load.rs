@@ -55,8 +55,8 @@ pub(super) fn attach<T: Tracer>(
 /// A CUPTI that was loaded but refused to start, and its status.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
-/// Like `attach`, but returns more: on success, the reason why the working CUPTI was tried; on failure, the CUPTI
-/// that was loaded but refused to start.
+/// Does the same as `attach`, but returns more. On success, also returns the reason why the working CUPTI was tried. On
+/// failure, also returns the CUPTI that was loaded but refused to start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
     environment: &SearchEnvironment,
@@ -117,9 +117,9 @@ fn attach_one<T: Tracer>(
         .map_err(|SetupRefusal { step, status }| SkipReason::NotStarted(version, step, status))
 }
 
-/// Registers every thread that the library creates from now on. A thread of the library that is not registered keeps
-/// a process alive whose own threads have all ended. If the library's GOT slot cannot be written, its threads are not
-/// registered, and have that effect.
+/// Registers every thread that the library creates from now on. An unregistered thread of the library keeps a process
+/// alive even if all of the process's own threads have ended. If the library's GOT slot cannot be written, its threads
+/// are not registered, and have this effect.
 fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();

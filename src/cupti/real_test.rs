@@ -1,5 +1,5 @@
-//! Tests with a real `libcupti`, of the few functions that need neither a driver nor a GPU (up to 13.1).
-//! `tests/cupti-wheels.sh` runs these tests and tells them the path of the library.
+//! Tests the few functions of a real `libcupti` (up to 13.1) that need neither a driver nor a GPU.
+//! `tests/cupti-wheels.sh` runs these tests and passes them the path of the library.
 
 use super::activity::tests::{RecordSizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;

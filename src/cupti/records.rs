@@ -107,8 +107,8 @@ pub(super) fn register<T: Tracer>(
     Ok(notes)
 }
 
-/// Tells CUPTI that our buffers are already zero. CUPTI then does not zero each buffer on an application thread.
-/// CUPTI releases that lack the attribute still do so, and are only slower.
+/// Tells CUPTI that our buffers are already zero. CUPTI then does not zero each buffer on an application thread. CUPTI
+/// releases that lack the attribute still zero the buffers, which is only slower.
 fn declare_buffers_zeroed(shared: &CallbackState) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {

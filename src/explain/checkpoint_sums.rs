@@ -47,9 +47,11 @@ mod kind {
 
 /// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
 const MAX_TOTAL: u64 = 1 << 62;
-/// Maximum number of values, two per bucket, that a sum has of a histogram. A histogram has at most 36 such sums.
+/// Maximum number of values, two per bucket, in a sum that stores a part of a histogram. A histogram has at most 36
+/// such sums.
 const MAX_BUCKET_VALUES: usize = 250;
-/// Number of bits of a part of a sum of squares. Three parts have 126 bits: more squares than a process can sum.
+/// Number of bits per part of a sum of squares. Three parts have 126 bits, which is enough for all squares that a
+/// process can sum.
 const SQUARES_PART_BITS: u32 = 42;
 const SQUARES_PART_MASK: u64 = (1 << SQUARES_PART_BITS) - 1;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -72,7 +74,7 @@ const ROOT_MARKS: [Option<RootMark>; 5] = [
 ];
 
 impl Explain {
-    /// Appends the sums over the rows so far to `chunk`, limited to sums that changed since they were last written.
+    /// Appends the sums over the rows so far to `chunk`, but only those that changed since they were last written.
     /// `counted` contains losses that are counted outside of rows.
     pub fn write_sums(&mut self, counted: &[(Loss, u64)], written: &mut SumsWriter, chunk: &mut Chunk) {
         let snapshot = self.snapshot(counted, &mut ());
@@ -87,8 +89,9 @@ impl Explain {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
-    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums), as if the window's pending
-    /// launches never got an activity. Returns the number of launches that are still pending.
+    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums). They are those that
+    /// would result if the window's pending launches never got an activity. Returns the number of launches that are
+    /// still pending.
     pub fn write_window_sums(
         &mut self,
         mut part: WindowSums,
@@ -128,8 +131,8 @@ impl Explain {
         self.profile.forget_sums();
     }
 
-    /// Whether there is room below the ceiling for [`Explain::write_sums`] while the process uses `held` bytes: that
-    /// function copies the sums, converts them to samples, and remembers each value written.
+    /// Whether there is room below the ceiling for [`Explain::write_sums`] while the process uses `held` bytes. That
+    /// function copies the sums, converts them to samples, and remembers each value that it writes.
     pub fn has_room(&self, held: usize) -> bool {
         let copies =
             self.aggregate.heap_bytes() + self.timeline.heap_bytes() + 3 * self.step_series.heap_bytes();
@@ -137,8 +140,8 @@ impl Explain {
         self.ceiling.saturating_sub(held) >= copies + samples
     }
 
-    /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, nothing more may be
-    /// appended to a file that was written before.
+    /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, existing files must not
+    /// be appended to.
     pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }
@@ -266,8 +269,8 @@ pub(super) fn sums(
     step_sums(profile.step_series(), ledger.steps.first, kind::STEP_SERIES, each);
 }
 
-/// Returns the values of the steps. Times are split into seconds and nanoseconds, because older versions add up the
-/// values even of sums whose kind they do not know, and limit the total to `MAX_TOTAL`.
+/// Returns the values of the steps. Times are split into seconds and nanoseconds. The reason is that older versions add
+/// up all values, even of sums whose kind they do not know, and limit the total to `MAX_TOTAL`.
 fn step_values(steps: StepTotals) -> [u64; 8] {
     let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
@@ -491,7 +494,7 @@ impl CheckpointSums {
             (kind::DELAYS, _) => {
                 let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
                 let device = DeviceId(key.u32()?);
-                // The parts of a kind of work follow each other.
+                // All parts of one kind of work are consecutive.
                 if self.delays.last().is_none_or(|last| (last.work, last.device) != (work, device)) {
                     self.delays.push(WorkDelays { work, device, delays: LaunchDelays::default() });
                 }
@@ -654,7 +657,7 @@ impl CheckpointSums {
         profile.set_step_series(self.stored_steps.series(self.steps.first));
     }
 
-    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it.
+    /// Replaces each context and kernel by the result of `context` or `kernel` for it.
     pub(super) fn rename(
         &mut self,
         context: impl Fn(ContextId) -> ContextId,
@@ -745,7 +748,7 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn decode_tally(values: &[u64]) -> Option<Tally> {
-    // Files of older versions have up to four values fewer.
+    // Files of older versions have up to four fewer values.
     let (values, more) = values.split_at_checked(14)?;
     let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
         [] => (0, 0, 0, 0),
@@ -845,7 +848,7 @@ mod tests {
     use gpuflame_model::record::testing::{each_row_of_cycle, kernel, launch};
     use gpuflame_model::record::{CheckpointMark, Launch, Reader};
 
-    /// All data from which outputs are made, as text.
+    /// Returns all data from which outputs are made, as text.
     fn shown(explain: &mut Explain) -> String {
         let snapshot = explain.snapshot(&[(Loss::LaunchesFailed, 5)], &mut ());
         let profile = &*snapshot.profile;
@@ -866,7 +869,8 @@ mod tests {
         explain
     }
 
-    /// Pushes three calls, the first and third with the same context, and a gap of a millisecond before the third.
+    /// Pushes three calls and a gap of a millisecond before the third call. The first and third call have the same
+    /// context.
     fn two_calls(explain: &mut Explain) {
         let window = |edge, time| Row::Window { edge, time: Nanos(time) };
         explain.push(&window(WindowEdge::Open, 1_000_000), &mut ());

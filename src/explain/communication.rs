@@ -1,4 +1,4 @@
-//! Recognizes kernels that move data between GPUs by their names, because nothing else identifies them.
+//! Recognizes kernels that move data between GPUs. Only their names identify them.
 
 /// Lower-case parts of the names of communication kernels: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of the
 /// kernels in frameworks (vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce).

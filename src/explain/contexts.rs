@@ -26,8 +26,7 @@ pub(super) struct Contexts {
     /// Contexts that represent themselves are not in this map. A stack may have several ids, because a thread may give
     /// a stack a new id at any time.
     firsts: IdMap<ContextId, (ContextId, ThreadId)>,
-    /// Lowest id that new launches may have. The ids below were forgotten, except those of contexts that represent
-    /// themselves.
+    /// Lowest id that new launches may have. Lower ids were forgotten, unless their contexts represent themselves.
     begin: ContextId,
     stacks: Stacks,
 }
@@ -42,7 +41,7 @@ impl Contexts {
         self.merge_threads
     }
 
-    /// Adds a context row; ignores all other rows. Returns whether the context's stack is new.
+    /// Adds a context row; ignores all other rows. Returns true if the context's stack is new.
     pub(super) fn add(&mut self, row: &Row<'_>, profile: &mut Profile) -> bool {
         let &Row::Context { id, thread, flags, frames } = &row else { return false };
         let first = profile.merge_context(*id, *thread, *flags, frames, self.merge_threads);

@@ -1,5 +1,5 @@
-//! The definitions that sums refer to (stacks, names of kernels, calls, ranges and functions, modules, threads), as rows for a
-//! file that grows. Each definition is written once.
+//! Definitions of ids that sums contain (stacks, names of kernels, calls, ranges and functions, modules, threads), as
+//! rows for a file that grows. Each definition is written once.
 
 use super::Explain;
 use gpuflame_model::profile::Profile;
@@ -23,8 +23,8 @@ pub struct Definitions {
 }
 
 impl Explain {
-    /// Appends definitions that are not in `written` yet, until `chunk` has `max_bytes` bytes. Returns false if definitions
-    /// are left to write.
+    /// Appends definitions that are not in `written` yet, until `chunk` has `max_bytes` bytes. Returns false if more
+    /// definitions remain to be written.
     pub fn write_definitions(&self, written: &mut Definitions, chunk: &mut Chunk, max_bytes: usize) -> bool {
         let Self { profile, contexts, .. } = self;
         written.write_without_contexts(profile, chunk, max_bytes)
@@ -44,7 +44,7 @@ impl Definitions {
         self.kernels(profile, chunk, max_bytes)
     }
 
-    /// Writes the kinds of definitions that are few or small, regardless of the limit.
+    /// Writes those kinds of definitions that are few or small, regardless of the limit.
     fn write_small(&mut self, profile: &Profile, chunk: &mut Chunk) {
         if let Some((id, name)) = profile.process().filter(|_| !self.process) {
             self.process = true;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use crate::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, DeviceId, EventCall, EventRecord, EventUse, GpuContextId,
-    IdMap, Instant, Nanos, Row, SyncRecord, ThreadId, Unified, Wait,
+    IdMap, Instant, LaunchAttributes, Nanos, Row, SyncRecord, ThreadId, Unified, Wait,
 };
 
 /// An activity and its origin.
@@ -57,7 +57,7 @@ pub struct MarkedInstant {
     pub text: String,
 }
 
-/// Correlation ids for an output that shows all rows in a single process, so that each id must be unique.
+/// Correlation ids for an output that shows all rows in a single process, in which each id must be unique.
 #[derive(Clone, Debug)]
 pub struct DistinctIds(Option<Vec<u64>>);
 
@@ -80,18 +80,20 @@ pub struct JoinedRows {
     syncs: Vec<SyncRecord>,
     devices: IdMap<GpuContextId, DeviceId>,
     marks: Vec<MarkedInstant>,
-    /// Correlation ids as the source has them, if it is another tool's trace. Index: the correlation id of the rows.
+    /// Launches with recorded attributes. The value is whether the launch is programmatic.
+    attributes: IdMap<CorrelationId, bool>,
+    /// Correlation ids in the source, if the source is another tool's trace. Index: the correlation id of the rows.
     source_ids: Option<Vec<u64>>,
 }
 
 impl JoinedRows {
-    /// Sets the correlation ids that another tool's trace has. Index: the correlation id of the rows. 0 means that the
-    /// trace has no id for the row.
+    /// Sets the correlation ids in another tool's trace. Index: the correlation id of the rows. 0 means that the trace
+    /// has no id for the row.
     pub fn set_source_ids(&mut self, ids: Vec<u64>) {
         self.source_ids = Some(ids);
     }
 
-    /// Returns the correlation id that the source has for the rows' correlation id `id`; `None` if the source has none.
+    /// Returns the source's correlation id for the correlation id `id` of the rows; `None` if the source has none.
     pub fn source_id(&self, id: CorrelationId) -> Option<u64> {
         match &self.source_ids {
             None => Some(id.0.into()),
@@ -99,8 +101,8 @@ impl JoinedRows {
         }
     }
 
-    /// Returns a unique correlation id for each row, for an output with a single process. This is the id that the
-    /// source has, or a new id if the source has none or uses the same id for another launch.
+    /// Returns a unique correlation id for each row, for an output with a single process. This is the id in the source,
+    /// or a new id if the source has none or uses the same id for another launch.
     pub fn distinct_ids(&self) -> DistinctIds {
         let Some(ids) = &self.source_ids else { return DistinctIds(None) };
         let mut next = ids.iter().copied().max().unwrap_or(0);
@@ -148,7 +150,7 @@ impl JoinedRows {
         &self.host_calls
     }
 
-    /// Returns the records of events that were recorded on streams, by correlation id of the call.
+    /// Returns the event records (of events recorded on streams), by correlation id of the call.
     pub fn event_records(&self) -> &[EventRecord] {
         &self.event_records
     }
@@ -181,6 +183,17 @@ impl JoinedRows {
     /// Returns the unified memory records, by time.
     pub fn unified(&self) -> &[Unified] {
         &self.unified
+    }
+
+    /// Returns the launches with recorded attributes. The value is whether the launch is programmatic.
+    pub fn launch_attributes(&self) -> &IdMap<CorrelationId, bool> {
+        &self.attributes
+    }
+
+    /// Whether a launch may begin before the previous kernel on its stream ends; `None` if its attributes are not
+    /// recorded.
+    pub fn is_programmatic(&self, id: CorrelationId) -> Option<bool> {
+        self.attributes.get(&id).copied()
     }
 
     /// Returns the instants that the program marked, by time.
@@ -230,6 +243,9 @@ impl Sink for JoinedRows {
             }
             Row::EventRecord(record) => self.event_records.push(record),
             Row::Sync(sync) => self.syncs.push(sync),
+            Row::LaunchAttributes(LaunchAttributes { correlation, is_programmatic }) => {
+                self.attributes.insert(correlation, is_programmatic);
+            }
             _ => {}
         }
     }
@@ -243,7 +259,7 @@ impl Sink for JoinedRows {
     }
 }
 
-/// Returns the sort key: time and place, then the fields that distinguish two activities of the same time and place.
+/// Returns the sort key: time and place, then the fields that distinguish activities with the same time and place.
 fn sort_key(activity: &Activity) -> impl Ord + use<> {
     let (start, end) = (activity.start, activity.end);
     let place = (activity.device, activity.context, activity.stream);

@@ -1,5 +1,5 @@
-//! The recording of a process that has exited and stores no rows: all definitions and sums of the run. It has the layout
-//! of a checkpoint, but is written once, and ends with an end row.
+//! The recording of a process that has exited and stores no rows: all definitions and sums of the run. It has the same
+//! layout as a checkpoint, but is written once and ends with an end row.
 
 use std::io::Write;
 
@@ -27,8 +27,8 @@ pub struct FinishedSums<'a> {
     pub functions: &'a [u8],
     /// Whether stacks of several threads were merged. Stacks are then written without a thread.
     pub are_threads_merged: bool,
-    /// Whether the process could not write its other outputs. The recording is then one from which they can be
-    /// recovered, and has no end row.
+    /// Whether the process could not write its other outputs. The recording then has no end row, so that the outputs
+    /// can be recovered from it.
     pub outputs_failed: bool,
     /// Time of the end of recording.
     pub time: Nanos,

@@ -1,4 +1,4 @@
-//! The ledger: counts of everything that was recorded, its outcome, and losses. The ledger is plain data, and the code that
+//! The ledger: counts of all recorded items by outcome, and of losses. The ledger is plain data, and the code that
 //! prints it chooses the words. Figures that must add up are available as a [`Sum`].
 
 use std::collections::BTreeMap;
@@ -14,13 +14,12 @@ use gpuflame_model::profile::{
 use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 use gpuflame_model::sorting;
 
-/// Counts of everything that was recorded, by outcome. See the module's documentation.
+/// Counts of all recorded items, by outcome. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Number of launches and activities by outcome. No launch still waits for its activity, and no activity for its
-    /// launch.
+    /// Number of launches and activities by outcome. No launch or activity is still waiting for its partner.
     pub tally: Tally,
-    /// Number of runs of graph nodes, by what is known about the node's creator.
+    /// Number of runs of graph nodes, by origin of the node.
     pub nodes: graphs::NodeTally,
     /// Number of losses by kind. Kinds that did not occur are absent.
     pub losses: BTreeMap<Loss, u64>,
@@ -40,8 +39,8 @@ pub struct Ledger {
     pub others: MergedWork,
 }
 
-/// Work under merged stacks and kernels. This work is included in all sums. The losses include how many stacks and kernels
-/// were merged.
+/// Work under merged stacks and kernels. This work is included in all sums. The losses contain the numbers of merged
+/// stacks and kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergedWork {
     /// Number of activities and launches under `[other stacks]`, and their total nanoseconds.
@@ -93,7 +92,7 @@ pub struct Host {
 /// A total and its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// Name of the things that are counted.
+    /// Name of the counted things.
     pub what: String,
     /// The total of all parts.
     pub total: u64,
@@ -168,7 +167,7 @@ impl Ledger {
         Sum::new("activities", self.tally.activities.seen + dropped, &parts)
     }
 
-    /// Sum of the runs of graph nodes, by what is known about the node's creator.
+    /// Sum of the runs of graph nodes, by origin of the node.
     pub fn graph_activities(&self) -> Sum {
         Sum::new("graph activities", self.nodes.seen(), &self.nodes.parts())
     }

@@ -1,4 +1,4 @@
-//! `Explain` is the single path from rows to a profile. A live session uses it, and so does reading a recording from a
+//! `Explain` is the only path from rows to a profile, both in a live session and for a recording that is read from a
 //! file.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!                                              other rows -> host sums, profile
 //! ```
 //!
-//! A [`Snapshot`] is the result so far. It may be taken at any time (at exit, when a window closes, while the program runs,
-//! at the end of a file), and taking one does not affect later results.
+//! A [`Snapshot`] is the result so far. A snapshot may be taken at any time: at exit, when a window closes, while the
+//! program runs, or at the end of a file. It does not affect later results.
 //!
 //! Memory is bounded if a ceiling is set: see `memory_limit`.
 //!
@@ -63,11 +63,11 @@ use row_facts::{AtEnd, LaunchKind, RowFactsCounter};
 pub use set_description::{describe_process, describe_set, json_path};
 use step_series::StepSeriesBuilder;
 
-/// Upper limit per kind of loss. The losses in a plausible file stay below this limit, and the total over all kinds of loss
-/// cannot overflow.
+/// Upper limit per kind of loss. The losses in a plausible file stay below this limit. The limit prevents an overflow
+/// of the total over all kinds of loss.
 const MAX_LOST_PER_KIND: u64 = 1 << 56;
 
-/// Options that choose which sums are kept separately, and the memory limit.
+/// Options that choose which sums are separate, and the memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Options {
     /// Whether to sum each stream of a device separately. Default: no.
@@ -111,7 +111,7 @@ pub struct Explain {
 pub struct Snapshot<'a> {
     /// The profile. It is mutable so that names can be added to it, and it keeps these names.
     pub profile: &'a mut Profile,
-    /// Counts of everything that was recorded, by outcome.
+    /// Counts of all recorded items, by outcome.
     pub ledger: Ledger,
 }
 
@@ -152,9 +152,15 @@ impl Explain {
             }
             Row::GraphNode { graph, node, context } => {
                 let context = self.representative(*context);
-                self.graphs.push(&Row::GraphNode { graph: *graph, node: *node, context });
+                let row = Row::GraphNode { graph: *graph, node: *node, context };
+                self.graphs.push(&row);
+                sink.host(&row);
             }
-            Row::GraphClone { .. } | Row::GraphUpdate { .. } | Row::GraphEnd { .. } => {
+            Row::GraphClone { .. } => {
+                self.graphs.push(row);
+                sink.host(row);
+            }
+            Row::GraphUpdate { .. } | Row::GraphEnd { .. } => {
                 self.graphs.push(row);
             }
             Row::Context { .. } => {
@@ -196,6 +202,7 @@ impl Explain {
                 self.push_host_row(&row, sink);
             }
             Row::EventRecord(_) | Row::Sync(_) => self.push_host_row(row, sink),
+            Row::GraphEdge(_) | Row::HostNode(_) | Row::LaunchAttributes(_) => sink.host(row),
             Row::Outside(_) | Row::CallbacksSwitched { .. } => {
                 let (join, mut consumers) = self.join_and_consumers(sink);
                 join.push(row, &mut consumers);
@@ -220,8 +227,8 @@ impl Explain {
         }
     }
 
-    /// The join, and the consumers of its results: the sums, the timeline, the steps, the facts about single rows, the sums
-    /// per window, and the caller's `sink`.
+    /// Returns the join, and the consumers of its results: the sums, the timeline, the steps, the facts about single
+    /// rows, the sums per window, and the caller's `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
         let Self { join, aggregate, timeline, step_series, row_facts, profile, per_window, .. } = self;
         let steps = StepSink { series: step_series, profile };
@@ -239,6 +246,24 @@ impl Explain {
         }
         let (join, mut consumers) = self.join_and_consumers(sink);
         join.push_launch(launch, &mut consumers);
+    }
+
+    /// Passes a state or a completed call of a thread to `sink`, with the context that represents its stack. Analyses of the
+    /// host need these rows, and [`Explain::push`] does not pass them on.
+    pub fn pass_host_activity(&self, row: &Row<'_>, sink: &mut impl Sink) {
+        match row {
+            Row::HostState(state) => {
+                sink.host(&Row::HostState(HostState {
+                    context: self.representative(state.context),
+                    ..*state
+                }));
+            }
+            Row::HostCallSpan(call) => {
+                let context = self.representative(call.context);
+                sink.host(&Row::HostCallSpan(HostCallSpan { context, ..*call }));
+            }
+            _ => {}
+        }
     }
 
     fn push_host_call(&mut self, call: &HostCallSpan) {
@@ -260,7 +285,7 @@ impl Explain {
         }
     }
 
-    /// Passes on only the parts of the wait during which a window was open.
+    /// Handles a wait. Only the parts of the wait during which a window was open are passed on.
     fn push_off_cpu_wait(&mut self, blocked: &OffCpuWait, sink: &mut impl Sink) {
         let context = self.representative(blocked.context);
         let until = blocked.time.0.saturating_add(blocked.duration);
@@ -279,8 +304,8 @@ impl Explain {
         self.host.row(row);
     }
 
-    /// Handles a window edge that only marks a step of the clock: such an edge interrupts or continues the open window,
-    /// and does not begin a new window.
+    /// Handles a window edge at which only the clock is set. Such an edge interrupts or continues the open window, and
+    /// does not begin a new window.
     pub fn push_clock_edge(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(per_window) = &mut self.per_window {
@@ -336,8 +361,8 @@ impl Explain {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// Returns the result so far. Launches and activities that still wait for their partner are treated as if it never
-    /// came, and are passed to `sink`. Later rows are processed as if no snapshot had been taken.
+    /// Returns the result so far. Launches and activities that still wait for their partner are treated as if the
+    /// partner never arrived, and are passed to `sink`. Later rows are processed as if no snapshot had been taken.
     ///
     /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
@@ -352,7 +377,8 @@ impl Explain {
         self.totals(sums, true, counted, sink)
     }
 
-    /// Not inlined, because [`Explain::snapshot`] and [`Explain::finish`] would each have a copy of 15 KB.
+    /// Computes a snapshot. Not inlined, because [`Explain::snapshot`] and [`Explain::finish`] would each have a copy
+    /// of 15 KB.
     #[inline(never)]
     fn totals(
         &mut self,

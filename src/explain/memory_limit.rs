@@ -1,6 +1,6 @@
-//! The memory ceiling: which data are dropped when memory is short, and in which order. Only distinctions between numerous
-//! stacks, kernels or threads are dropped. Totals stay the same: the work done, its duration and device, and the outcomes
-//! of launches.
+//! The memory ceiling: which data are dropped when memory is short, and in which order. Dropping data only removes
+//! distinctions between numerous stacks, kernels or threads. Totals stay the same: the work done, its duration and
+//! device, and the outcomes of launches.
 //!
 //! 1. Single activities are never stored: they are passed to the join, the sums and, on request, to a file.
 //! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. Beyond that, half the stacks are merged
@@ -8,9 +8,9 @@
 //!    with the least GPU time (a launch whose work has not finished counts as much as the average launch). The youngest
 //!    eighth of the stacks is exempt, because these stacks have had too little time to collect GPU time. A phase that
 //!    makes millions of stacks therefore hides neither the work before it nor the work after it.
-//! 3. **Kernels** may use an eighth of the ceiling, plus half of what the stacks leave unused of their quarter. This
-//!    includes the kernels' names and distributions (about 600 bytes per kernel). Beyond that, half the kernels, chosen
-//!    in the same way as stacks, become `[other kernels]`.
+//! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. This includes
+//!    the kernels' names and distributions (about 600 bytes per kernel). Beyond that, half the kernels, chosen in the
+//!    same way as stacks, become `[other kernels]`.
 //! 4. **Thread names** are dropped if no stack of the thread is left.
 //!
 //! At the end, names are looked up and files are written, which takes two to three times the memory of the stacks alone. So
@@ -32,7 +32,7 @@ use crate::join::Limits;
 use gpuflame_model::profile::{Profile, Weight};
 use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
-/// Minimum number of stacks, and of kernels, that are always kept, because so few cannot be what uses up the memory.
+/// Minimum number of stacks, and of kernels, that are always kept. This number is too small to use up the memory.
 const MIN_KEPT_STACKS: usize = 256;
 /// Smallest ceiling at which the join has its default limits (with all tables full, it takes 45 MiB). Under a lower
 /// ceiling, these limits shrink in proportion.
@@ -43,7 +43,7 @@ const BYTES_PER_THREAD: usize = 96;
 
 /// Upper bound on the extra memory of a snapshot, its names and a flame graph (tables grow by doubling). The constants
 /// are per frame in the tree of stacks, per node of that tree, and per stack. The cost per stack is higher if threads
-/// are kept separate, because a stack may then have a root of its own.
+/// are kept separate, because a stack may then have a separate root.
 const EXPORT_BYTES_PER_FRAME: usize = 16;
 const EXPORT_BYTES_PER_NODE: usize = 120;
 const EXPORT_BYTES_PER_STACK: usize = 500;
@@ -58,7 +58,7 @@ pub(super) struct DroppedCounts {
     threads: u64,
 }
 
-/// Data that [`Explain::fit`] has dropped, for callers that store the same data.
+/// Data that [`Explain::fit`] has dropped. A caller that stores the same data should drop them, too.
 #[derive(Debug, Default)]
 pub struct DroppedDefinitions {
     /// The remaining kernels, if some were dropped. A dropped kernel that runs again gets a new id.
@@ -102,8 +102,8 @@ impl Explain {
         DroppedDefinitions { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
     }
 
-    /// Drops the stacks with the least GPU time until the rest fits into the share of the ceiling that stacks may take.
-    /// Called for each new stack.
+    /// Drops the stacks with the least GPU time until the rest fits into the stacks' share of the ceiling. Called for
+    /// each new stack.
     pub(super) fn fit_stacks(&mut self) {
         if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
             self.profile.drop_shown();
@@ -117,14 +117,14 @@ impl Explain {
         }
     }
 
-    /// Whether the table of ids has grown to a size at which threads should give their stacks new ids. If the threads do
-    /// not, the older half of the table is forgotten at four times this size.
+    /// Whether the table of ids is so large that threads should give their stacks new ids. If the threads do not, the
+    /// older half of the table is forgotten at four times this size.
     pub fn has_many_ids(&self) -> bool {
         self.contexts.heap_bytes() > self.ceiling / 32
     }
 
-    /// Drops kernels until the rest fits into the share of the ceiling that kernels may take. Returns the remaining
-    /// kernels, or `None` if none were dropped.
+    /// Drops kernels until the rest fits into the kernels' share of the ceiling. Returns the remaining kernels, or
+    /// `None` if none were dropped.
     fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
         let unused = (self.ceiling / 4).saturating_sub(self.stack_bytes());
         let room = (self.ceiling / 8 + unused / 2).saturating_sub(names + self.aggregate.series_bytes());
@@ -206,7 +206,7 @@ impl Explain {
         EXPORT_BYTES_PER_FRAME * frames + EXPORT_BYTES_PER_NODE * nodes + bytes_a_stack * stacks
     }
 
-    /// Keeps `count` contexts, which include the `youngest` newest contexts, and drops all other contexts.
+    /// Keeps `count` contexts, including the newest `youngest` of them, and drops all other contexts.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
         // A graph may be launched long after it was created, so contexts that created graph nodes get the maximum weight.
@@ -257,8 +257,8 @@ impl Explain {
 }
 
 /// Maps the ids of dropped contexts and kernels to `[other stacks]` and `[other kernels]`; all other ids stay the same.
-/// Contexts that were just dropped are in `replacements`. Ids that were dropped earlier are ids that the profile does
-/// not know.
+/// Contexts that were just dropped are in `replacements`. Contexts that were dropped earlier are unknown to the
+/// profile.
 pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
     replacements: &'a IdMap<ContextId, ContextId>,
@@ -323,7 +323,7 @@ mod tests {
         explain
     }
 
-    /// Adds a stack of 30 frames that is unique to `number` and called API function 7 or 8.
+    /// Adds a stack of 30 frames and a call of API function 7 or 8. Each `number` has its own stack.
     fn context(explain: &mut Explain, id: u32, number: u32) {
         let code = (0..30).map(|depth| Frame::native(u64::from(number * 32 + depth + 1), ModuleEpoch(0)));
         let frames: Vec<Frame> = std::iter::once(Frame::label(LabelId(7 + number % 2))).chain(code).collect();
@@ -407,7 +407,7 @@ mod tests {
             explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
             explain.push(&Row::Activity(kernel(number, 100, 200)), &mut ());
         }
-        assert!(explain.profile().context(ContextId(2)).is_none(), "it is dropped");
+        assert!(explain.profile().context(ContextId(2)).is_none(), "the context was dropped");
         explain.push(&Row::Activity(kernel(1, 1000, 1007)), &mut ());
         // Add the same stack again, under its old id and under a new one.
         context(&mut explain, 20_000, 1);
@@ -429,7 +429,7 @@ mod tests {
         let first = |explain: &Explain, id| explain.representative(ContextId(id));
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
         explain.forget_below(ContextId(5));
-        // Contexts that represent themselves stay known as long as the profile has them.
+        // Contexts that represent themselves remain known while the profile has them.
         let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
         let special = [ContextId::NONE, ContextId::OUTSIDE];

@@ -1,10 +1,10 @@
-//! Per-window sums, for windows that get their own output files. Each window is summed separately, in addition to the whole
-//! run, until the window's GPU work is over and the window is removed ([`PerWindowSums::take_finished`]).
+//! Per-window sums, for windows that get separate output files. Each window is summed separately, in addition to the
+//! whole run. When its GPU work is over, the window is removed ([`PerWindowSums::take_finished`]).
 //!
 //! A launch belongs to the first window that was not yet closed when the launch began. This is decided by the time in
 //! the launch's row and the times of the window edges. Work that was launched in another window, or outside all
-//! windows, counts only as busy time of the GPU, for as long as it ran inside the window. Work that arrives after its
-//! window was removed is late: it is counted, and is not in any file.
+//! windows, counts only as busy time of the GPU, for the part of it that ran inside the window. Work that arrives after
+//! its window was removed is late: it is counted, and is not in any file.
 //!
 //! The number of windows is limited. Launches after the last window are added to the last window.
 
@@ -24,7 +24,7 @@ use gpuflame_model::record::{
 /// may have begun before the work.
 const FLUSHES_UNTIL_FINISHED: u8 = 2;
 
-/// Windows that have not been removed yet, and removed windows between them. See the module's documentation.
+/// Windows that have not been removed yet, and any removed windows between them. See the module's documentation.
 #[derive(Debug)]
 pub struct PerWindowSums {
     /// Windows in order of time.
@@ -36,7 +36,7 @@ pub struct PerWindowSums {
     by_stream: bool,
     /// Number of windows opened, including windows that were merged into the last one.
     opened: u64,
-    /// Number of windows, counted from the first, whose launches were all read from the log.
+    /// Number of leading windows whose launches were all read from the log.
     read: u64,
     late: LateArrivals,
 }
@@ -56,7 +56,7 @@ pub struct LateArrivals {
 struct TrackedWindow {
     /// Time at which the window was closed; `None` while the window is open.
     closed: Option<Nanos>,
-    /// Sums of the window; `None` once the sums were removed.
+    /// Sums of the window; `None` after they were removed.
     sums: Option<Box<WindowSums>>,
 }
 
@@ -73,7 +73,7 @@ pub struct WindowSums {
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
     pub(super) steps: StepTotals,
-    /// Number of further flushes of the tracer after which no more work is expected from graphs that ran.
+    /// Number of further flushes without work after which the graphs that ran count as finished.
     flushes_left: u8,
 }
 
@@ -97,7 +97,7 @@ impl PerWindowSums {
         self.opened
     }
 
-    /// Whether more windows were opened than are summed separately, so that the last window contains several.
+    /// Whether more windows were opened than are summed separately. The last window then contains several windows.
     pub fn is_full(&self) -> bool {
         self.opened > self.max_windows
     }
@@ -107,7 +107,7 @@ impl PerWindowSums {
         self.late
     }
 
-    /// Handles a window edge that only marks a step of the clock. The list of windows does not change.
+    /// Handles a window edge at which only the clock is set. The list of windows does not change.
     pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {
@@ -166,7 +166,7 @@ impl PerWindowSums {
         }
     }
 
-    /// Number of closed windows, if some of the launches made in these windows may still be unread; otherwise `None`.
+    /// Number of closed windows; `None` if all launches made in these windows were read.
     pub fn unread_windows(&self) -> Option<u64> {
         let closed = self.windows.iter().filter(|window| window.closed.is_some()).count() as u64;
         let closed = self.removed + closed;
@@ -213,7 +213,7 @@ impl PerWindowSums {
         sums
     }
 
-    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and recomputes the sums.
+    /// Replaces each context and kernel by the result of `context` or `kernel` for it, and recomputes the sums.
     pub(super) fn rename(
         &mut self,
         context: impl Fn(ContextId) -> ContextId,
@@ -242,7 +242,7 @@ impl PerWindowSums {
         .sum()
     }
 
-    /// Index of the window to which work begun at `time` belongs.
+    /// Index of the window to which work that began at `time` belongs.
     fn index_at(&self, time: Nanos) -> Option<usize> {
         if self.removed > 0 && time <= self.removed_until {
             return None;
@@ -298,7 +298,7 @@ impl Sink for PerWindowSums {
             Some(sums) => sums.add(activity, origin),
             None => self.count_late(activity),
         }
-        // In other windows this work is foreign, so idle time that it ends is charged to `OUTSIDE`, not to a stack.
+        // In other windows this work is foreign, so idle time before it is charged to `OUTSIDE`, not to a stack.
         self.note_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 
@@ -390,7 +390,7 @@ impl WindowSums {
         self.tally.launches.open()
     }
 
-    /// Adds a launch that has no activity and whose activity is no longer expected.
+    /// Adds a launch that has no activity and will not get one.
     pub(super) fn pending(&mut self, id: CorrelationId, launched: Launched) {
         self.tally.launches.pending += 1;
         self.aggregate.pending(id, launched);

@@ -1,5 +1,5 @@
-//! Counts, while rows are joined, the properties of single launches and activities that checks of a run report
-//! ([`RowFacts`]). Uses a constant amount of memory.
+//! Counts properties of single launches and activities, which checks of a run report ([`RowFacts`]). It does so while
+//! rows are joined, with a constant amount of memory.
 
 use std::mem;
 
@@ -28,7 +28,7 @@ pub(super) struct RowFactsCounter {
     is_window_open: bool,
 }
 
-/// Launches without an activity after the last launch with one.
+/// Launches that have no activity and were made after the last launch that has one.
 #[derive(Clone, Copy, Debug, Default)]
 struct PendingAtEnd {
     count: u64,
@@ -44,8 +44,8 @@ impl RowFactsCounter {
         RowFacts { pending_at_end: count, ends_before_gpu, ..self.counts }
     }
 
-    /// Whether the work of a launch that has no activity after all rows was probably in a queue: the launch follows the
-    /// last launch with an activity, and a GPU still ran earlier work.
+    /// Whether the work of a launch that has no activity after all rows was probably in a queue. This is the case if
+    /// the launch follows the last launch with an activity, and was made while a GPU still ran earlier work.
     pub(super) fn is_queued(&self, launched: Launched) -> bool {
         self.last_matched.is_some_and(|last| launched.time > last) && launched.time.0 < self.work_end
     }
@@ -103,7 +103,7 @@ impl Sink for RowFactsCounter {
         self.is_first = true;
         self.last_matched = self.last_matched.max(Some(launched.time));
         // Only the first and the latest time of the launches in `at_end` are stored, so these launches can only be
-        // dropped together: when a launch after the latest one has an activity.
+        // dropped together. They are dropped when a launch after the latest one has an activity.
         if self.at_end.latest < launched.time.0 {
             self.at_end = PendingAtEnd::default();
         }
@@ -133,7 +133,7 @@ pub(super) struct AtEnd<F, S> {
     pub(super) steps: S,
     /// Returns the kind of a launch with this context.
     pub(super) kind_of: F,
-    /// Number of launches that were probably in a queue, and number of such launches of graphs.
+    /// Number of kernel launches that were probably in a queue, and number of such launches of graphs.
     pub(super) queued: (u64, u64),
 }
 
@@ -142,9 +142,9 @@ pub(super) struct AtEnd<F, S> {
 pub(super) enum LaunchKind {
     /// The launch should have an activity.
     Kernel,
-    /// The launch of a graph, which may contain no work.
+    /// The launch is of a graph, which may contain no work.
     Graph,
-    /// A copy or a fill, which may have a size of 0.
+    /// The launch is a copy or a fill, which may have a size of 0.
     Other,
 }
 

@@ -2,12 +2,12 @@
 //! have GPU work.
 //!
 //! A step lasts until its own end if the end is known (in traces), and otherwise until the next step begins. If the
-//! window closes before the next step begins, the end of the step is unknown; otherwise the last step of a run would
+//! window closes before the next step begins, the end of the step is unknown, because the last step of a run must not
 //! contain the shutdown.
 //!
 //! The newest [`RECENT`] steps are stored one by one, because steps of several threads may arrive out of order. Older
-//! steps form groups of equal size, at first one step. Whenever there are more than [`MAX_GROUPS`] groups, each pair of
-//! neighbours becomes one group. Before a step enters a group, its duration is counted by kind, and the [`LONGEST`]
+//! steps form groups of equal size, at first of one step. Whenever there are more than [`MAX_GROUPS`] groups, each pair
+//! of neighbours becomes one group. Before a step enters a group, its duration is counted by kind, and the [`LONGEST`]
 //! longest steps are also stored one by one. So memory is bounded for a run of any length, and the result does not
 //! depend on the order in which GPU work arrives.
 
@@ -26,7 +26,7 @@ const MAX_GROUPS: usize = 1 << 12;
 const RECENT: usize = 1 << 8;
 /// Maximum number of kinds of steps. Further kinds count as the last one.
 const MAX_KINDS: usize = 16;
-/// Name of the last kind if there are more.
+/// Name of the last kind if it stands for several kinds.
 const OTHER_KINDS: &str = "[other steps]";
 /// Number of longest steps that are remembered.
 const LONGEST: usize = 32;
@@ -49,8 +49,8 @@ pub(super) struct StepSeriesBuilder {
     last: usize,
     grouped: GroupedSteps,
     kinds: Vec<String>,
-    /// Whether kernels communicate, by the numbers of their names. Both maps have keys of one type, because a map of another
-    /// type would add 2 KB to the library.
+    /// Whether kernels communicate, by the numbers of their names. Both maps have keys of the same type, because a
+    /// second type of map would add 2 KB to the library.
     communicates: IdMap<u32, bool>,
     /// Whether launches should have an activity, by the numbers of their contexts.
     requires_activity: IdMap<u32, bool>,
@@ -113,8 +113,8 @@ impl StepSeriesBuilder {
         add_to(if communicates { communication } else { work }, nanos);
     }
 
-    /// Counts a launch, unless it need not have an activity: copies, fills, and graphs of which no launch had one so far,
-    /// because a graph may contain no work.
+    /// Counts a launch, unless it need not have an activity. Launches of copies and fills need none. A launch of a
+    /// graph needs none as long as no launch with its context had one, because a graph may contain no work.
     ///
     /// Not inlined, because each call would have a copy of 1 KB.
     #[inline(never)]
@@ -145,7 +145,7 @@ impl StepSeriesBuilder {
         }
     }
 
-    /// Returns the index of the recent step during which `time` is.
+    /// Returns the index of the recent step that contains `time`.
     fn find_recent(&mut self, time: Nanos) -> Option<usize> {
         let begins = |at: usize| self.recent.get(at).map_or(u64::MAX, |known| known.step.begin.0);
         if !(begins(self.last) <= time.0 && time.0 < begins(self.last + 1)) {
@@ -174,8 +174,8 @@ impl StepSeriesBuilder {
         communicates
     }
 
-    /// Returns the index of the kind of steps with this name. Ignores a number at the end of the name, because the number
-    /// counts the steps.
+    /// Returns the index of the kind of steps with this name. Ignores a number at the end of the name, because it is
+    /// the number of the step.
     fn kind(&mut self, name: &str) -> u8 {
         let name = name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches([' ', '#', '_', ':']);
         let known = self.kinds.iter().position(|kind| kind == name);
@@ -264,7 +264,7 @@ impl GroupedSteps {
         }
     }
 
-    /// Returns the group during which `time` is.
+    /// Returns the group that contains `time`.
     fn find(&mut self, time: Nanos) -> Option<&mut StepGroup> {
         let after = self.groups.partition_point(|group| group.begin <= time);
         let group = &mut self.groups[after.checked_sub(1)?];
@@ -272,7 +272,7 @@ impl GroupedSteps {
     }
 }
 
-/// Returns the number at the end of a name, such as `ProfilerStep#1011`, by which its program knows the step.
+/// Returns the number at the end of a name such as `ProfilerStep#1011`, which is the program's own number of the step.
 fn number_in(name: &str) -> Option<u64> {
     name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..].parse().ok()
 }
@@ -355,7 +355,7 @@ mod tests {
             builder.add_step(&step(1, time, Some(time + 60), name), &[]);
         }
         builder.add_activity(&kernel(1, 130, 150), &profile);
-        // Between two steps.
+        // This kernel runs between two steps.
         builder.add_activity(&kernel(1, 170, 190), &profile);
         let series = builder.series(&[]);
         let kinds: Vec<_> = series.kinds.iter().map(|kind| (&*kind.name, kind.count, kind.nanos)).collect();

@@ -22,9 +22,9 @@ mod of {
 /// Maximum number of values per key.
 const MAX_VALUES: usize = 250;
 const VALUES_PER_GROUP: usize = 7;
-/// Maximum number of groups whose launches have one key.
+/// Maximum number of groups whose launches are stored under one key.
 const GROUPS_OF_LAUNCHES: usize = MAX_VALUES / 2;
-/// Value of the kind of a group whose steps are of several kinds.
+/// Number that is stored as the kind of a group if its steps are of several kinds.
 const SEVERAL_KINDS: u64 = 255;
 const BYTES_PER_VALUE: usize = 4;
 const MAX_KINDS: usize = 255;

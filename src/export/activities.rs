@@ -2,9 +2,9 @@
 //! only names are stored.
 //!
 //! Rows are in the order in which activities were matched to their launches, which is nearly the order of time. If an
-//! activity has no launch, its row has the reason. Losses are counted in rows of kind `lost`. Launches without an
-//! activity have no row; the table of stacks (`stack_table`), to which the columns `stack` and `created_stack` refer,
-//! counts them.
+//! activity has no launch, its row contains the reason. Losses are counted in rows of kind `lost`. Launches without an
+//! activity have no row. They are counted in the table of stacks (`stack_table`), to which the columns `stack` and
+//! `created_stack` refer.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -250,7 +250,7 @@ impl<W: Write> ActivityTable<W> {
 }
 
 impl<W: Write> ActivityTable<W> {
-    /// Writes an activity, with the correlation id that it has in the source.
+    /// Writes an activity, with its correlation id in the source.
     pub fn activity_with_id(&mut self, activity: &Activity, origin: Origin, correlation: Option<u64>) {
         self.name(activity.work());
         self.ids(activity, correlation);

@@ -56,15 +56,15 @@ pub fn cell(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves. Text that
-/// already looks like the result (a `'` before such text) gets another `'`. To recover the text, a reader removes one
-/// `'` if the `'`s at the start are followed by `=`, `+`, `-` or `@`.
+/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves. If the text
+/// already begins with one or more `'` before such text, it gets another `'`. To recover the original text, a reader
+/// removes one `'` if the `'`s at the start are followed by `=`, `+`, `-` or `@`.
 pub fn guarded(clean: &str) -> Cow<'_, str> {
     let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
     if is_formula { format!("'{clean}").into() } else { clean.into() }
 }
 
-/// Cleans text for a line of a terminal: replaces each character that would control the terminal by a blank.
+/// Cleans text for a line of a terminal: replaces each character that would control the terminal with a blank.
 pub fn line(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return text.into();
@@ -72,8 +72,8 @@ pub fn line(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
 }
 
-/// Whether the name is clean, as nearly all names are. This test of bytes takes a tenth of the time of a test of
-/// characters. The loop has no early exit, so that the compiler can compare many bytes at once.
+/// Whether the name is clean, as nearly all names are. This test of the bytes takes a tenth of the time of a test of
+/// the characters. The loop has no early exit, so that the compiler can compare many bytes at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);
     is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(frame("kernel 12"), "kernel_12");
         assert_eq!(frame("kernel 1 2.5"), "kernel 1_2.5");
         assert_eq!(frame("kernel -1\n"), "kernel_-1");
-        assert_eq!(frame("12"), "12", "without a blank it is the whole frame");
+        assert_eq!(frame("12"), "12", "a number without a blank is the whole frame");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct Composer<'a> {
     view: &'a View,
     graph: GraphStacks,
     names: NameFolding,
-    /// Whether to show the stacks of both calls around an idle gap completely.
+    /// Whether to show the complete stacks of both calls around an idle gap.
     all_frames: bool,
     roots: Roots<'a>,
 }
@@ -64,7 +64,7 @@ impl<'a> Composer<'a> {
 
     /// Returns the frames before the sample's stack: the requested root frames, and the root mark of the sample.
     pub(super) fn root_frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
-        // It is unknown on which device and stream lost work ran.
+        // The device and the stream of lost work are unknown.
         let is_lost = |leaf_frame| matches!(leaf_frame, LeafFrame::Lost(_));
         let mut frames = match sample.leaf.frames().any(is_lost) {
             true => Vec::new(),
@@ -133,7 +133,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Appends the frame text of a piece of work to `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm` if there are
+    /// Appends to `text` the frame text of a piece of work: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm` if there are
     /// several GPUs. Returns the kind of the frame, and the length of the tag in brackets.
     pub(super) fn push_work(
         &self,
@@ -169,7 +169,7 @@ fn with_leaf_frame(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
 }
 
 /// Returns the frames of `site`, root first. A frame without a name is shown by its address. If frames or the whole
-/// stack are missing, a frame says so.
+/// stack are missing, a frame with the reason is shown.
 pub fn stack(
     profile: &Profile,
     site: SampleSite,
@@ -202,9 +202,11 @@ pub fn stack(
     }
 }
 
-/// Returns the frames of a pause between two calls: first the frames of functions that ran during the whole pause;
-/// then a frame for the functions of which this is uncertain; then the remaining frames of each call, at most
-/// `functions` of them and the call itself.
+/// Returns the frames of a pause between two calls, in this order:
+/// 1. the frames of functions that ran during the whole pause;
+/// 2. one frame for the functions that may have returned during the pause;
+/// 3. the other frames of each call: at most `functions` of them, and the call itself;
+/// 4. the ranges of the second call.
 fn between(
     profile: &Profile,
     (after, thread, before): (ContextId, Option<ThreadId>, ContextId),
@@ -213,7 +215,7 @@ fn between(
 ) -> Vec<ComposedFrame<'_>> {
     let (mut first, mut second) =
         (context_frames(profile, after, names), context_frames(profile, before, names));
-    // Ranges follow the call at the end of a stack. The ranges of the first call are left out, because they may have
+    // Ranges follow the call at the end of a stack. The ranges of the first call are omitted, because they may have
     // ended before the second call.
     split_ranges(&mut first);
     let ranges = split_ranges(&mut second);
@@ -223,7 +225,7 @@ fn between(
         let text = format!("[between {} and {}]", first[0].text, second[0].text);
         return [ComposedFrame::new(ShownFrameKind::Call, text)].into_iter().chain(ranges).collect();
     }
-    // The stacks of two threads have no frame of the same function invocation, so they share nothing.
+    // Two threads never share a function invocation, so their stacks share no frames.
     let shared = match thread {
         None => profile.pause(after, before).unwrap_or_default(),
         Some(_) => SharedFrames::default(),
@@ -236,7 +238,7 @@ fn between(
             None => format!("[after, thread {}] ", id.0),
         },
     };
-    // The last frame of each stack, which is the call, does not count as shared, even if both are equal.
+    // The last frame of each stack is the call. It does not count as shared, even if both calls are equal.
     let inside =
         |frames: &mut Vec<ComposedFrame<'_>>, shared: usize| shared.min(frames.len().saturating_sub(1));
     let (at, start) = (inside(&mut first, shared.after), inside(&mut second, shared.before));
@@ -298,7 +300,7 @@ fn context_frames(profile: &Profile, context: ContextId, names: NameFolding) -> 
 }
 
 /// Returns the frame that marks missing frames at the root of a stack. A stack that was assembled from two stacks has
-/// no such frame at its root, because the missing frames are inside.
+/// no such frame at its root, because its missing frames are not at the root.
 fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
     let label = profile.context(context)?.flags.label()?;
     let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));
@@ -380,8 +382,8 @@ pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     }
 }
 
-/// Returns the frame texts of `site`, root first and unmodified. For a graph node, returns the frames of the launch
-/// and then those of the stack that created the node.
+/// Returns the frame texts of `site`, root first and unmodified. For a graph node, returns the frames of the launch,
+/// and then the frames of the stack that created the node.
 pub fn stack_names(profile: &Profile, site: SampleSite) -> Vec<Cow<'_, str>> {
     folded_names(profile, site, NameFolding::Kept)
 }

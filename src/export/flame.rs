@@ -1,8 +1,8 @@
 //! The tree of a flame graph: a node stands for a path of frames, and has a weight if a stack ends there.
 //!
-//! The tree is built once per file, and stacks that begin with the same frames share those frames' nodes. A frame at
-//! which no stack ends or branches off takes 4 bytes. Writing a hundred thousand deep stacks needs the memory for the
-//! tree and for the text of a single line, not of all lines.
+//! The tree is built once per file, and stacks that begin with the same frames share the nodes of these frames. A frame
+//! at which no stack ends or branches off takes 4 bytes. Writing a hundred thousand deep stacks needs memory for the
+//! tree and for the text of one line, not of all lines.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -40,11 +40,12 @@ struct FlameNode {
     children: (u32, u32),
 }
 
-/// End of the name of a frame that stands for several frames that are too narrow to draw. The name begins with their number.
+/// End of the name of a frame that stands for several frames that are too narrow to draw. The name begins with the
+/// number of these frames.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 
-/// Selection of the frames that are shown: all frames heavier than `lightest`, and frames with exactly this weight that
-/// are at most `max_depth` frames from the root. If a frame is shown, its parent is shown as well.
+/// Selection of the frames that are shown: all frames heavier than `lightest`, and those frames of exactly this weight
+/// that are at most `max_depth` frames from the root. If a frame is shown, its parent is shown as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
     lightest: u64,
@@ -55,7 +56,7 @@ impl Detail {
     /// All frames.
     pub const ALL: Self = Self { lightest: 0, max_depth: usize::MAX };
 
-    /// Number of frames shown of a run of `len` frames after `depth` frames.
+    /// Returns how many frames are shown of a run of `len` frames that follows `depth` frames.
     fn shown(self, total: u64, depth: usize, len: usize) -> usize {
         match total.cmp(&self.lightest) {
             Ordering::Greater => len,
@@ -88,7 +89,7 @@ impl Flame {
         self.labels.all()
     }
 
-    /// Returns distinct frames, among them all that [`Flame::lines`] shows with `detail`.
+    /// Returns distinct frames. They include all frames that [`Flame::lines`] shows with `detail`.
     pub(super) fn labels_with(&self, detail: Detail) -> impl Iterator<Item = Label<'_>> {
         let mut is_shown = vec![false; self.labels.shapes.len()];
         for (node, _, run) in self.tree.nodes() {
@@ -99,10 +100,10 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Returns the detail that shows at most `max_frames` frames, and no frame lighter than `lightest`. Leaves out the
-    /// lightest frames first. Of equally heavy frames, the frames furthest from the root are left out first.
+    /// Returns the detail that shows at most `max_frames` frames, and no frame lighter than `lightest`. It omits the
+    /// lightest frames first. Of equally heavy frames, it omits the frames furthest from the root first.
     pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
-        // Weight, depth and length of the runs.
+        // Weight, depth and length of each run.
         let mut runs = Vec::new();
         let mut left = vec![(NodeId::ROOT, 0)];
         while let Some((node, depth)) = left.pop() {
@@ -126,9 +127,9 @@ impl Flame {
         Detail { lightest, max_depth: lowest(0, deepest, too_deep).saturating_sub(1) as usize }
     }
 
-    /// Calls `line` with each stack and its weight. A stack is written as its frame texts from `text`, separated by
-    /// `;`. Frames that `detail` leaves out are merged into one frame per parent. The function does not recurse, so
-    /// stacks may be of any depth.
+    /// Calls `line` with each stack and its weight. `text` returns the texts of frames, which are separated by `;` in
+    /// the stack. Frames that `detail` leaves out are merged into one frame per parent. The function does not recurse,
+    /// so stacks may be of any depth.
     pub fn lines<'a>(
         &'a self,
         detail: Detail,
@@ -189,7 +190,7 @@ impl Flame {
 /// State of writing a node: its children that are not written yet.
 struct Level<'a> {
     left: &'a [NodeId],
-    /// Length in bytes of the text of the node's path, and its number of frames.
+    /// Length of the text of the node's path in bytes, and number of its frames.
     path: usize,
     depth: usize,
     /// Weight and number of the frames that are left out.
@@ -197,8 +198,8 @@ struct Level<'a> {
     merged: usize,
 }
 
-/// Returns the lowest number from `from` to `to` for which `is_enough` returns true, and `to` if there is none. If it returns
-/// true for a number, it must return true for all higher ones.
+/// Returns the lowest number from `from` to `to` for which `is_enough` returns true, or `to` if there is none. If
+/// `is_enough` is true for a number, it must be true for all higher numbers.
 fn lowest(mut from: u64, mut to: u64, is_enough: impl Fn(u64) -> bool) -> u64 {
     while from < to {
         let middle = from + (to - from) / 2;
@@ -279,7 +280,7 @@ impl Labels {
     }
 }
 
-/// Labels of the frames on top of samples' stacks, by frame and device.
+/// Labels of the frames on top of samples' stacks, keyed by frame and device.
 #[derive(Default)]
 struct LeafLabels {
     /// Labels of kernels. There may be a hundred thousand kernels.
@@ -313,8 +314,8 @@ impl LeafLabels {
     }
 }
 
-/// Returns `count` plus some room for more entries. If a table became full, it would double in size, and use three
-/// times its size while it is copied.
+/// Returns `count` plus some room for more entries. A table that becomes full would double in size, and use three times
+/// its old size while it is copied.
 fn with_slack(count: usize) -> usize {
     count + count / 16 + 64
 }
@@ -325,7 +326,7 @@ struct FlameBuilder {
     tree: PrefixTree,
     /// Data of the tree's nodes. Nodes after the last node with a weight have no data yet.
     nodes: Vec<FlameNode>,
-    /// Nodes at which stacks end, by the node at which the stack starts and its site. Most stacks have several
+    /// Nodes at which stacks end, keyed by the node at which the stack starts and its site. Most stacks have several
     /// samples.
     stacks: IdMap<(NodeId, SiteKey), NodeId>,
     leaf_labels: LeafLabels,
@@ -390,8 +391,8 @@ impl FlameBuilder {
         *own = Some(own.unwrap_or(0).saturating_add(weight));
     }
 
-    /// Returns the node at which a stack ends that starts at the node `from`. In nearly all stacks, all frames have
-    /// an id in the profile. For these, the node is found without creating the texts of the frames.
+    /// Returns the node at which the stack of `site` ends if it starts at the node `from`. In nearly all stacks, all
+    /// frames have an id in the profile. For such a stack, the node is found without creating the texts of the frames.
     fn stack(&mut self, from: NodeId, composer: &Composer<'_>, site: SampleSite) -> NodeId {
         let Some(known) = composer.profile_frames(site) else { return self.path(from, composer.stack(site)) };
         let Self { labels, tree, leaf_first, .. } = self;
@@ -449,8 +450,8 @@ fn children(tree: &PrefixTree, ranks: &[u32], nodes: &mut [FlameNode]) -> Vec<No
 impl Flame {
     /// Computes the totals of all nodes.
     fn add_up(&mut self) {
-        // Lists parents before their children, so that in reverse order each total is complete before it is added to
-        // the parent's.
+        // Lists parents before their children. So in reverse order, each total is complete before it is added to the
+        // parent's total.
         let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
         let mut next = 0;
         while let Some(&(node, _)) = parents.get(next) {

@@ -18,9 +18,9 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::IDLE;
 use gpuflame_model::record::Loss;
 
-/// Folded stacks. The sum of the weights is exactly the total of the view (if in microseconds, each line is rounded
-/// separately). Stacks with a weight of zero (launches without an activity, activities without times) have a line
-/// too. If the view is empty, the file is empty.
+/// Folded stacks. The sum of the weights is exactly the total of the view; but in microseconds, each line is rounded
+/// separately. Stacks with a weight of zero (launches without an activity, activities without times) have a line too.
+/// If the view is empty, the file is empty.
 pub static FOLDED: Format =
     Format::of_views("folded", &[".folded"], write, "A line for each stack and its GPU time (.folded)");
 

@@ -15,7 +15,7 @@ use gpuflame_model::profile::{Profile, View};
 pub struct Format {
     /// Word that selects the format: lower case, no blanks.
     pub word: &'static str,
-    /// Purpose of the format in a sentence, with its usual file extension.
+    /// Purpose of the format in one sentence, including its usual file extension.
     pub about: &'static str,
     /// File extensions that select the format, with the dot; the first extension is the default.
     pub endings: &'static [&'static str],
@@ -28,9 +28,9 @@ pub struct Format {
 /// Function that writes a format. The variant is the input from which the format is made.
 #[derive(Clone, Copy)]
 pub enum Writes {
-    /// Made from the samples of a view, so sums are sufficient.
+    /// The format is made from the samples of a view, so sums are sufficient.
     View(DrawView),
-    /// Made from single activities, sorted.
+    /// The format is made from single activities, sorted.
     Events(WriteEvents),
 }
 
@@ -113,7 +113,7 @@ impl Format {
         self.write(&Drawing::new(profile, view, options), out)
     }
 
-    /// Writes `drawing`, which other formats may write too.
+    /// Writes `drawing`, which can be written in other formats as well.
     ///
     /// # Errors
     /// As [`Format::draw`].

@@ -3,9 +3,12 @@
 use std::borrow::Cow;
 
 use super::clean;
-use super::short_name_svg::SEPARATOR;
 use super::short_names::short_kernel;
 use gpuflame_model::profile::{ShownFrameId, ShownFrameKind};
+
+/// Separator between the short and the full name of a kernel in pictures. Names never contain it, because cleaning replaces it
+/// by a blank.
+pub(super) const SEPARATOR: char = '\u{2028}';
 
 /// A frame of a composed stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ impl<'a> ComposedFrame<'a> {
         Label::new(self.kind, text, self.tag)
     }
 
-    /// Returns the text for formats that gpuflame reads again. It keeps every character that may be between two `;`.
+    /// Returns the text for formats that gpuflame can read back. It keeps every character that may be between two `;`.
     /// In these formats, a number at the end of the text is not taken for a weight, and numbers are folded when the
     /// file is read.
     pub fn exact(&self) -> String {
@@ -83,8 +86,8 @@ impl<'a> Label<'a> {
 
     /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. The tag is at the end, because a narrow frame
     /// shows only the start of its text, and its colour already shows that it is a kernel. For the kernel of a
-    /// template, the text contains the short and the full name; `short_name_svg` turns these into the visible text
-    /// and the tooltip.
+    /// template, the text contains the short and the full name; the picture shows the short name, and the full name as
+    /// a tooltip.
     pub fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {

@@ -1,17 +1,16 @@
 //! The exporters write files. The input is a [`Profile`](gpuflame_model::profile::Profile) and one of its views, or
 //! joined rows.
 //!
-//! Each format is one function and one line of [`FORMATS`] (or one sink, if its rows cannot be stored). A format
-//! draws any view without code for that view. A format depends on no clock, path or flag: the same input gives the
-//! same bytes, whatever the order in which CUPTI's buffers arrived. Every format shows lost and unmatched data:
-//! folded files as frames and comments, pictures as frames and in the subtitle, tables as rows.
+//! Each format is one function and one line of [`FORMATS`] (or one sink, if its rows cannot be stored). A format draws
+//! any view without code for that view. The output does not depend on a clock, path or flag: the same input gives the
+//! same bytes, whatever the order in which CUPTI's buffers arrived. Every format shows lost and unmatched data: folded
+//! files as frames and comments, pictures as frames and in the subtitle, tables as rows.
 
 #![forbid(unsafe_code)]
 
 pub mod activities;
 pub mod chrome;
 pub mod clean;
-pub mod colors;
 pub mod compose;
 pub mod cupti_text;
 
@@ -24,8 +23,8 @@ pub mod json;
 pub mod numbers;
 pub mod options;
 pub mod order;
+pub mod picture;
 pub mod roots;
-pub mod short_name_svg;
 pub mod short_names;
 pub mod source;
 pub mod stack_table;
@@ -56,13 +55,14 @@ pub use formats::{FORMATS, format};
 pub use options::{GraphStacks, NameFolding, Options, Root, Unit};
 pub use short_names::short_kernels;
 pub use source::{
-    ExecutedLine, InnermostFrames, SourceLine, executed_line, innermost_frames, is_library_frame,
+    ExecutedLine, InnermostFrames, SourceLine, StackEnd, executed_line, innermost_frames, is_library_frame,
     source_line, user_function,
 };
 pub use stack_table::write_stacks_csv;
 pub use summary_text::{
-    busy_and_idle_lines, cause_words, complete_line, grouped, idle_place, percent, summary_lines, work_line,
+    busy_and_idle_lines, cause_words, complete_line, grouped, host_place, idle_place, percent, summary_lines,
+    work_line,
 };
-pub use svg::{SVG, draw_once};
+pub use svg::SVG;
 pub use table::write_csv;
 pub use title::run_facts;

@@ -1,6 +1,6 @@
 //! Folds numbers in names that only count or identify: `ProfilerStep#5` and `ProfilerStep#6` are the same step, done
-//! twice, and the addresses of two objects do not matter. Without folding, each number would make a separate frame,
-//! and frames of one run would not match frames of another run.
+//! twice, and the addresses of two objects do not matter. Without folding, each number would make a separate frame, and
+//! frames of one run would not match frames of another run.
 //!
 //! Folding replaces such a number by `N`, at the time a view is drawn. It applies to names that people write (ranges,
 //! annotations, thread labels) and to Python's text representation of objects. It never applies to GPU work, code
@@ -38,7 +38,7 @@ const MODULE_PREFIX: &str = "nn.Module: ";
 /// Text that replaces a folded number.
 const FOLDED_NUMBER: &str = "N";
 
-/// Returns the name of a frame with its numbers folded as `names` specifies and as is right for the frame's kind.
+/// Returns the name of a frame, with its numbers folded as `names` and the frame's kind require.
 pub(super) fn fold_name(kind: ShownFrameKind, name: Cow<'_, str>, names: NameFolding) -> Cow<'_, str> {
     let fold_part = |name, part| match name {
         Cow::Borrowed(name) => fold_numbers(name, part),
@@ -59,7 +59,7 @@ pub(super) fn fold_name(kind: ShownFrameKind, name: Cow<'_, str>, names: NameFol
 }
 
 /// Returns the offset at which the text representation of an object starts in the name of a Python frame, such as
-/// `<built-in method f of X object at 0x7f...>`. It is the whole name, or follows a file and line.
+/// `<built-in method f of X object at 0x7f...>`. It starts at the beginning of the name, or after a file and line.
 fn find_repr(name: &str) -> Option<usize> {
     let after = name.find("): ").map_or(0, |at| at + 3);
     name[after..].starts_with('<').then_some(after)

@@ -23,8 +23,8 @@ pub(super) struct Roots<'a> {
 type StreamKey = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    /// Selects the root frames that the options request, and the samples of `view` have data for. For example,
-    /// samples of some views have no GPU or no stream.
+    /// Selects those requested root frames for which the samples of `view` have data. For example, samples of some
+    /// views have no GPU or no stream.
     pub(super) fn new(profile: &'a Profile, view: &View, options: &Options) -> Self {
         let has = |root: &Root| match root {
             Root::Process | Root::Thread => true,
@@ -76,7 +76,7 @@ impl<'a> Roots<'a> {
         }
         let name = self.profile.thread(id).filter(|name| !name.is_empty());
         if self.names != NameFolding::Kept {
-            // The thread id is omitted, because the same thread has another id in every run.
+            // The thread id is omitted, because the same thread has a different id in every run.
             return match name {
                 Some(name) => format!("[thread {}]", numbers::fold_numbers(name, 0)),
                 None => "[thread N]".to_owned(),

@@ -1,10 +1,10 @@
 //! Shortens kernel names to the form that people use: a name of 250 characters becomes
 //! `vectorized_elementwise_kernel<GeluCUDAKernelImpl>`.
 //!
-//! The short name of a template kernel is its function and, if a template argument gives it, its computation: the
-//! innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. These rules
-//! apply to the demangler's output and need no list of kernels. Names that cannot be parsed are unchanged. Several
-//! kernels may have the same short name, so sums must use the full names.
+//! The short name of a template kernel consists of its function and, if a template argument gives it, its computation:
+//! the innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. These
+//! rules apply to the demangler's output and need no list of kernels. Names that cannot be parsed are unchanged.
+//! Several kernels may have the same short name, so sums must use the full names.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use std::collections::HashMap;
 /// Maximum nesting depth of templates to parse. Real names have up to 12 levels, but arbitrary files may contain any
 /// name.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of distinct names for which short names are made. A picture has a few hundred names. Comparing this
-/// many takes a megabyte.
+/// Maximum number of distinct names for which short names are made. A picture has a few hundred names. Comparing 10,000
+/// names takes a megabyte.
 const MAX_NAMES: usize = 10_000;
 
 /// Returns the short name of a kernel; `None` if it would not be shorter.
@@ -35,8 +35,8 @@ fn shortened(name: &str) -> Option<String> {
     Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
 }
 
-/// Returns the short name of each of `names`, unless two names would have the same short name. Returns an empty map
-/// if there are very many names: such files are read only by programs, and may contain long names.
+/// Returns the short name of each of `names`, unless two names would have the same short name. If there are very many
+/// names, returns an empty map: such files are read only by programs, and may contain long names.
 pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
@@ -57,7 +57,7 @@ pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a st
     owners.into_iter().filter_map(|(short, whole)| Some((whole?, short))).collect()
 }
 
-/// Removes the return type `void`, as in `void at::f<int>(int)`, or a return type that is a template.
+/// Removes the return type from a name: `void`, as in `void at::f<int>(int)`, or a template.
 fn without_return_type(name: &str) -> Option<&str> {
     let blanks = find_outside_brackets(name, b' ').filter(|at| !name[at + 1..].starts_with("const"));
     let Some(blank) = blanks.last() else { return Some(name) };
@@ -114,7 +114,7 @@ impl<'a> NamePath<'a> {
                 path.parts.push(part);
                 rest = after;
             }
-            // Skips parameters: those of the kernel, or of the function that contains a lambda.
+            // Skips the parameters of the kernel, or of the function that contains a lambda.
             while rest.starts_with('(') {
                 rest = &rest[closing_bracket(rest)?..];
             }
@@ -131,7 +131,7 @@ impl<'a> NamePath<'a> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }
 
-    /// Returns the name of the part `own`. If it is only `kernel`, the part before it is added: `gemvx::kernel`.
+    /// Returns the name of the part `own`. If the name is only `kernel`, the previous part is added: `gemvx::kernel`.
     fn distinct_name(&self, own: Part<'a>) -> String {
         let before = self.parts.iter().rev().skip_while(|part| part.name != own.name).nth(1);
         match before.filter(|_| own.name.eq_ignore_ascii_case("kernel")) {
@@ -242,8 +242,8 @@ fn closing_bracket(text: &str) -> Option<usize> {
     text.bytes().position(|byte| depths.next(byte) == 0).map(|at| at + 1)
 }
 
-/// Counter of open brackets. It also counts the `<` of `operator<` and the `>` of `->`, which are not brackets. Only
-/// names of functions contain these, and the only consequence is that such a name is not shortened.
+/// Counter of open brackets. It also counts the `<` of `operator<` and the `>` of `->`, which are not brackets. These
+/// occur only in names of functions, and such a name is then not shortened.
 #[derive(Default)]
 struct BracketDepth {
     depth: usize,
@@ -267,8 +267,8 @@ impl BracketDepth {
 mod tests {
     use super::*;
 
-    /// The names come from PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL, in the forms that torch.profiler, Nsight
-    /// Systems and our own demangler give them.
+    /// The names come from PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL, in the forms in which torch.profiler, Nsight
+    /// Systems and gpuflame's demangler show them.
     #[test]
     fn a_short_name_consists_of_the_function_and_its_functor() {
         for (name, short) in [

@@ -7,7 +7,7 @@ use super::frame::ComposedFrame;
 use super::options::{GraphStacks, NameFolding};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind};
 
-/// A line of source code, which contains the call by which a stack continues.
+/// A line of source code that contains the call to the next function of the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine<'a> {
     /// Function that contains the line, with the name that its frame shows.
@@ -20,7 +20,7 @@ pub struct SourceLine<'a> {
     pub line: u32,
 }
 
-/// Returns the source line of the innermost frame for which one is known.
+/// Returns the source line of the innermost frame whose source line is known.
 pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<SourceLine<'_>> {
     let mut frames = stack(profile, site, GraphStacks::Both, names);
     while let Some(frame) = frames.pop() {
@@ -48,7 +48,10 @@ pub struct ExecutedLine {
 /// Returns the line of the innermost frame of user code. If no frame is user code, returns the line of the innermost
 /// frame for which a line is known.
 pub fn executed_line(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<ExecutedLine> {
-    let frames = stack(profile, site, GraphStacks::Both, names);
+    line_of(profile, &stack(profile, site, GraphStacks::Both, names))
+}
+
+fn line_of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Option<ExecutedLine> {
     let mut innermost = None;
     for frame in frames.iter().rev() {
         let source = frame.id.and_then(|id| profile.shown_frame(id).source);
@@ -63,22 +66,30 @@ pub fn executed_line(profile: &Profile, site: SampleSite, names: NameFolding) ->
     innermost
 }
 
-/// Returns the innermost function of user code at a site, with the name that its frame shows: the function of the executed
-/// line if that is user code, otherwise the innermost one outside the C and C++ libraries.
+/// Returns the innermost function of user code at a site, with the name that its frame shows. This is the function of
+/// the executed line if it is user code, and otherwise the innermost function outside the C and C++ libraries.
 pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
-    if let Some(line) = executed_line(profile, site, names).filter(|line| !is_library_file(&line.file)) {
-        return Some(line.function);
+    let frames = stack(profile, site, GraphStacks::Both, names);
+    user_function_of(profile, &frames, line_of(profile, &frames).as_ref())
+}
+
+fn user_function_of(
+    profile: &Profile,
+    frames: &[ComposedFrame<'_>],
+    line: Option<&ExecutedLine>,
+) -> Option<String> {
+    if let Some(line) = line.filter(|line| !is_library_file(&line.file)) {
+        return Some(line.function.clone());
     }
     let is_user_code = |frame: &&ComposedFrame<'_>| {
         let module = frame.id.and_then(|id| profile.shown_frame(id).module);
         let path = module.map_or("", |module| profile.strings().get(module));
         is_function(frame) && !frame.text.contains("+0x") && !is_system_library(path)
     };
-    let frames = stack(profile, site, GraphStacks::Both, names);
     frames.iter().rev().find(is_user_code).map(|frame| frame.text.to_string())
 }
 
-/// Whether a frame is native code of a system library, of CUDA or of PyTorch, as far as its file or module tells.
+/// Whether a frame is native code of a system library, of CUDA or of PyTorch, as far as its file or module shows this.
 pub fn is_library_frame(profile: &Profile, frame: &ComposedFrame<'_>) -> bool {
     const LIBRARIES: [&str; 9] = [
         "libcuda",
@@ -116,10 +127,10 @@ fn is_library_file(file: &str) -> bool {
     const FOLDERS: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "/usr/include/"];
     const ROOTS: [&str; 7] =
         ["torch/", "site-packages/", "dist-packages/", "<", "/pytorch/", "/rustc/", "/usr/src/"];
-    // glibc's files, as its debug information has them: `../sysdeps/unix/..`, `./nptl/..`.
+    // Paths of glibc's files in its debug information: `../sysdeps/unix/..`, `./nptl/..`.
     const GLIBC: [&str; 10] =
         ["nptl/", "sysdeps/", "csu/", "elf/", "io/", "libio/", "malloc/", "misc/", "posix/", "time/"];
-    // In some traces, the names of the interpreter's own files have no folder.
+    // In some traces, the names of the interpreter's files have no folder.
     const FILES: [&str; 6] =
         ["runpy.py", "threading.py", "contextlib.py", "functools.py", "selectors.py", "asyncio/"];
     let of_glibc = file.strip_prefix("./").or_else(|| file.strip_prefix("../"));
@@ -136,7 +147,8 @@ pub struct InnermostFrames {
     pub call: Option<String>,
     /// Innermost function whose name is known, or else the innermost address (`libcublasLt.so.13+0x71ba61d`).
     pub function: Option<String>,
-    /// Innermost module of PyTorch, or the file that contains the innermost function, whether its name is known or not.
+    /// Innermost module of PyTorch, or the file that contains the innermost function, even if the function's name is
+    /// unknown.
     pub module: Option<String>,
 }
 
@@ -149,10 +161,12 @@ const BUILT_IN_PREFIX: &str = "<built-in";
 /// B]`.
 pub fn innermost_frames(profile: &Profile, site: SampleSite, names: NameFolding) -> InnermostFrames {
     let SampleSite::Between { after, before, .. } = site else {
-        return innermost_of_stack(profile, site, names);
+        return innermost_of_stack(profile, &stack(profile, site, GraphStacks::Both, names));
     };
-    let [first, second] =
-        [after, before].map(|context| innermost_of_stack(profile, SampleSite::Context(context), names));
+    let [first, second] = [after, before].map(|context| {
+        let frames = stack(profile, SampleSite::Context(context), GraphStacks::Both, names);
+        innermost_of_stack(profile, &frames)
+    });
     let call = |frames: &InnermostFrames| frames.call.clone().unwrap_or_else(|| "unknown".to_owned());
     InnermostFrames {
         call: Some(format!("[between {} and {}]", call(&first), call(&second))),
@@ -161,7 +175,7 @@ pub fn innermost_frames(profile: &Profile, site: SampleSite, names: NameFolding)
     }
 }
 
-/// Returns the name for the time between two calls, of which one was made in `first` and one in `second`.
+/// Returns the name for the time between two calls. One was made in `first`, the other one in `second`.
 fn merge_names(first: Option<String>, second: Option<String>) -> Option<String> {
     match (first?, second?) {
         (first, second) if first == second => Some(format!("[between two calls in {first}]")),
@@ -180,8 +194,7 @@ fn is_function(frame: &&ComposedFrame<'_>) -> bool {
         && !frame.text.starts_with(MODULE_PREFIX)
 }
 
-fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -> InnermostFrames {
-    let frames = stack(profile, site, GraphStacks::Both, names);
+fn innermost_of_stack(profile: &Profile, frames: &[ComposedFrame<'_>]) -> InnermostFrames {
     let is_call = |frame: &&ComposedFrame<'_>| frame.kind == ShownFrameKind::Call || is_built_in(frame);
     let is_not_range = |frame: &&ComposedFrame<'_>| frame.kind != ShownFrameKind::Range;
     let innermost = frames.iter().rev().find(is_function);
@@ -202,6 +215,35 @@ fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -
     }
 }
 
+/// Where a stack ended: its innermost frames, and the line that ran.
+#[derive(Clone, Debug, Default)]
+pub struct StackEnd {
+    /// Innermost frames of each kind.
+    pub innermost: InnermostFrames,
+    /// Result of [`user_function`] for the stack.
+    pub user_function: Option<String>,
+    /// Result of [`executed_line`] for the stack.
+    pub line: Option<ExecutedLine>,
+}
+
+impl StackEnd {
+    /// Returns the end of a stack, whose frames are given root first. Composing the frames takes longer than all other
+    /// work here, so a caller that needs several of the results composes them once.
+    pub fn of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Self {
+        let line = line_of(profile, frames);
+        Self {
+            innermost: innermost_of_stack(profile, frames),
+            user_function: user_function_of(profile, frames, line.as_ref()),
+            line,
+        }
+    }
+
+    /// Returns the end of the stack at a site that has one stack.
+    pub(super) fn at(profile: &Profile, site: SampleSite) -> Self {
+        Self::of(profile, &stack(profile, site, GraphStacks::Both, NameFolding::Kept))
+    }
+}
+
 /// Programming languages and the extensions of their source files.
 const LANGUAGES: [(&str, &[&str]); 9] = [
     ("Python", &["py", "pyx"]),
@@ -216,7 +258,8 @@ const LANGUAGES: [(&str, &[&str]); 9] = [
 ];
 
 fn language(kind: ShownFrameKind, file: &str) -> &'static str {
-    // Python code need not come from a file (its file is then `<string>`), so the kind of frame tells the language.
+    // Python code need not come from a file (its file is then `<string>`), so the language is derived from the kind of
+    // frame.
     if kind == ShownFrameKind::Python {
         return "Python";
     }

@@ -27,9 +27,9 @@ const HEADER: [&str; 11] = [
     "line",
 ];
 
-/// Writes a row for each stack: thread, call and frames; the number of activities that have the stack as `stack`, and
-/// as `created_stack`; the number of launches on the stack that have no activity; and the source line of the call, if
-/// known.
+/// Writes a row for each stack: thread, call and frames, three counts, and the source line of the call, if known. The
+/// counts are the activities with this stack as `stack`, the activities with it as `created_stack`, and the launches on
+/// it that have no activity.
 ///
 /// # Errors
 /// Errors of `out`.

@@ -1,6 +1,6 @@
-//! The summary of a run in five lines: how busy the GPUs were, why they were idle, the most expensive GPU work, whether the
-//! results are complete, and the file to open. The library prints all lines at the exit, where the ledger has the figures
-//! in full. `gpuflame summary` prints the lines about busy time, idle time and completeness.
+//! The summary of a run in five lines: how busy the GPUs were, why they were idle, the most expensive GPU work, whether
+//! the results are complete, and the file to open. The library prints all lines at the exit; the complete figures are
+//! in the ledger. `gpuflame summary` prints the lines about busy time, idle time and completeness.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::compose::folded_names;
 use super::options::NameFolding;
 use super::short_names::short_kernel;
-use super::source::{InnermostFrames, innermost_frames, user_function};
+use super::source::StackEnd;
 use gpuflame_explain::Ledger;
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{
@@ -25,17 +25,17 @@ const MAX_GPUS: usize = 8;
 const MAX_WORKS: usize = 3;
 /// Maximum length of a name of GPU work, in characters.
 const MAX_NAME_CHARS: usize = 60;
-/// Maximum number of stacks, longest idle time first, among which the place with most idle time is searched.
+/// Maximum number of stacks, longest idle time first, that are searched for the place with the most idle time.
 const MAX_IDLE_STACKS: usize = 4096;
 
-/// A wait of the host is listed if at least this share of the idle time, in percent, follows it.
+/// Minimum share of the idle time, in percent, that must follow a wait of the host for the wait to be listed.
 const MIN_WAIT_PERCENT: f64 = 5.0;
 /// Minimum duration of a step that is listed, as a multiple of the median duration.
 const MIN_SLOW_FACTOR: u64 = 5;
 /// Minimum duration of a step that is listed, in percent of the duration of all steps.
 const MIN_SLOW_PERCENT: f64 = 10.0;
 
-/// Share of the bytes, in percent, from which all of them count as copied from or to pageable memory.
+/// Minimum share of the bytes, in percent, at which all of them count as copied from or to pageable memory.
 const MIN_ALL_PERCENT: f64 = 95.0;
 
 const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
@@ -60,8 +60,8 @@ pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// Whether GPUs may have been busy for longer than their busy time: work was lost, came too late to count, or has no
-/// record.
+/// Whether GPUs may have been busy for longer than their busy time, because work was lost, came too late to count, or
+/// has no record.
 fn is_busy_time_incomplete(ledger: &Ledger, profile: &Profile) -> bool {
     profile.coverage().all.uncovered > 0
         || profile.idle_doubt().is_some()
@@ -111,8 +111,8 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     line + &slow_step(profile).unwrap_or_default()
 }
 
-/// Returns the clause about the longest step, such as a first step that warms up. Returns `None` unless the step is much
-/// longer than the median step and takes a large part of the time of all steps.
+/// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless the step is
+/// much longer than the median step and takes a large part of the time of all steps.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
@@ -174,7 +174,7 @@ fn idle_line(profile: &Profile) -> Option<String> {
     Some(line)
 }
 
-/// Returns the words for the word of a cause, or of a place at the edge of a window.
+/// Returns the text to display for a word that denotes a cause, or a place at the edge of a window.
 pub fn cause_words(word: &'static str) -> &'static str {
     match word {
         "before_the_first" => "before the first work",
@@ -186,16 +186,31 @@ pub fn cause_words(word: &'static str) -> &'static str {
 /// Returns the place of an idle sample: `between cudaMalloc and cudaMemcpy in upload`, or `before cudaLaunchKernel in
 /// decode`. Returns `None` if it is unknown.
 pub fn idle_place(profile: &Profile, sample: &Sample) -> Option<String> {
-    place(profile, sample.site, idle_word(sample) == Cause::HostLate.word())
+    let is_thread_there = idle_word(sample) == Cause::HostLate.word();
+    place_in_words(profile, sample.site, is_thread_there, |site| innermost(&StackEnd::at(profile, site)))
 }
 
-fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<String> {
-    let innermost = |site| innermost(profile, site);
+/// Returns the place of a time in which the host was at `site`, in the form of [`idle_place`]. `end` returns the end of
+/// the stack at a site.
+pub fn host_place(
+    profile: &Profile,
+    site: SampleSite,
+    end: impl Fn(SampleSite) -> StackEnd,
+) -> Option<String> {
+    place_in_words(profile, site, true, |site| innermost(&end(site)))
+}
+
+fn place_in_words(
+    profile: &Profile,
+    site: SampleSite,
+    is_thread_there: bool,
+    innermost: impl Fn(SampleSite) -> (Option<String>, Option<String>),
+) -> Option<String> {
     let in_function = |function: Option<String>| function.map_or(String::new(), |name| format!(" in {name}"));
     if let SampleSite::Between { after, before, .. } = site {
         let [first, second] =
             [after, before].map(|context: ContextId| innermost(SampleSite::Context(context)));
-        // Traces may not have the names of the calls.
+        // Traces may lack the names of the calls.
         let side = |(call, function): (Option<String>, Option<String>)| match call {
             Some(call) => Some(call + &in_function(function)),
             None => function.map(|name| format!("a call in {name}")),
@@ -212,7 +227,7 @@ fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<S
             Some(format!("{at} {call}{}", in_function(function)))
         }
         (None, Some(function)) => Some(format!("in {function}")),
-        // Traces charge time between two calls to a frame that names them.
+        // Traces charge time between two calls to a frame that contains the names of both calls.
         (None, None) => {
             let names = folded_names(profile, site, NameFolding::Kept);
             let inside = |name: &Cow<'_, str>| name.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
@@ -223,12 +238,11 @@ fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<S
     }
 }
 
-/// Returns the call at the end of a stack, and the innermost function of user code. Functions without a name are left
-/// out, because a reader cannot find the place of an address.
-fn innermost(profile: &Profile, site: SampleSite) -> (Option<String>, Option<String>) {
-    let InnermostFrames { call, function, .. } = innermost_frames(profile, site, NameFolding::Kept);
-    let function = user_function(profile, site, NameFolding::Kept).or(function);
-    (call, function.filter(|name| !name.contains("0x")))
+/// Returns the call at the end of a stack, and the innermost function of user code. Functions without a name are
+/// omitted, because a reader cannot find the place of an address.
+fn innermost(end: &StackEnd) -> (Option<String>, Option<String>) {
+    let function = end.user_function.as_ref().or(end.innermost.function.as_ref());
+    (end.innermost.call.clone(), function.filter(|name| !name.contains("0x")).cloned())
 }
 
 /// Whether the host waits for the GPU in this API call: `cudaStreamSynchronize`, or a copy that is not asynchronous.
@@ -243,7 +257,9 @@ fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String,
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in samples.iter().take(MAX_IDLE_STACKS) {
         let SampleSite::Between { after, .. } = sample.site else { continue };
-        let (Some(call), function) = innermost(profile, SampleSite::Context(after)) else { continue };
+        let (Some(call), function) = innermost(&StackEnd::at(profile, SampleSite::Context(after))) else {
+            continue;
+        };
         if is_wait(&call) {
             let place = [&call, "\n", &function.unwrap_or_default()].concat();
             add_to(places.entry(place).or_default(), sample.amount());
@@ -288,7 +304,7 @@ pub fn work_line(profile: &Profile) -> Option<String> {
 }
 
 /// Returns ` from pageable memory` or ` to pageable memory` if more than half of the bytes copied in this direction are
-/// read from or written to such memory. The driver copies these bytes a second time, on the CPU.
+/// read from or written to such memory. The driver copies these bytes a second time, using the CPU.
 fn pageable(profile: &Profile, kind: CopyKind) -> &'static str {
     let of_kind = || profile.copies().iter().filter(|(path, _)| path.kind == kind);
     let bytes = |end: fn(&CopyPath) -> MemoryKind| {
@@ -316,7 +332,7 @@ fn without_middle(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns ` (16,000 x 6.600 us)`: the number of executions, and their mean duration.
+/// Returns ` (16,000 x 6.600 us)`: the number of executions and their mean duration.
 fn number_and_length(nanos: u64, count: u64) -> String {
     match count {
         0 | 1 => String::new(),
@@ -367,8 +383,8 @@ pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     line
 }
 
-/// Whether a loss only affects the detail of stacks and names, or is not a loss of gpuflame's. All launches and their GPU
-/// work are in the results nevertheless.
+/// Whether all launches and their GPU work are in the results in spite of a loss. This is the case if the loss only
+/// affects the detail of stacks and names, or is not a loss of gpuflame's.
 fn is_detail(loss: Loss) -> bool {
     use Loss::{
         KernelsNotKeptApart, LaunchesFailed, PythonDropped, PythonUnsure, StacksCut, StacksGuessed,
@@ -389,7 +405,7 @@ fn is_detail(loss: Loss) -> bool {
     )
 }
 
-/// Returns the reason for a loss, and what avoids it; empty if the name of the loss says everything.
+/// Returns the reason for a loss, and how to avoid it; empty if the name of the loss is sufficient.
 fn reason(loss: Loss) -> &'static str {
     use Loss::{
         ActivitiesDropped, ActivitiesUnreadable, BlocksDropped, GraphNodesDropped, HostCallsDropped,
@@ -444,7 +460,7 @@ fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
     let ends = |end: &'static str| {
         files.iter().filter(move |file| file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     };
-    // A view's picture has the name of the picture of GPU time, with an additional word before the suffix.
+    // The name of a view's picture is the name of the picture of GPU time with an additional word before the suffix.
     let idle = ends(".idle.svg").max_by_key(length).filter(|_| is_mostly_idle);
     let file = idle.or_else(|| ends(".svg").min_by_key(length)).or_else(|| files.first())?;
     let more = files.len() - 1;
@@ -508,7 +524,7 @@ mod tests {
         SampleSite::Between { after, thread: None, before }
     }
 
-    /// A ledger of `launches` launches. Every launch has an activity.
+    /// Returns a ledger of `launches` launches that each have an activity.
     fn complete_ledger(launches: u64) -> Ledger {
         let mut ledger = Ledger::default();
         (ledger.tally.launches.seen, ledger.tally.launches.matched) = (launches, launches);
@@ -530,7 +546,7 @@ mod tests {
             .map(|(id, call)| add_call(&mut profile, id, "upload", call));
         let launch = add_call(&mut profile, 3, "decode", "cudaLaunchKernel");
         profile.set_times(vec![device_time(0, 1_000_000, 9_000_000)], Vec::new());
-        // The host was late for 6 of 9 ms (66.7 %). Of these 6 ms, 3 + 2 ms are between the same calls (55.6 % of 9
+        // The host was late for 6 of 9 ms (66.7 %). Of these 6 ms, 3 + 2 ms are between the same two calls (55.6 % of 9
         // ms).
         let samples = vec![
             idle(between(malloc, copy), Cause::HostLate, 3_000_000),
@@ -690,7 +706,7 @@ mod tests {
         let expected = "GPU 0 busy 100.0 % of 900 ns, GPU 1 busy 12.5 % of 800 ns of steps, \
                         without 100 ns of start-up and 100 ns of shutdown";
         assert_eq!(busy_line(&complete_ledger(3), &profile), expected);
-        // 1,000 of 1,700 ns are busy, so the first picture is that of GPU time.
+        // 1,000 of 1,700 ns are busy, so the picture to open first shows GPU time.
         let files = FILES.map(Path::new);
         assert_eq!(
             next_file_line(&profile, &files).unwrap(),

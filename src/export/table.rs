@@ -2,9 +2,9 @@
 //! and lost work follow.
 //!
 //! The column `kind` distinguishes the rows. The rows of kind `kernel`, `copy`, `set` and `graph` add up to all work
-//! that ran. A `missing` row is the part of this work that has no time, or has a reason in place of a stack; but
-//! launches without an activity are not part of this work. A `lost` row counts losses that appear in no other row. A
-//! `unified` row is unified-memory traffic, which no other row includes. The file contains no comments.
+//! that ran. A `missing` row counts the part of this work that has no time, or has a reason in place of a stack. As an
+//! exception, launches without an activity are not part of this work. A `lost` row counts losses that appear in no
+//! other row. A `unified` row is unified-memory traffic, which no other row includes. The file contains no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -36,8 +36,8 @@ const HEADER: [&str; 14] = [
 ];
 
 /// Writes the summary table of `profile`, sorted by time (largest first), then name and device. The column
-/// `share_percent` is the share in the durations of all activities on all devices. The column `symbol` is the
-/// kernel's name as CUPTI reported it, which distinguishes overloads.
+/// `share_percent` is the share of the durations of all activities on all devices. The column `symbol` is the kernel's
+/// name as CUPTI reported it, which distinguishes overloads.
 ///
 /// # Errors
 /// Errors of `out`.
@@ -137,7 +137,7 @@ fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     row
 }
 
-/// Returns the share of `nanos` in `total`, in percent with four decimal places.
+/// Returns `nanos` as a share of `total`, in percent with four decimal places.
 fn share(nanos: u64, total: u64) -> String {
     let mut text = String::new();
     push_share(&mut text, nanos, total);
@@ -151,7 +151,7 @@ fn push_share(text: &mut String, nanos: u64, total: u64) {
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));
     text.push('.');
-    // Adding 10,000 puts a digit in front, so that leading zeros are kept. Then the digit is removed.
+    // Adding 10,000 puts a digit in front, which keeps leading zeros. This digit is then removed.
     text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 

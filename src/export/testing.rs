@@ -42,7 +42,7 @@ impl Sketch {
         self
     }
 
-    /// Adds a context whose stack is the function `decode`, at a line of a file.
+    /// Adds a context whose stack is the function `decode` at a line of a file.
     pub fn located(&mut self, id: u32, file: &str, line: u32) -> &mut Self {
         self.context(id, 0, &[]);
         let profile = &mut self.profile;

@@ -25,9 +25,9 @@ pub(super) fn picture_title(profile: &Profile, view: &View) -> String {
     title
 }
 
-/// Returns the facts of a run that headings add to the name of its program: `, rank 3: GPU 0 busy 34.5 % of 3.700 s of
-/// steps, 2026-11-23T02:45:09Z`. `before_gpus` is the text before the GPUs. `names_part`: whether the steady part is named
-/// (`of steps`).
+/// Returns the facts of a run that headings show after the name of its program: `, rank 3: GPU 0 busy 34.5 % of 3.700 s
+/// of steps, 2026-11-23T02:45:09Z`. `before_gpus` is the text before the GPUs. `names_part` is whether the steady part
+/// is named (`of steps`).
 pub fn run_facts(profile: &Profile, before_gpus: &str, names_part: bool) -> String {
     let mut text = String::new();
     let facts = |wanted| profile.provenance().filter(move |(what, _)| *what == wanted).map(|(_, text)| text);
@@ -53,8 +53,8 @@ pub fn run_facts(profile: &Profile, before_gpus: &str, names_part: bool) -> Stri
     text
 }
 
-/// Returns the busy share over all GPUs in the steady part of the run, and its length. If idle time is unknown, returns
-/// only the length.
+/// Returns the busy share over all GPUs in the steady part of the run, and the length of that part. If idle time is
+/// unknown, returns only the length.
 fn busy_words(profile: &Profile, names_part: bool) -> String {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let longest = profile.times().iter().map(|time| time.steady().window()).max().unwrap_or_default();

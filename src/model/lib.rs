@@ -1,5 +1,5 @@
-//! The data model of gpuflame. It consists of rows (the events of a run) and their encoding in a recording, of
-//! profiles made from rows, and of the options that the recorder's settings and the command's flags share.
+//! The data model of gpuflame. It consists of rows (the events of a run), their encoding in a recording, profiles made
+//! from rows, and the options that the recorder's settings share with the command's flags.
 
 #![forbid(unsafe_code)]
 

@@ -33,7 +33,7 @@ pub enum GraphStacks {
     Launch,
 }
 
-/// Thing that the frame at the root of a stack names.
+/// Kind of object that the frame at the root of a stack names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// `[process app 4711]`.
@@ -105,8 +105,8 @@ impl Unit {
         }
     }
 
-    /// Whether to divide the values of `view` by a thousand: only if microseconds are requested and the values are
-    /// nanoseconds.
+    /// Whether to divide the values of `view` by a thousand. This is the case only if microseconds are requested and
+    /// the values are nanoseconds.
     pub fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }

@@ -1,9 +1,9 @@
 //! Sorts lists that are short or rarely sorted. All element types share one instance of the standard library's sort.
 //!
-//! A sort from the standard library is compiled anew for each element type and each comparison, which adds 3 to 13 KB of
-//! code each time. These functions add about 300 bytes. They sort a list of positions, which needs 4 bytes per element
-//! and a call through a pointer per comparison. Use the standard library's sort if a list has many thousand elements or
-//! is sorted while rows are read.
+//! A sort from the standard library is compiled again for each element type and each comparison, which adds 3 to 13 KB
+//! of code each time. These functions add about 300 bytes. They sort a list of positions, which needs 4 bytes per
+//! element and a call through a pointer per comparison. Use the standard library's sort if a list has many thousand
+//! elements or is sorted while rows are read.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,22 +24,22 @@ pub fn sort_by<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
     move_to_order(positions, &mut |a, b| items.swap(a, b));
 }
 
-/// Inserts the entries one by one. If a key repeats, its last value counts. `collect` would sort the entries first, with
-/// an instance of the sort for this type.
+/// Returns a map of the entries, inserted one by one. If a key repeats, its last value counts. `collect` would sort the
+/// entries first, with a sort that is compiled for this type.
 pub fn into_map<K: Ord, V>(entries: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, V> {
     let mut map = BTreeMap::new();
     map.extend(entries);
     map
 }
 
-/// Inserts the items one by one, for the same reason as [`into_map`].
+/// Returns a set of the items, inserted one by one for the same reason as in [`into_map`].
 pub fn into_set<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeSet<T> {
     let mut set = BTreeSet::new();
     set.extend(items);
     set
 }
 
-/// Returns the position of each item, in sorted order.
+/// Returns the positions of all items, in the order of the sorted items.
 #[inline(never)]
 fn sorted_positions(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<u32> {
     let count = u32::try_from(count).expect("a short list");
@@ -48,12 +48,13 @@ fn sorted_positions(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) ->
     positions
 }
 
-/// Calls `swap` until each place holds the item whose position before the first call is in `positions`.
+/// Calls `swap` until the order is that of `positions`: each place then holds the item whose original position is
+/// listed there.
 #[inline(never)]
 fn move_to_order(mut positions: Vec<u32>, swap: &mut dyn FnMut(usize, usize)) {
     for first in 0..positions.len() {
         let mut place = first;
-        // Each place is marked as filled by its own position.
+        // Marks the place as filled: its entry in the list becomes its own position.
         loop {
             let from = std::mem::replace(&mut positions[place], place as u32) as usize;
             if from == first {

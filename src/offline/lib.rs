@@ -5,5 +5,6 @@
 pub mod analysis;
 pub mod execution;
 pub mod formats;
+pub mod pipeline_file;
 pub mod report;
 pub mod run;

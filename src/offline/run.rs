@@ -39,6 +39,8 @@ pub struct ReadOptions {
     /// Whether the states of the host's threads are also read for the time in which a GPU copied but ran no kernel. Default:
     /// false.
     pub kernel_gaps: bool,
+    /// Whether the named ranges of a trace are also returned with their times. Default: false.
+    pub ranges: bool,
     /// Traces taken while the graphs that this run launches were captured. Work of the graphs is attributed to the
     /// stacks in these traces. Default: none.
     pub graph_captures: Vec<PathBuf>,
@@ -139,6 +141,7 @@ impl Run {
         let mut count = 0_usize;
         let result = rows(&mut |row| {
             explain.push(row, &mut sink);
+            explain.pass_host_activity(row, &mut sink);
             count += 1;
             if count.is_multiple_of(ROWS_PER_MEMORY_CHECK) {
                 explain.fit(0);

@@ -1,7 +1,7 @@
 //! Services of the operating system, for the library inside the application's process and for the `gpuflame` command.
-//! They include: functions that are called at exit and in forked children; threads that receive no signals other than
-//! those that they wait for; messages on stderr; files that appear only when they are complete; memory use and the
-//! memory limit; and a check whether the process that writes a file is still running.
+//! They include functions that are called at exit and in forked children; threads that receive only the signals that
+//! they wait for; messages on stderr; and files that appear only when they are complete. They also include memory use
+//! and the memory limit, and a check whether the process that writes a file is still running.
 //!
 //! Other packages name a module without its folder: `gpuflame_os::file`.
 //!

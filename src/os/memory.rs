@@ -31,7 +31,8 @@ fn choose_limit(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> us
     asked.unwrap_or_else(unasked).max(MIN_LIMIT_BYTES)
 }
 
-/// Minimum of the memory limits of a control group and its ancestors, from the text of `/proc/self/cgroup`.
+/// Returns the minimum of the memory limits of a control group and its ancestors. `groups` is the text of
+/// `/proc/self/cgroup`.
 fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let files = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;

@@ -1,4 +1,5 @@
-//! Traces of other tools: read as one stream of events, averaged by step, and merged with stacks that another tool took.
+//! Traces of other tools. They are read as one stream of events, averaged by step, and merged with stacks of another
+//! tool.
 
 #![deny(unsafe_code)]
 

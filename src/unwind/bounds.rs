@@ -64,8 +64,8 @@ fn main_stack() -> Option<StackBounds> {
     let size = if known { limit.rlim_cur.min(MAX_MAIN_STACK_BYTES) } else { MAX_MAIN_STACK_BYTES };
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
-    // If a thread other than the main thread forked, the child's only thread has the process's id (so it looks like the
-    // main thread), but does not run on the main stack.
+    // After a fork by a thread other than the main thread, the child's only thread does not run on the main stack. But
+    // it has the process's id, so it looks like the main thread.
     stack.contains(here).then_some(stack)
 }
 

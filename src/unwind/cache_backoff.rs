@@ -93,8 +93,8 @@ pub(super) fn count_hit(hits: &mut u8) {
     *hits = (*hits + 1).min(MAX_HITS);
 }
 
-/// Chooses the slot of a set for a new entry with this tag: a free slot (tag 0) if there is one, otherwise the slot
-/// whose entry has the lowest hit count. Also returns whether the new entry evicts an entry that has no hits.
+/// Chooses the slot of a set for a new entry with this tag. Chooses a free slot (tag 0) if there is one, or else the
+/// slot whose entry has the lowest hit count. Also returns whether the new entry evicts an entry that has no hits.
 pub(super) fn choose_way<const WAYS: usize>(
     tags: &mut [u32; WAYS],
     hits: &mut [u8; WAYS],

@@ -44,7 +44,7 @@ pub(crate) struct StackCopy {
     length: usize,
     /// Whether the copy reaches the end of the stack.
     is_complete: bool,
-    /// Number of copied bytes that the present walk has used so far, and number that the last walk used.
+    /// Number of copied bytes that the present walk has used so far, and number of bytes that the last walk used.
     used: usize,
     used_before: usize,
     /// Number of bytes that this capture may still copy.
@@ -238,7 +238,7 @@ mod tests {
             assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MAX_STACK_BYTES as u64 - 8));
             assert!(!copy.reaches(lo + MAX_STACK_BYTES as u64));
             assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MAX_STACK_BYTES as u64 - 8));
-            assert!(!copy.enter(lo + RED_ZONE), "all that one capture may copy was copied");
+            assert!(!copy.enter(lo + RED_ZONE), "the capture has reached its limit");
         });
     }
 }

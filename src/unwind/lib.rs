@@ -1,7 +1,7 @@
 //! Stack unwinding: turns registers and memory into code addresses.
 //!
-//! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that may run
-//! anywhere: under the program's allocator, in a signal handler, on a coroutine's stack. So a capture takes no lock
+//! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback. The callback may
+//! run anywhere: under the program's allocator, in a signal handler, on a coroutine's stack. So a capture takes no lock
 //! that another thread may hold for long, and allocates nothing. Once rules and caches are filled, a capture on the
 //! thread's own stack makes no system call, and a capture on any other stack nearly always makes one. A capture reads
 //! no word outside the stack that it runs on. On x86-64 the frames are the same as those of libgcc's unwinder. In code
@@ -37,8 +37,8 @@
 //! 3. The code that a signal interrupted may be on any stack. If that code is further up on the same stack, the walk
 //!    continues; if it is on another stack, the walk starts over and reads all stacks through a copy
 //!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
-//! 4. The last-stack cache reads only words in frames above the present stack pointer that an earlier walk of the
-//!    thread's own stack read before. It does so only in a capture that begins on the thread's own stack
+//! 4. The last-stack cache reads only words that an earlier walk of the thread's own stack read before, and that are in
+//!    frames above the present stack pointer. It reads them only in a capture that begins on the thread's own stack
 //!    (`cached_and_uncached_walks_give_equal_stacks` of `unwind/fuzz.rs`; greenlets, which move parts of a stack aside,
 //!    in `host/runtimes.rs`). The same holds for the cache of whole stacks: an entry is compared only if the capture
 //!    begins at exactly the stack pointer at which the entry's walk began
@@ -47,9 +47,9 @@
 //!    `cfa_for_ever`, tested as in 2).
 //!
 //! **If a capture begins on a stack other than the thread's own, or reaches one, it reads all stacks (including the
-//! thread's own) through a copy that the kernel makes.** There is one exception: **words on the page that contains the
-//! capture's own outermost frame** are read in place, if a walk through a copy read equal words up to the stack's end
-//! before.
+//! thread's own) through a copy that the kernel makes.** There is one exception. **Words on the page that contains the
+//! capture's own outermost frame** are read in place, if an earlier walk through a copy read equal words up to the
+//! stack's end.
 //!
 //! 6. The kernel checks each page when it copies the page, so no bounds are cached that could be out of date
 //!    (`a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs`,
@@ -112,9 +112,9 @@
 //!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
 //!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
 //!
-//! Three cases are not covered: a program that replaces libc's `dl_iterate_phdr` by a function that does not take the
-//! loader's lock; a program that maps a file by hand in place of another while no object is loaded or unloaded; and the
-//! engine `portable`, which reads unwind information of objects that may be unloaded meanwhile.
+//! Three cases are not covered. A program may replace libc's `dl_iterate_phdr` by a function that does not take the
+//! loader's lock. A program may map a file by hand in place of another file while no object is loaded or unloaded. And
+//! the engine `portable` reads unwind information of objects that another thread may unload during the read.
 //!
 //! ```
 //! use gpuflame_unwind::{Skip, Unwinder};
@@ -280,8 +280,8 @@ impl CopyUnwinder {
     }
 
     /// Checks whether objects were unloaded since the last call. Call before each batch of walks. If an object was
-    /// unloaded, addresses in the copied stacks may belong to that object instead of the one that is loaded there now,
-    /// so all stacks are flagged as guessed until the next call.
+    /// unloaded, addresses in the copied stacks may belong to that object instead of the object that is loaded there
+    /// now. So all stacks are flagged as guessed until the next call.
     pub fn check_loaded_objects(&mut self) {
         self.0.check_loaded_objects();
     }

@@ -34,8 +34,8 @@ static LAST_NUMBERS: AtomicU64 = AtomicU64::new(0);
 /// Whether both counters have the same values as at the last call of [`note`].
 #[inline(always)]
 pub(super) fn is_unchanged() -> bool {
-    // Load the noted numbers before the counters: the loader state that belongs to these numbers was published before
-    // they were noted, so a match proves that this state is current.
+    // Load the noted numbers before the counters. The loader state that belongs to the noted numbers was published
+    // before them, so a match proves that this state is current.
     let noted = LAST_NUMBERS.load(Ordering::Acquire);
     numbers().is_some_and(|numbers| numbers == noted)
 }
@@ -77,9 +77,9 @@ pub(super) fn note(numbers: Option<u64>) {
 /// of `dl_iterate_phdr`, which runs under the loader's lock; `counters` are the numbers that the loader passed to the
 /// visitor.
 ///
-/// The counter of loads is found as a word with the expected value that directly follows these data: a plausible number
-/// of namespaces, and two or three recursive mutexes, of which this thread holds the second. The search succeeds only
-/// if exactly one word matches.
+/// The counter of loads is found as a word with the expected value that directly follows a plausible number of
+/// namespaces and two or three recursive mutexes. This thread must hold the second of these mutexes. The search
+/// succeeds only if exactly one word matches.
 ///
 /// # Safety
 /// The `bytes` bytes from `global` on must be readable, and `global` must be aligned to 8 bytes.
@@ -114,7 +114,7 @@ fn is_load_counter(words: &[u64], at: usize, counters: LoaderCounters, thread: u
     const NAMESPACES: std::ops::RangeInclusive<u64> = 1..=16;
     let is_recursive = |mutex: &[u64]| mutex[2] as u32 == libc::PTHREAD_MUTEX_RECURSIVE as u32;
     let is_ours = |mutex: &[u64]| mutex[0] >> 32 != 0 && mutex[1] as u32 == thread;
-    // glibc has three locks before the counter since version 2.35, and two before that version.
+    // Since glibc 2.35, three locks precede the counter. In earlier versions, two locks precede it.
     let locks = |count: usize| {
         let before = at.checked_sub(count * MUTEX_WORDS + 1).map(|from| &words[from..at]);
         before.is_some_and(|before| {
@@ -150,6 +150,6 @@ mod tests {
         assert_eq!(found(&layout(&[0, 7, 0])), [3 + 3 * MUTEX_WORDS]);
         assert_eq!(found(&layout(&[0, 7])), [3 + 2 * MUTEX_WORDS]);
         assert_eq!(found(&layout(&[0, 8, 0])), Vec::<usize>::new(), "another thread's lock");
-        assert_eq!(found(&layout(&[7])), Vec::<usize>::new(), "too few");
+        assert_eq!(found(&layout(&[7])), Vec::<usize>::new(), "too few locks");
     }
 }

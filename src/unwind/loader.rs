@@ -5,17 +5,17 @@
 //! these counters have changed. The latest known state is in `loader_state`; `object_lookup` maps an address to its
 //! object.
 //!
-//! While a visitor (callback) of `dl_iterate_phdr` runs, no object can be loaded or unloaded in any namespace, because
-//! glibc holds a lock during the visit, and takes the same lock to map, list, unlist and unmap objects and to free
-//! their names. The contents of an object are read only inside [`with_lock`] and [`visit`]. Without the lock, another
-//! thread could unload the object at any time, because an address on a stack may be garbage and does not prove that the
-//! object is in use.
+//! While a visitor (callback) of `dl_iterate_phdr` runs, no object can be loaded or unloaded in any namespace. The
+//! reason is that glibc holds a lock during the visit, and takes the same lock to map, list, unlist and unmap objects
+//! and to free their names. The contents of an object are read only inside [`with_lock`] and [`visit`]. Without the
+//! lock, another thread could unload the object at any time: an address on a stack may be garbage, so it does not prove
+//! that the object is in use.
 //!
 //! No thread waits forever for that lock. The loader runs no code of the program under the lock (constructors,
 //! destructors and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on
 //! the thread that holds the lock. Our visitors take no other lock and do not allocate. A deadlock remains possible in
-//! two cases: a visitor of the program's own waits for a launching thread, or an allocator launches GPU work while it
-//! holds a lock that the loader's `free` needs.
+//! two cases. Either one of the program's own visitors waits for a launching thread, or an allocator launches GPU work
+//! while it holds a lock that the loader's `free` needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 

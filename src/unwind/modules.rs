@@ -2,8 +2,8 @@
 //!
 //! A housekeeping thread owns the map and polls it for new modules, which come from two sources. The first source is
 //! the permanent list of objects (see `epochs`), to which captures add objects, and to which the map adds all objects
-//! that the loader lists. The second source are notes that captures leave about pages of code outside all objects (see
-//! `outside_pages`). Function names are resolved elsewhere.
+//! that the loader lists. The second source is the notes that captures leave about pages of code outside all objects
+//! (see `outside_pages`). Function names are resolved elsewhere.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,7 +20,7 @@ use gpuflame_model::record::{Module, ModuleEpoch};
 /// All modules seen so far by the process.
 #[derive(Debug, Default)]
 pub struct ModuleMap {
-    /// The last entry of the permanent list that was reported.
+    /// Entry of the permanent list that was reported last.
     last_reported: Option<&'static EpochEntry>,
     /// The loader's state when the map last listed the loader's objects.
     listed: Option<LoaderState>,
@@ -67,8 +67,8 @@ impl ModuleMap {
     }
 
     /// Processes the captures' notes about code outside all objects. If objects were loaded or unloaded since a note
-    /// was written, another file may be mapped at the note's page by now. In that case a module without a path is
-    /// reported, which marks the page as unknown.
+    /// was written, another file may be mapped at the note's page by now. The file of the page is then unknown, so the
+    /// page is reported as a module without a path.
     fn read_notes(&mut self, state: LoaderState, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         outside_pages::drain(|note| notes.push(note));
@@ -110,7 +110,7 @@ fn module_of_entry(entry: &EpochEntry) -> Module {
     }
 }
 
-/// A module for code outside all objects whose file is unknown.
+/// Returns a module for code that is outside all objects and whose file is unknown.
 fn unknown_module(range: Range<u64>) -> Module {
     let Range { start, end } = range;
     Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: PathBuf::new(), build_id: Vec::new() }

@@ -1,8 +1,8 @@
 //! A copy of the list of loaded objects, sorted by address, for glibc before 2.35, which has no `_dl_find_object`.
 //!
-//! Without this copy, for every address without an unwind rule the loader would have to walk its whole list under its
-//! lock, which takes 2 us. So after each load or unload the list is copied and sorted, and addresses are looked up in
-//! the copy.
+//! Without this copy, the loader would have to walk its whole list under its lock for every address without an unwind
+//! rule. Each walk takes 2 us. So after each load or unload the list is copied and sorted, and addresses are looked up
+//! in the copy.
 //!
 //! No thread waits. One thread at a time copies the list. Any other thread that needs the copy meanwhile asks the
 //! loader instead. A reader checks a sequence number before and after it reads (a seqlock): the number is odd while the

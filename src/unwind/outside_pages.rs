@@ -1,10 +1,10 @@
 //! Notes by which captures inform the module map about code outside all loaded objects. Such code was generated at run
 //! time, or its file was mapped by hand.
 //!
-//! A capture writes a note when it reaches an address on such a page for which the rule table has no rule; it writes
-//! one note per page and loader state. Captures run inside callbacks, so writing a note takes no lock and allocates
-//! nothing: notes are written to a ring of fixed size. The module map reads the ring. If the ring is full, the note is
-//! counted as lost, and the next capture without a rule on that page tries again.
+//! A capture writes a note when it reaches an address on a page of such code, and the rule table has no rule for the
+//! address. Captures write one note per page and loader state. Captures run inside callbacks, so writing a note takes
+//! no lock and allocates nothing: notes are written to a ring of fixed size. The module map reads the ring. If the ring
+//! is full, the note is counted as lost, and the next capture without a rule on that page tries again.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use super::loader_state::LoaderState;
 
 /// Capacity of the ring, in notes.
 const CAPACITY: usize = 1024;
-/// Number of slots in which pages are remembered for which a note was already written.
+/// Number of slots for pages about which a note was already written.
 const MAX_NOTED_PAGES: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
@@ -25,9 +25,9 @@ pub(super) struct OutsideNote {
     pub(super) state: LoaderState,
 }
 
-/// A slot of the ring, which is used for many positions in turn. The slot's `turn` decides which thread may use it: if
-/// `turn` equals the write turn of a position, the thread that writes that position; if `turn` is one more, the thread
-/// that reads that position.
+/// A slot of the ring, which is used for many positions in turn. The slot's `turn` decides which thread may use it. If
+/// `turn` equals the write turn of a position, that is the thread that writes the position. If `turn` is one more, that
+/// is the thread that reads the position.
 struct RingSlot {
     turn: AtomicUsize,
     note: UnsafeCell<OutsideNote>,
@@ -150,8 +150,8 @@ mod tests {
         let mut look = || {
             ring.drain(|note| {
                 let (thread, n) = (note.state.loads(), note.state.unloads());
-                assert_eq!(note.page, u64::from(thread) << 32 | u64::from(n), "the halves of one note");
-                assert!(n > last[thread as usize], "each thread's in their order, and once");
+                assert_eq!(note.page, u64::from(thread) << 32 | u64::from(n), "both halves are of one note");
+                assert!(n > last[thread as usize], "a thread's notes arrive in order, each once");
                 last[thread as usize] = n;
                 read += 1;
             });

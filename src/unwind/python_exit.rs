@@ -1,4 +1,4 @@
-//! Calls a function when a Python interpreter ends that runs a whole program, as in `python train.py`. After an
+//! Calls a function at the end of a Python interpreter that runs a whole program, as in `python train.py`. After an
 //! uncaught KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its
 //! own process, so the C library's exit handlers never run. CPython's own exit callbacks (`Py_AtExit`), which it calls
 //! at the end of finalization, are then the only opportunity to act before the process dies.
@@ -45,7 +45,7 @@ struct InterpreterExports {
 /// runs the whole program, and if `is_due` returns true at that time. Call once, after the interpreter was initialized,
 /// and not inside a callback. Returns false if there is no interpreter, or if its table of callbacks is full. A forked
 /// child inherits the registration. In the child `is_due` must return false, because a stack is captured before
-/// `callback` is called, and the capture takes the loader's lock: if another thread held this lock at the time of the
+/// `callback` is called, and the capture takes the loader's lock. If another thread held this lock at the time of the
 /// fork, the lock is never released in the child.
 pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
     let found = loader::with_lock(|_| {

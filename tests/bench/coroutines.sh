@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints a table of gpuflame's cost per launch in a program whose coroutines take turns: nanoseconds of the launching
-# thread's processor time, on the simulated CUDA stack.
+# Prints a table of gpuflame's cost per launch in a program whose coroutines take turns. Costs are nanoseconds of CPU time
+# of the launching thread, on the simulated CUDA stack.
 #
 #   cargo build --release && tests/bench/coroutines.sh [--limit NS] [COUNT...]
 #

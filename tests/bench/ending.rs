@@ -1,12 +1,12 @@
 //! Time from SIGTERM to the death of a process that has large outputs to write: `cargo bench --bench ending`.
 //!
-//! The programs have launched from many stacks, or many kernels, on the simulated CUDA stack; their files are written
-//! to the page cache. When the signal arrives, a program is either idle or still launching. The processor time is the
-//! scheduler's count for the writing thread, because other load on the machine affects only the time until death.
+//! The programs have launched from many stacks, or launched many kernels, on the simulated CUDA stack. Their files are
+//! written to the page cache. When the signal arrives, a program is either idle or still launching. Other load on the machine
+//! affects the time until death, but not the CPU time of the writing thread, which is the scheduler's count.
 //!
-//! `-- bytes`: bytes that checkpoints write per minute, and the share of time that the checkpoint thread takes. This is
-//! measured for programs that launch from ten stacks or from 10,000 stacks that all change each second, and for a
-//! program whose rows are recorded.
+//! `-- bytes` measures instead the bytes that checkpoints write per minute, and the share of time that the checkpoint thread
+//! takes: for programs that launch from ten stacks, or from 10,000 stacks that all change each second, and for a program
+//! whose rows are recorded.
 
 #[path = "staged.rs"]
 mod staged;
@@ -79,7 +79,7 @@ fn launches(child: &mut Child) -> f64 {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("it says text");
     let _ = child.wait();
-    line.trim().parse().expect("it says how often")
+    line.trim().parse().expect("the program prints its launches per second")
 }
 
 /// Bytes that a thread has written to files.
@@ -112,7 +112,7 @@ fn main() {
     fs::remove_dir_all(cuda).expect("the folder is ours");
 }
 
-/// Time from SIGTERM until death, and processor time for writing, in milliseconds.
+/// Returns the time from SIGTERM until death, and the CPU time for writing, in milliseconds.
 fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     let folder = cuda.join("run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
@@ -138,7 +138,7 @@ fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     }
     let _ = child.wait();
     let death = began.elapsed().as_secs_f64() * 1e3;
-    assert!(has_a_picture(&folder), "it wrote no picture");
+    assert!(has_a_picture(&folder), "the program wrote no picture");
     fs::remove_dir_all(&folder).expect("the folder is ours");
     [death, taken - before]
 }
@@ -158,10 +158,10 @@ fn thread_called(child: &Child, name: &str) -> PathBuf {
     let is_it = |thread: &PathBuf| {
         fs::read_to_string(thread.join("comm")).is_ok_and(|found| found.trim_end() == name)
     };
-    threads.flatten().map(|entry| entry.path()).find(is_it).expect("gpuflame is in it")
+    threads.flatten().map(|entry| entry.path()).find(is_it).expect("the process has gpuflame's threads")
 }
 
-/// Processor time of a thread in milliseconds.
+/// CPU time of a thread in milliseconds.
 fn processor(thread: &Path) -> Option<f64> {
     let text = fs::read_to_string(thread.join("schedstat")).ok()?;
     Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e6)

@@ -1,5 +1,5 @@
-//! Cost of a capture on a fiber's stack, by the number of fibers that take turns, and in a process with many mappings. Stacks
-//! that are not the thread's own are copied by the kernel at every capture (`src/unwind/copy.rs`).
+//! Cost of a capture on a fiber's stack, by the number of fibers that take turns, and in a process with many memory mappings.
+//! If a stack is not the thread's own, the kernel copies it at every capture (`src/unwind/copy.rs`).
 //!
 //!     cargo bench --bench fibers
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -47,7 +47,7 @@ extern "C-unwind" fn fiber() {
     black_box(deep(CALLS));
 }
 
-/// Maps memory in which an unreadable page begins every `apart` bytes, so that each piece is a mapping of its own.
+/// Maps memory in which every `apart` bytes an unreadable page begins, so that each piece is a separate mapping.
 fn pieces(count: usize, apart: usize) -> usize {
     // SAFETY: the mapping is fresh, and only its own pages are protected.
     unsafe {
@@ -62,7 +62,7 @@ fn pieces(count: usize, apart: usize) -> usize {
     }
 }
 
-/// Processor time of this thread in nanoseconds.
+/// CPU time of this thread in nanoseconds.
 fn processor_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place to write to.
@@ -70,7 +70,7 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Returns the nanoseconds per call of `run` in the third fastest turn, on which other load had hardly any effect.
+/// Returns the nanoseconds per call of `run` in the third fastest turn, which other load hardly affected.
 fn nanos(mut run: impl FnMut(usize)) -> f64 {
     let mut turns = [0.0; TURNS];
     for turn in &mut turns {
@@ -82,7 +82,7 @@ fn nanos(mut run: impl FnMut(usize)) -> f64 {
     turns[TURNS / 10]
 }
 
-/// Time that captures add to runs of the fibers, and time of the runs without captures.
+/// Returns the time that captures add to runs of the fibers, and the time of the runs without captures.
 fn of_fibers(stacks: usize, count: usize) -> (f64, f64) {
     let run = |turn: usize| on_stack(fiber, stacks + (turn % count + 1) * (STACK + PAGE));
     CAPTURES.store(false, Ordering::Relaxed);

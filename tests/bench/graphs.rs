@@ -1,10 +1,10 @@
-//! Cost of a CUDA graph launch for the application, by the number of nodes in the graph: examples/graph_decode.c on the
+//! Cost of a CUDA graph launch for the application, by the number of nodes in the graph, with examples/graph_decode.c on the
 //! simulated stack. Prints a line per figure, `name value unit`.
 //!
-//! callgrind counts the instructions inside our callback, from one launch to the next: the benchmark fails if their
-//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). They do
-//! grow with the number of nodes: between two launches the (simulated) driver handles every node, which evicts our data
-//! from the caches.
+//! callgrind counts the instructions inside gpuflame's callback, from one launch to the next. The benchmark fails if their
+//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). They do grow
+//! with the number of nodes, because the (simulated) driver handles every node between two launches, which evicts gpuflame's
+//! data from the caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
@@ -19,13 +19,13 @@ use std::process::Stdio;
 
 use staged::{built, command, compiled, stage};
 
-/// Sizes of the graph in layers of eight kernels, and number of timed tokens for each: at most 1.6 million records,
-/// which fit the buffers even if the collector gets no processor.
+/// Sizes of the graph in layers of eight kernels, with the number of timed tokens for each size. There are at most 1.6 million
+/// records, which fit into the buffers even if the collector gets no processor.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// Number of times that all sizes are timed; the best time is used.
 const TURNS: usize = 3;
-/// Number of launches, and number of launches after which the launching stack is cached. The stack is not cached at
-/// first, because captures of many nodes whose stacks do not repeat raise the back-off, as in `unwind/cache_backoff.rs`.
+/// Number of launches, and number of launches after which the launching stack is cached. It is not cached at first, because
+/// the captures of many nodes have stacks that do not repeat, which raises the back-off of `unwind/cache_backoff.rs`.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
 /// Maximum ratio between the instructions of a launch of the largest graph and of the smallest.
@@ -51,15 +51,15 @@ fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -
     ledger
 }
 
-/// The median time of our callback.
+/// Returns the median time of gpuflame's callback.
 fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     let ledger = run(&[], program, folder, layers, tokens);
     let line = ledger.lines().find_map(|line| line.strip_prefix("gpuflame: graph launches: "));
     let number = line.and_then(|line| line.split(' ').next()).and_then(|number| number.parse().ok());
-    number.expect("the ledger says what a graph launch costs")
+    number.expect("the ledger has the cost of a graph launch")
 }
 
-/// Instructions in our callback per launch: the median of the counts between two launches.
+/// Returns the instructions in gpuflame's callback per launch: the median of the counts between two launches.
 fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     let name = format!("callgrind.{layers}");
     let out = format!("--callgrind-out-file={}", folder.join(&name).display());
@@ -107,5 +107,5 @@ fn main() {
     println!("graph_launch_3200_to_8_nodes {:.2} ratio_of_ns", times[2] / times[0]);
     // A folder that cannot be removed is left for the next `cargo clean`.
     let _ = fs::remove_dir_all(folder);
-    assert!(ratio <= MOST, "a launch of a graph takes more instructions where the graph has more nodes");
+    assert!(ratio <= MOST, "a launch of a graph takes more instructions if the graph has more nodes");
 }

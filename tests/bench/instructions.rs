@@ -1,8 +1,8 @@
-//! Number of instructions per launch: a guard that detects added work, on any machine.
+//! Number of instructions per launch: a test that detects added work, on any machine.
 //!
-//! Times vary with the machine and its load; callgrind counts the same instructions every time. Each case runs twice,
-//! the second time with more launches, and the difference of the two counts is used. A case above its limit fails: make
-//! the case cheaper again, or raise the limit and explain the added work in the commit.
+//! Times vary with the machine and its load, but callgrind counts the same instructions every time. Each case runs twice,
+//! the second time with more launches, and the difference of the two counts is used. If a case exceeds its limit, make the
+//! case cheaper again, or raise the limit and explain the added work in the commit.
 //!
 //!     cargo bench --bench instructions
 //!     cargo bench --bench instructions -- --time      nanoseconds instead, the fastest of many rounds
@@ -25,38 +25,37 @@ use gpuflame_recorder::capture;
 use gpuflame_recorder::control::window;
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
-/// A counted case: launches from the same stack again and again, 64 calls deep, unless noted otherwise.
+/// A counted case. Unless noted otherwise, it launches repeatedly from the same stack, 64 calls deep.
 struct Case {
     name: &'static str,
     run: fn(u32),
-    /// Maximum instructions per launch: 1 to 3 % more than the code of Rust 1.95 takes.
+    /// Maximum instructions per launch: 1 to 3 % more than the code that Rust 1.95 generates.
     limit: u64,
 }
 
 const CASES: [Case; 14] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
-    // Under valgrind two clocks are never read at the same moment, so every launch asks for the time by system calls;
-    // callgrind counts only the instructions outside the kernel.
+    // Under valgrind, two clocks are never read at the same time, so every launch reads the time by system calls. callgrind
+    // counts only the instructions outside the kernel.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1160 },
-    // The case launches in turn from 8 stacks of 70 frames that share the outer 35 frames: each launch walks the inner
-    // half, or nothing if the stacks are cached.
+    // The case launches in turn from 8 stacks of 70 frames that share the outer 35 frames. Each launch walks the inner half, or
+    // no frames if the stacks are cached.
     Case { name: "instructions_capture_half_70", run: half_captures, limit: 4000 },
     Case { name: "instructions_callback_half_70", run: halves, limit: 1640 },
-    // The case launches from the same stack, without and with its 15 Python functions from four files, as CPython 3.13,
-    // 3.11 and 3.9 lay them out.
+    // The cases launch from the same stack, without and with its 15 Python functions from four files, in the memory layouts of
+    // CPython 3.13, 3.11 and 3.9.
     Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1120 },
     Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 1750 },
     Case { name: "instructions_callback_python_3_11_off_70", run: in_python::<0x30b, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2150 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
-    // Each launch runs below twelve Python functions that stay on the stack and, in turn, three or six further
-    // functions.
+    // Twelve Python functions stay on the stack. Each launch is made below them and, in turn, three or six further functions.
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
-    // The case launches three kernels in a row from each of three places, as one line of Python does. Only the native
-    // frames show which of the three launches comes next.
+    // The case launches three kernels in a row from each of three places, as one line of Python may do. Only the native frames
+    // of the three launches differ.
     Case { name: "instructions_callback_python_in_rows", run: in_rows::<0x30d>, limit: 2600 },
 ];
 
@@ -92,7 +91,7 @@ fn callbacks(count: u32) {
     deep(DEPTH, &mut || callbacks_of(count));
 }
 
-/// Runs `count` launches; with `--time` it prints the time per launch.
+/// Makes `count` launches. With `--time`, prints the time per launch.
 fn callbacks_of(count: u32) {
     let start = Instant::now();
     for id in 0..black_box(count) {
@@ -117,8 +116,8 @@ fn half_captures(count: u32) {
     });
 }
 
-/// Launches in turn from stacks that differ in their inner half. The calls that build these stacks, 16 instructions
-/// each, are counted too.
+/// Launches in turn from stacks that differ in their inner half. The counts include the calls that build these stacks, 16
+/// instructions each.
 fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     deep(DEPTH / 2, &mut || {
         for id in 0..black_box(count) {
@@ -157,7 +156,7 @@ fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     evaluated::<VERSION>(15, IS_WANTED, launches, count);
 }
 
-/// Launches from 12 Python frames and, in turn, three or six more.
+/// Launches below 12 Python frames and, in turn, three or six more.
 fn by_turns<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn turns(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
@@ -173,7 +172,7 @@ fn by_turns<const VERSION: u32>(count: u32) {
     evaluated::<VERSION>(12, true, turns, count);
 }
 
-/// Launches in turn from three places, three times from each place, in three native functions.
+/// Launches in turn from three places. Each place launches three times, in three native functions.
 fn in_rows<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn rows(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
@@ -224,8 +223,8 @@ fn evaluated<const VERSION: u32>(
     assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());
 }
 
-/// Returns the path of the stand-in interpreter, which evaluates nothing, for this version of Python. It is compiled
-/// into this program's folder once for all runs.
+/// Returns the path of the tests' interpreter, which evaluates nothing, for this version of Python. It is compiled only once,
+/// into this program's folder.
 fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
     let library = program.with_extension(format!("interpreter-{version:x}.so"));
@@ -261,7 +260,7 @@ fn main() -> ExitCode {
     {
         let (case, count): (usize, u32) = (case.parse().expect("a case"), count.parse().expect("a number"));
         unwind::prepare();
-        // The case runs on a new thread, whose stack valgrind does not alter.
+        // The case runs on a new thread, because valgrind does not alter the stack of such a thread.
         thread::spawn(move || (CASES[case].run)(count)).join().expect("a case does not panic");
         return ExitCode::SUCCESS;
     }
@@ -285,8 +284,7 @@ fn main() -> ExitCode {
     if is_within { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints nanoseconds per launch in the fastest of many processes, for each case of launches; the processes of the
-/// cases take turns.
+/// Prints for each case the nanoseconds per launch in the fastest of many processes. The processes of the cases take turns.
 fn time() -> ExitCode {
     const ROUNDS: usize = 40;
     const LAUNCHES: &str = "20000";

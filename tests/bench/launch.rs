@@ -1,4 +1,4 @@
-//! Cost of a launch under gpuflame, compared with other unwinders, all in one run.
+//! Cost of a launch under gpuflame, compared with other unwinders in the same run.
 //!
 //! The benchmark first checks that all unwinders return the same stacks. It measures three situations (see `paths`),
 //! each at four depths, with one thread and with two; then the whole callback on the simulated CUDA stack, and a whole
@@ -54,16 +54,16 @@ use turns::{Figure, Slice};
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
 /// Number of captures of the same stack that are timed together.
 const CAPTURES: u32 = 100;
-/// Average number of captures of each stack per turn, before the measurement begins, in situations where stacks differ.
+/// Average number of captures of each stack per turn before the measurement begins, in situations with different stacks.
 const WARM_UP: usize = 4;
 /// Average number of captures of each stack per turn, in the measurement.
 const ROUNDS: usize = 2;
 
-/// Stacks and code with which a method is measured.
+/// Situation, depth and stacks with which a method is measured.
 struct Place {
     situation: Situation,
     depth: usize,
-    /// The stacks in code without frame pointers, and in code with them.
+    /// Stacks of code without frame pointers, and stacks of code with frame pointers.
     stacks: [Vec<Vec<Function>>; 2],
 }
 
@@ -87,7 +87,7 @@ impl Place {
         if self.situation == Situation::Hot {
             build(&stacks[0], &mut || {
                 let mut span = || clock.time(CAPTURES, &mut capture);
-                // As many measurements are made as fit into two milliseconds, and at least twelve.
+                // The number of measurements is as large as two milliseconds allow, from 12 to 400.
                 let spans = (2e6 / (span() * f64::from(CAPTURES))).clamp(12.0, 400.0) as usize;
                 median = slice.median(spans / 3, spans, span);
             });
@@ -150,8 +150,8 @@ impl Measured {
     }
 }
 
-/// Asserts that all methods return the same frames: each method's own few innermost frames, followed by the frames that
-/// glibc finds. Returns the number of wrong stacks of each method that is known to err.
+/// Asserts that all methods return the same frames: a few innermost frames of the method itself, followed by the frames that
+/// glibc finds. Returns the number of wrong stacks of each method, for methods that are known to err.
 fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     let mut tools = Tools::new();
     let reference = methods.iter().find(|method| method.short == "glibc").expect("glibc is always here");
@@ -159,7 +159,7 @@ fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     for (method, wrong) in methods.iter().zip(&mut wrong) {
         for stack in place.stacks_for(method) {
             build(stack, &mut || {
-                // Both methods are called at a single call site, so that all frames above it are the same.
+                // Both methods are called from the same call site, so that all outer frames are the same.
                 let [expected, found] = [reference, method].map(|method| stack_by(method, &mut tools));
                 let same = agree(&found, &expected, method.needs_frame_pointers, place.depth);
                 assert!(
@@ -190,10 +190,10 @@ fn stack_by(method: &Method, tools: &mut Tools) -> Vec<u64> {
 }
 
 /// Whether two stacks, leaf first, are equal except for the frames of the methods themselves and of the closure that called
-/// them. A walk by frame pointers sees the middle part, whose code keeps them.
+/// them. A walk by frame pointers sees only the middle part of the stack, whose code has frame pointers.
 fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool {
     if only_part {
-        // The last steps of the walk are in code that keeps no frame pointers.
+        // The last steps of the walk are in code without frame pointers.
         let part = &found[..found.len().min(depth - 1)];
         return part.len() == depth - 1 && expected.windows(part.len()).any(|frames| frames == part);
     }
@@ -202,9 +202,10 @@ fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool
     same > depth && same + own >= found.len() && same + own >= expected.len()
 }
 
-/// Number of allocations of launches at this depth in all situations, once their stacks are cached.
+/// Number of allocations that launches at this depth make in all situations, after their stacks are cached.
 fn allocations(depth: usize, functions: &[Function]) -> u64 {
-    let method = METHODS.iter().find(|method| method.short == "callback").expect("it is in the table");
+    let method =
+        METHODS.iter().find(|method| method.short == "callback").expect("the method is in the table");
     let mut tools = Tools::new();
     let mut count = 0;
     for situation in Situation::ALL {
@@ -249,7 +250,7 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
-        // In the last job the window is closed, so the callback does its work without the stack and its id.
+        // In the last job the window is closed, so the callback does not capture the stack and makes no id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,
@@ -271,7 +272,7 @@ impl OnSimulated {
     }
 }
 
-/// Compares a checkpoint every 20 ms with none.
+/// Prints the cost of a checkpoint every 20 ms, compared with no checkpoints.
 #[allow(clippy::print_stdout)]
 fn print_cost_of_checkpoints() {
     let folder = staged::stage("cuda");
@@ -324,12 +325,12 @@ fn main() {
     figures(&methods, &all, &simulated, allocations).iter().for_each(|line| say(line));
 }
 
-/// Nanoseconds, with as many digits as are significant.
+/// Formats nanoseconds with the significant digits.
 fn nanoseconds(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// Table with a row per method and a column per depth: `ns (ns a frame)`.
+/// Returns a table with a row per method and a column per depth: `ns (ns a frame)`.
 fn table(situation: Situation, depths: &[usize], methods: &[Method], all: &[Measured]) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (a frame)"));
     let last = *depths.last().expect("at least one depth");
@@ -348,7 +349,7 @@ fn table(situation: Situation, depths: &[usize], methods: &[Method], all: &[Meas
     table
 }
 
-/// A sentence for each method that got stacks wrong.
+/// Returns a sentence for each method that returned wrong stacks.
 fn errors(situation: Situation, methods: &[Method], all: &[Measured]) -> String {
     let mut text = String::new();
     for (at, method) in methods.iter().enumerate() {
@@ -363,7 +364,7 @@ fn errors(situation: Situation, methods: &[Method], all: &[Measured]) -> String 
     text
 }
 
-/// Table with a row per situation and a column per depth: one thread / two threads at once.
+/// Returns a table with a row per situation and a column per depth: the time with one thread, and with two threads at once.
 fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (two threads at once)"));
     let mut table = Table::new(&std::iter::once("stacks".to_owned()).chain(columns).collect::<Vec<_>>());
@@ -397,7 +398,7 @@ fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimu
     (times, format!("{what}, {}, {depth} calls", situation.name()))
 }
 
-/// The final lines, one for each figure that was measured.
+/// Returns the last lines of the output, one for each measured figure.
 fn figures(methods: &[Method], all: &[Measured], simulated: &OnSimulated, allocations: u64) -> Vec<String> {
     let at = |situation, depth| all.iter().find(|one| one.situation == situation && one.depth == depth);
     let of = |short: &str| methods.iter().position(|method| method.short == short);

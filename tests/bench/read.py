@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long `gpuflame.read` takes for a recording of a million launches: wall time until the tables are there.
+"""Measures the wall time of `gpuflame.read` for a recording of a million launches, until the tables are complete.
 
     cargo build --release && PYTHON tests/bench/read.py [LAUNCHES] [RUNS]        PYTHON has pyarrow
 
-The recording is made on the simulated stack by tests/programs/load.c, in a folder that is removed. Every run is a process of
-its own; its import is not counted."""
+tests/programs/load.c makes the recording on the simulated stack, in a temporary folder. Every run is a separate process, whose
+import of the package is not counted."""
 
 import os
 import statistics
@@ -41,7 +41,7 @@ def record(folder):
         "GPUFLAME_OUTPUT": str(folder / "run"),
         "GPUFLAME_QUIET": "1",
     }
-    # The program waits now and then, so that no launch is dropped on a small machine.
+    # The program waits after every 2,000 launches, so that no launch is dropped on a small machine.
     subprocess.run([program, "--launches", str(LAUNCHES), "--flush", "2000"], env=environment, stdout=subprocess.DEVNULL, check=True)
     return folder / "run.gfr"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What samples cost the thread that is sampled, and the whole process: the same work in turns without and with them.
+"""Measures the cost of samples for the sampled thread and for the whole process, by doing the same work with and without them.
 
     cargo build --release && cargo test --no-run && tests/bench/samples.py [TARGET/debug/deps]
 
-Prints a table. The figures are medians of RUNS turns; in brackets the spread of half of them."""
+Prints a table. The figures are medians of RUNS turns. The spread of the middle half of the turns is in brackets."""
 
 import os
 import statistics

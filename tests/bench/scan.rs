@@ -1,9 +1,9 @@
-//! How fast a large trace is read: `cargo bench --bench scan` (it needs half a gigabyte of disk, and 4 GB of memory for the
-//! comparison, which `-- --no-serde` omits).
+//! Measures how fast a large trace is read: `cargo bench --bench scan`. It needs half a gigabyte of disk, and 4 GB of memory for
+//! the comparison with serde, which `-- --no-serde` omits.
 //!
-//! Each reader runs in this process on the same file, one after the other and in several rounds of which the best counts, so
-//! that the ratios hold on a busy machine. Memory is the peak of the process while the reader ran for the first time; readers
-//! that need little memory run first.
+//! The readers run in this process on the same file, one after the other and in several rounds. The best round counts, so that
+//! the ratios hold on a busy machine. Memory is the peak of the process during the first run of a reader. Readers that need
+//! little memory run first.
 
 #[path = "trace_gen.rs"]
 mod trace_gen;
@@ -24,7 +24,7 @@ type Reader<'a> = (&'a str, Box<dyn Fn() -> u64 + 'a>);
 #[allow(clippy::print_stdout)]
 fn main() {
     let folder = std::env::var_os("GPUFLAME_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    // The two traces are not comparable: the real trace's events are harder to inflate.
+    // The figures of the two traces cannot be compared, because the real trace's events take longer to decompress.
     let (kind, events) = match trace_gen::traces() {
         Some(_) => ("real", "a real trace's events"),
         None => ("made-up", "made-up events"),
@@ -78,7 +78,7 @@ fn main() {
 struct Measured {
     /// Shortest time in seconds.
     best: f64,
-    /// Processor time in seconds, over all threads, which other load on the machine affects less.
+    /// CPU time in seconds over all threads. Other load on the machine affects it less.
     processor: f64,
     /// Peak memory in KiB.
     peak: u64,
@@ -203,7 +203,7 @@ fn compress(plain: &Path, gzip: &Path) {
     std::fs::rename(part, gzip).unwrap();
 }
 
-/// Processor time of this process in seconds, in steps of 10 ms.
+/// CPU time of this process in seconds, in steps of 10 ms.
 fn processor() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_ascii_whitespace().collect();

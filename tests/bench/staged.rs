@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
-/// A shared library that cargo built next to this program.
+/// Path of a shared library that cargo built next to this program.
 pub(crate) fn built(name: &str) -> PathBuf {
     env::current_exe().expect("a program has a file").with_file_name(name)
 }
 
-/// A folder for the benchmark `name` with the simulated libraries under their real names.
+/// Creates a folder for the benchmark `name` with the simulated libraries under their real names.
 pub(crate) fn stage(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{name}-{}", process::id()));
     fs::create_dir_all(&folder).expect("the target folder is writable");

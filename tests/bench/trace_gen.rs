@@ -1,10 +1,9 @@
-//! Writes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,133 of them GPU operations and 352,659 calls
-//! (for the real trace's events).
+//! Writes a large Kineto trace. With the events of the real trace, it has 1,588,124 events in 531,635,124 bytes, including
+//! 135,133 GPU operations and 352,659 calls.
 //!
-//! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up
-//! training step. The events are repeated with shifted times and ids, as long as these numbers do not need more digits.
-//! Both traces are in Kineto's own layout. Missing bytes are filled by blanks after the events, the same number after
-//! each event.
+//! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up training
+//! step. They are repeated with shifted times and ids, up to the point at which these numbers would need more digits. Both
+//! traces have Kineto's own layout. If bytes are missing, blanks follow the events, the same number after each event.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -54,7 +53,7 @@ pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
             })
             .sum::<u64>();
     let bytes = bytes.unwrap_or(natural);
-    let missing = bytes.checked_sub(natural).expect("the events alone are larger than that");
+    let missing = bytes.checked_sub(natural).expect("the events are not larger than the wanted size");
     let part = path.with_extension("part");
     let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(&part).unwrap());
     out.write_all(HEAD.as_bytes()).unwrap();

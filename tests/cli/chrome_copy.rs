@@ -1,5 +1,5 @@
-//! `convert --to chrome` of a trace that is in Chrome's format already, and of a recording together with the operators
-//! that torch.profiler saw.
+//! `convert --to chrome` of a trace that already has Chrome's format, and of a recording together with the operators of a
+//! torch.profiler trace.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn every_event_and_property_of_a_kineto_trace_is_kept_as_it_is() {
     let folder = scratch("copy");
     assert_eq!(converted(&folder, KINETO), serde_json::from_str::<Value>(KINETO).unwrap());
     let text = fs::read_to_string(folder.join("out.json")).unwrap();
-    // As a double these times lose digits, or get some.
+    // As doubles, some of these times would lose digits and others would get additional ones.
     assert!(text.contains("4887683272408.615") && text.contains("99.000") && text.contains("[1.50, \"é\"]"));
 }
 
@@ -116,7 +116,8 @@ fn arguments_of_changed_events_are_json_and_none_is_lost() {
     assert_eq!((text.matches("\"correlation\"").count(), text.matches("\"correlation id\"").count()), (1, 1));
 }
 
-/// Two pairs of overlapping kernels, with their flows: two that begin together, and two on a stream with a name.
+/// The trace has two pairs of overlapping kernels with flows: one pair begins at the same time, and the other is on a stream
+/// with a name.
 #[test]
 fn flows_of_overlapping_work_end_where_their_own_work_is() {
     let folder = scratch("copy");
@@ -141,13 +142,14 @@ fn flows_of_overlapping_work_end_where_their_own_work_is() {
     assert_eq!(names, ["stream 7 (overlapping)", "stream 7 of rank 3 (overlapping)"]);
 }
 
-/// Writes operators around calls of the hand-made recording, which begin at 12, 14 and 16 us on thread 100 and last 3 us.
+/// Writes operators around calls of the hand-made recording. The calls begin at 12, 14 and 16 us on thread 100, and each
+/// lasts 3 us.
 fn operators(folder: &Path) {
     let operator = |name: &str, thread: u32, ts: f64, dur: f64, id: u32| {
         json!({"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": thread, "ts": ts, "dur": dur,
             "args": {"External id": id, "Record function id": id + 100}})
     };
-    // The base is 1 ms before the recording's.
+    // The base time of the operators' trace is 1 ms before that of the recording.
     let events = [
         operator("aten::linear", 100, 1010.0, 8.0, 1),
         operator("aten::addmm", 100, 1011.5, 5.0, 2),
@@ -172,10 +174,10 @@ fn calls_and_their_gpu_work_get_the_external_id_of_the_innermost_operator() {
         events.iter().filter(|event| event["cat"] == kind && event["args"]["correlation"] == id).collect()
     };
     let call = of("cuda_runtime", 10)[0];
-    // 12 us after the recording's base, 1 ms after that of the operators.
+    // The call begins 12 us after the recording's base time, which is 1 ms after the base time of the operators.
     assert_eq!((&call["ts"], &call["args"]["External id"]), (&json!(1012.0), &json!(2)), "{call}");
     assert!(call["args"].get("stack").is_none());
-    // In the middle of the calls, at 13.5, 15.5 and 17.5 us, the innermost operators are addmm, addmm and linear.
+    // The innermost operators in the middle of the calls, at 13.5, 15.5 and 17.5 us, are addmm, addmm and linear.
     for (kind, id, operator) in
         [("kernel", 10, 2), ("gpu_memcpy", 11, 2), ("kernel", 12, 1), ("kernel", 13, 3)]
     {
@@ -215,11 +217,11 @@ fn calls_before_the_base_of_the_operators_have_negative_times() {
             .find(|event| event["cat"] == "cuda_runtime" && event["args"]["correlation"] == id)
             .unwrap()
     };
-    // 12 us after the recording's base, which is 1000 us before that of the operators.
+    // The call begins 12 us after the recording's base time, which is 1000 us before the base time of the operators.
     assert_eq!((&call(10)["ts"], &call(10)["args"]["External id"]), (&json!(-988.0), &json!(9)));
     assert_eq!((&call(11)["ts"], &call(16)["ts"]), (&json!(-986.0), &json!(-930.0)));
     assert!(!stderr.contains("no call is in an operator"), "{stderr}");
-    // Losses and provenance of the recording, in place of an earlier merge's.
+    // The output has the losses and the provenance of the recording instead of those of an earlier merge.
     assert!(trace["gpuflame"]["provenance"].is_array() && trace["gpuflame"]["lost"].is_object());
 }
 

@@ -28,7 +28,7 @@ fn the_folded_stacks_of_a_recording_equal_the_handwritten_ones() {
     assert_eq!(names(&folder), ["hand.gfr", "out.folded"], "no temporary file is left");
 }
 
-/// A kernel's name such as `gemm<float>` is drawn as `gemm`; a name that is not a kernel's has no short form.
+/// A kernel's name such as `gemm<float>` is drawn as `gemm`. Other names have no short form.
 #[test]
 fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     let folder = scratch("cli");
@@ -36,16 +36,12 @@ fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "out.svg"]).ok();
     let svg = fs::read_to_string(folder.join("out.svg")).unwrap();
     assert!(
-        svg.contains("<title data-short=\"gemm [GPU0_Kernel]\">gemm&lt;float&gt; [GPU0_Kernel] (20,001 ns, "),
+        svg.contains("<title data-short=\"gemm [GPU0_Kernel]\">gemm&lt;float&gt; [GPU0_Kernel] (20.001 us, "),
         "{svg}"
     );
-    assert!(svg.contains("<title>add [GPU1_Kernel] (5,000 ns, "), "{svg}");
+    assert!(svg.contains("<title>add [GPU1_Kernel] (5.000 us, "), "{svg}");
     assert!(!svg.contains('\u{2028}'), "{svg}");
-    // `inferno`'s script asks for names in three places, which now call gpuflame's function.
-    assert_eq!(svg.matches("function drawn_name(e) {").count(), 1, "{svg}");
-    assert_eq!(svg.matches("var txt = drawn_name(e);").count(), 2, "{svg}");
-    assert_eq!(svg.matches("if (func.match(re) || drawn_name(e).match(re)) {").count(), 1, "{svg}");
-    // Stacks that another tool folded are drawn the same way.
+    // Stacks that another tool folded are drawn in the same way.
     fs::write(folder.join("in.folded"), "main;[GPU_Kernel]lib::gemm<float, 128> 7\n").unwrap();
     gpuflame(&folder, ["-q", "flamegraph", "in.folded", "-o", "again.svg"]).ok();
     let again = fs::read_to_string(folder.join("again.svg")).unwrap();
@@ -124,7 +120,8 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
     }
 }
 
-/// The other user, who owns the old file, could write a script into the picture, which root then opens in a browser.
+/// The other user, who owns the old file, could otherwise write a script into the picture, and root would then open it in a
+/// browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");
@@ -137,7 +134,7 @@ fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     }
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o644);
-    // A file of one's own keeps the mode that its owner has chosen.
+    // A file of the same user keeps its mode.
     fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o666);
@@ -160,7 +157,7 @@ fn info_counts_the_launches_activities_and_losses_of_a_recording() {
     assert_eq!(fact("activities launched before recording"), 1);
     assert_eq!(fact("activities no launch stack"), 1);
     assert_eq!(info["devices"][0]["gpu_time_ns"], 42_001);
-    // gemm and the copy overlap: gemm runs from 20 to 40.001 us, and the copy from 0 to 10.
+    // gemm and the copy overlap, so GPU 0 is busy from 20 to 40.001 us, and `early` keeps it busy from 0 to 10.
     assert_eq!(info["devices"][0]["busy_ns"], 30_001);
     assert_eq!(info["devices"][1]["busy_ns"], 15_000);
     assert_eq!(info["losses"][0]["lost"], "timestamp_not_collected");
@@ -178,7 +175,7 @@ fn top_ranks_kernels_stacks_and_delays() {
     assert_eq!(top["kernels"][0]["share_percent"], 35.0889, "20,001 of 57,001");
     assert_eq!(top["stacks"][0]["stack"], "main;decode;cudaLaunchKernel");
     assert_eq!(top["stacks"][0]["total_ns"], 20_001);
-    // gemm was launched at 12 and 16 us, and began at 20 and 30 us.
+    // gemm was launched at 12 and 16 us, and its runs began at 20 and 30 us.
     let delay = top["delay"].as_array().unwrap().iter().find(|row| row["count"] == 2).unwrap();
     assert_eq!((delay["avg_ns"].as_u64(), delay["max_ns"].as_u64()), (Some(11_000), Some(14_000)));
     let text = gpuflame(&folder, ["top", "hand.gfr", "-n", "1"]).ok().stdout;
@@ -207,11 +204,7 @@ fn a_truncated_recording_is_read_up_to_the_truncation() {
     // The end row marks the recording as complete; the row before it closes the window.
     fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 10]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "cut.gfr", "--format", "folded"]);
-    assert_eq!(
-        (ran.code, ran.stdout.as_str()),
-        (0, handmade::FOLDED),
-        "only the closing of the window is lost"
-    );
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, handmade::FOLDED), "only the end of the window is lost");
     assert!(ran.stderr.contains("cut.gfr: record") && ran.stderr.contains("is cut short"), "{}", ran.stderr);
 }
 
@@ -301,7 +294,7 @@ fn the_shared_library_links_no_crate_of_the_command_line() {
         .output()
         .unwrap();
     let tree = String::from_utf8(tree.stdout).unwrap();
-    assert!(tree.contains("inferno v"), "this is not the tree of the shared library:\n{tree}");
+    assert!(tree.contains("blazesym v"), "this is not the tree of the shared library:\n{tree}");
     for foreign in
         ["clap", "indicatif", "serde_json", "prost", "parquet", "arrow-ipc", "comfy-table", "schemars"]
     {

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::support::command::gpuflame;
 use crate::support::{scratch, skip};
 
-/// Runs a script in a shell whose `$PATH` has the command, and returns its standard output; `None` if the shell is not
+/// Runs a script in a shell whose `$PATH` has the command. Returns its standard output, or `None` if the shell is not
 /// installed.
 fn in_shell(shell: &[&str], folder: &Path, script: &str) -> Option<String> {
     let built = Path::new(env!("CARGO_BIN_EXE_gpuflame")).parent().unwrap();

@@ -49,7 +49,7 @@ fn the_order_in_which_buffers_arrive_changes_no_format() {
             _ => (a, b),
         };
         assert!(a == b, "{format} differs");
-        assert!(a.len() > 100, "{format} is all but empty");
+        assert!(a.len() > 100, "{format} is nearly empty");
     }
 }
 
@@ -113,18 +113,18 @@ fn chrome_times_are_exact_to_the_nanosecond_and_flows_connect_calls_to_work() {
     };
     assert_eq!(of("kernel", "X").len(), 5);
     assert_eq!(of("cuda_runtime", "X").len(), 7);
-    // An f64 of microseconds since 1970 could not represent this time; the text represents it exactly.
+    // An f64 of microseconds since 1970 could not represent this time. As text it is exact.
     assert!(text.contains("\"ts\":30.000,\"dur\":10.001"), "{text}");
     for end in of("ac2g", "f") {
         let begin = of("ac2g", "s").into_iter().find(|begin| begin["id"] == end["id"]).unwrap();
         assert!(begin["ts"].as_f64() < end["ts"].as_f64(), "{begin} {end}");
     }
-    assert_eq!((of("ac2g", "s").len(), of("ac2g", "f").len()), (6, 5), "one call's work has no times");
+    assert_eq!((of("ac2g", "s").len(), of("ac2g", "f").len()), (6, 5), "the work of one call has no times");
     let copy = of("gpu_memcpy", "X")[0];
     assert_eq!((&copy["pid"], &copy["tid"], &copy["args"]["bytes"]), (&0.into(), &8.into(), &4096.into()));
 }
 
-/// Reads SBT according to the drawing in the exporter.
+/// A reader of SBT, written after the layout in the exporter's comment.
 struct Sbt<'a>(&'a [u8]);
 
 impl Sbt<'_> {
@@ -160,6 +160,14 @@ fn tracesmiths_binary_format_reads_back_event_by_event() {
     assert_eq!(&bytes[..8], b"SBT\0\0\0\x01\0");
     let offset = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
     let (metadata, strings, events, count) = (offset(16), offset(24), offset(40), offset(56));
+    let mut reader = Sbt(&bytes[offset(32)..events]);
+    assert_eq!((reader.byte(), reader.number()), (3, 2), "a table of two GPUs");
+    for device in 0..2 {
+        assert_eq!((reader.number(), reader.text()), (device, format!("GPU {device}")));
+        // The vendor and nine numbers are not recorded.
+        assert_eq!((reader.text(), [(); 9].map(|()| reader.number())), (String::new(), [0; 9]));
+    }
+    assert!(reader.0.is_empty());
     assert_eq!((metadata, bytes[72], bytes.last()), (72, 1, Some(&255)));
     let mut reader = Sbt(&bytes[strings..]);
     assert_eq!(reader.byte(), 2);
@@ -229,7 +237,7 @@ fn chrome_output_has_the_same_stacks_when_read_back() {
     handmade::recording(&folder);
     let drawn = |name: &str| gpuflame(&folder, ["-q", "flamegraph", name]).ok().stdout;
     gpuflame(&folder, ["convert", "hand.gfr", "-o", "hand.json"]).ok();
-    // Work without times is not on a time line, and work that lost its launch has no stack.
+    // Work without times is not on a timeline, and work without its launch has no stack.
     let timed = |text: String| -> Vec<String> {
         let is_timed = |line: &&str| line.starts_with("main;") && !line.ends_with(" 0");
         text.lines().filter(is_timed).map(str::to_owned).collect()

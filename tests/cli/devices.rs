@@ -1,4 +1,4 @@
-//! `gpuflame devices`, on the simulated stack, on drivers made for the test, and without a driver.
+//! `gpuflame devices` on the simulated stack, with drivers made for the test, and without a driver.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn devices_lists_the_gpus_the_driver_and_cupti() {
     let variables = [("GPUSIM_NDEV", "2"), ("GPUSIM_CUPTI_VERSION", "13.4")];
     let (code, found, said) = answer(cuda(), &variables);
     assert_eq!((code, said.as_str()), (0, ""), "{found}");
-    // What the simulated driver is defined to have: 80 GiB, and the bytes of its UUID in ASCII.
+    // Each simulated GPU has 80 GiB of memory, and the bytes of its UUID are ASCII text.
     let gpu = |number: u64, pci: &str, uuid: &str| {
         json!({
             "gpu": number, "name": format!("Simulated GPU {number}"), "memory_bytes": 85_899_345_920_u64,
@@ -104,8 +104,8 @@ fn an_unusable_cupti_is_listed_with_the_reason() {
     assert!(cupti["why"].as_str().unwrap().contains("cannot open shared object file"), "{cupti}");
 }
 
-/// A driver with one GPU, which ends the process if a context is created. It has no function for the GPU's UUID, memory
-/// or place, as old drivers. `INIT` is what `cuInit` does.
+/// A driver with one GPU, which ends the process if a context is created. Like old drivers, it has no function for the GPU's
+/// UUID, memory or place. `INIT` is replaced by the body of `cuInit`.
 const DRIVER: &str = "
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +120,7 @@ int cuDevicePrimaryCtxRetain(void) { abort(); }
 int cuCtxSetCurrent(void) { abort(); }
 ";
 
-/// A folder with a `libcuda.so.1` whose `cuInit` does this.
+/// Creates a folder with a `libcuda.so.1` whose `cuInit` has the body `init`.
 fn driver(init: &str) -> std::path::PathBuf {
     let folder = scratch("driver");
     fs::write(folder.join("driver.c"), DRIVER).unwrap();

@@ -1,4 +1,4 @@
-//! `gpuflame doctor`: each of its lines is provoked on the simulated stack and on a machine without a GPU.
+//! `gpuflame doctor`. The tests make it print each of its lines, on the simulated stack and without a GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::{cuda, gpuflame, scratch, stage};
 
-/// Output of doctor: its exit code, and for each check its subject, result, finding and remedy.
+/// Output of doctor: its exit code, and the subject, result, finding and remedy of each check.
 struct Said {
     code: i32,
     lines: Vec<(String, String, String, String)>,
@@ -42,8 +42,8 @@ fn doctor_in(folder: &Path, libraries: &Path, library: &Path, variables: &[(&str
 }
 
 impl Said {
-    /// Asserts that exactly one line about `what` has this result and these words, in its finding or its remedy, and that a
-    /// line that is not ok has a remedy.
+    /// Asserts that exactly one line about `what` has this result and contains `words` in its finding or its remedy. A line
+    /// that is not ok must have a remedy.
     fn has(&self, what: &str, result: &str, words: &[&str]) -> &Self {
         let of_it = |line: &&(String, String, String, String)| line.0 == what && line.1 == result;
         let said: Vec<_> =
@@ -83,7 +83,7 @@ fn doctor_reports_ok_on_every_line_on_a_working_machine() {
         .has("checkpoints", "ok", &["no process"])
         .has("disk", "ok", &["GB free in "])
         .has("offline", "ok", &["need no GPU"]);
-    // The machine decides about these two.
+    // The results of these two checks depend on the machine.
     let of_machine = |what: &&&str| ["samples", "python"].contains(*what);
     let results = said.results();
     assert_eq!(results.keys().filter(|what| !of_machine(what)).count(), 13, "{results:?}");

@@ -1,4 +1,5 @@
-//! The options of the verbs: one vocabulary, times with units, advice for mistakes, and no silent empty result.
+//! The options of the verbs: the same names in all verbs, times with units, advice after mistakes, and no empty result
+//! without a message.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +19,7 @@ fn folder() -> std::path::PathBuf {
     folder
 }
 
-/// Asserts that the parser rejected the command line with this tip, and without its own tip to pass an option as a value.
+/// Asserts that the parser rejected the command line and printed `tip`, but not its own tip to pass an option as a value.
 fn refused(ran: &Ran, tip: &str) {
     assert_eq!(ran.code, 2, "{}", ran.stderr);
     assert!(ran.stderr.contains(tip), "no {tip:?} in:\n{}", ran.stderr);
@@ -31,7 +32,7 @@ fn times_have_units_in_every_verb_that_takes_one() {
     let view = |from: &str, to: &str| {
         gpuflame(&folder, ["view", "hand.gfr", "--from", from, "--to", to, "--format", "csv"]).ok().stdout
     };
-    // The first activity begins at 0; those on GPU 1 begin at 50 and 55 us.
+    // The first activity begins at 0. The activities on GPU 1 begin at 50 and 55 us.
     let expected = view("50", "60");
     assert_eq!(expected.lines().count(), 3, "{expected}");
     for (from, to) in [("50us", "60us"), ("0.05ms", "0.06ms"), ("0.00005s", "60000ns")] {
@@ -148,7 +149,7 @@ fn accept_cut_belongs_to_verbs_that_read_and_is_offered_for_every_truncated_file
     {
         gpuflame(&folder, [verb, name]).fails(1, &[name, "truncated at byte", "`--accept-cut` reads"]);
         assert!(!gpuflame(&folder, [verb, name, "--accept-cut"]).ok().stdout.is_empty());
-        // Scripts may have the option before the verb.
+        // The option may also be before the verb, as in some scripts.
         gpuflame(&folder, ["--accept-cut", verb, name]).ok();
     }
     for verb in ["run", "doctor", "settings"] {
@@ -245,6 +246,7 @@ fn the_help_groups_the_verbs() {
     let expected = [
         "Record:",
         "Look:",
+        "Predict:",
         "Compare:",
         "Convert:",
         "Set up a shell:",

@@ -1,5 +1,5 @@
-//! Content of each format, compared with the table in `docs/formats.md`: a recording that contains every kind of row is
-//! converted to all formats, and each output is searched for its data.
+//! Content of each format, compared with the table in `docs/formats.md`. A recording that contains every kind of row is
+//! converted to all formats, and each output is searched for the data that the table promises.
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 
 const BASE: u64 = 1_760_000_000_000_000_000;
-/// Values that appear in no file by coincidence: an id, a grid size, a number of bytes, and a duration.
+/// Values that do not occur in any file by chance: an id, a grid size, a number of bytes, and a duration.
 const ID: u32 = 987_650_000;
 const GRID: u32 = 791_919;
 const BYTES: u64 = 40_960_123;
@@ -24,7 +24,8 @@ fn at(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 
-/// Launches of two threads, a graph, a wait, an event that a stream waits for, and a launch that never ran.
+/// Returns a recording with launches of two threads, a graph, a wait, an event for which a stream waits, and a launch without
+/// work.
 fn everything() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: Row<'_>| writer.row(&row).unwrap();
@@ -136,7 +137,7 @@ fn everything() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// A number as a varint, as in protobuf and SBT.
+/// Encodes a number as a varint, as in protobuf and SBT.
 fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
@@ -147,7 +148,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A file, and how it encodes numbers.
+/// Content of a file, and its encoding of numbers.
 struct Written {
     bytes: Vec<u8>,
     word: String,
@@ -192,7 +193,7 @@ impl Written {
     }
 }
 
-/// All files that are written for a format.
+/// Content of all files that are written for a format.
 fn written(folder: &Path, word: &str) -> Written {
     let name = match word {
         "csv" => "out.csv",
@@ -250,7 +251,7 @@ fn each_format_contains_the_data_that_the_formats_table_lists() {
     assert_eq!(formats, 13, "a row for each format");
 }
 
-/// Lines of folded stacks drawn from a file.
+/// Lines of folded stacks that `gpuflame flamegraph` prints for a file.
 fn drawn(folder: &Path, name: &str) -> Vec<String> {
     gpuflame(folder, ["-q", "flamegraph", name]).ok().stdout.lines().map(str::to_owned).collect()
 }
@@ -262,13 +263,13 @@ fn graph_and_pending_launch_stacks_survive_conversion_to_readable_formats() {
     let before = drawn(&folder, "all.gfr");
     assert!(before.iter().any(|line| line.contains("cudaGraphLaunch;[graph];capture_fn")), "{before:?}");
     assert!(before.iter().any(|line| line.contains("never_fn")), "{before:?}");
-    // Losses are not kept as lines when the file is read again.
+    // When the file is read again, losses have no lines.
     let kept = |line: &&String| !line.contains("lost:") && !line.contains("dropped]");
     let kept: Vec<_> = before.iter().filter(kept).cloned().collect();
     for name in ["all.json", "all.sbt"] {
         gpuflame(&folder, ["-q", "convert", "all.gfr", "-o", name]).ok();
         assert_eq!(drawn(&folder, name), kept, "{name}");
-        // The output is converted a second time, from itself.
+        // The output is converted to the same format again.
         gpuflame(&folder, ["-q", "convert", name, "-o", "again.json"]).ok();
         assert_eq!(drawn(&folder, "again.json"), kept, "{name} again");
     }

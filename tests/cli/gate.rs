@@ -12,7 +12,7 @@ use crate::support::command::{Ran, gpuflame};
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Noise of 7 pairs of runs in parts of 1,000, in the order of the runs. Its standard deviation is about 10, its mean 0.
+/// Noise of 7 pairs of runs in thousandths, in the order of the runs. Its standard deviation is about 10, and its mean is 0.
 const NOISE: [i64; 14] = [4, -9, 12, -3, -14, 8, 1, 15, -6, -11, 10, 3, -17, 7];
 
 /// A kernel whose name has characters that Markdown and tables interpret.
@@ -36,11 +36,11 @@ fn run(path: &Path, permille: i64) {
 }
 
 /// Writes `pairs` pairs of runs, `NAME-before-N.json` and `NAME-after-N.json`. `noise`: factor of [`NOISE`]. `change`: change
-/// in parts of 1,000. Returns the arguments that name the runs.
+/// in thousandths. Returns the arguments that name the runs.
 fn runs(folder: &Path, name: &str, pairs: usize, noise: i64, change: i64) -> Vec<String> {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for pair in 0..pairs {
-        // The machine becomes 2 parts slower with every run.
+        // The machine becomes 2 thousandths slower with each run.
         let factor = |run: usize| 1000 + noise * NOISE[run] + 2 * i64::try_from(run).unwrap();
         before.push(format!("{name}-before-{pair}.json"));
         run(&folder.join(before.last().unwrap()), factor(2 * pair));
@@ -84,10 +84,10 @@ fn every_verdict_has_its_exit_code() {
         let zero = gate(&folder, &runs, &["--zero-on-pass"]).code;
         assert_eq!(zero, if passes { 0 } else { code });
     }
-    // 3 % is above 1 %.
+    // The change of 3 % is above the limit of 1 %.
     let runs = runs(&folder, "limit", 7, 1, 30);
     assert_eq!(gate(&folder, &runs, &["--fail-above", "1%"]).code, 11);
-    assert_eq!(gate(&folder, &runs, &["--fail-above", "1"]).code, 11, "the sign is optional");
+    assert_eq!(gate(&folder, &runs, &["--fail-above", "1"]).code, 11, "the percent sign is optional");
     for wrong in ["0", "-1%", "x", "nan", "inf%"] {
         assert_eq!(gate(&folder, &runs, &[&format!("--fail-above={wrong}")]).code, 2, "{wrong}");
     }
@@ -106,8 +106,8 @@ fn changes_are_listed_by_total_step_kernel_and_stack_in_ns_per_run() {
         found.unwrap_or_else(|| panic!("no {by} {name} in {rows:#?}"))
     };
     assert_eq!((&rows[0]["by"], &rows[1]["by"]), (&"total".into(), &"step".into()));
-    // The runs before take 1,000, 1,004 and 1,008 parts of 4 x 15 ms, those after it 1.1 times 1,002, 1,006 and 1,010 parts,
-    // rounded down. Without drift, the change is 10 %.
+    // The runs before the change take 1,000, 1,004 and 1,008 thousandths of 4 x 15 ms. The runs after it take 1.1 times 1,002,
+    // 1,006 and 1,010 thousandths, rounded down. Without the drift of the machine, the change is 10 %.
     let total = row("total", "GPU work");
     assert_eq!(total["before_ns"], 60_240_000);
     let near = |value: &Value, expected: f64, within: f64| {
@@ -119,7 +119,7 @@ fn changes_are_listed_by_total_step_kernel_and_stack_in_ns_per_run() {
     near(&row("kernel", "gemm")["change_ns"], 4_016_000.0, 40_000.0);
     near(&row("kernel", ODD)["change_ns"], 2_008_000.0, 20_000.0);
     near(&row("stack", "ProfilerStep#N;cudaLaunchKernel")["change_percent"], 10.0, 0.1);
-    // A step also has 2 x 20 us that do not change.
+    // A step also has 2 x 20 us of time that does not change.
     near(&row("step", "mean step")["change_ns"], 1_506_000.0, 15_000.0);
     assert!(rows.iter().any(|row| row["by"] == "idle" && row["share_of"] == "wall"), "{rows:#?}");
 }
@@ -139,7 +139,7 @@ fn markdown_and_few_rows_are_for_a_pull_request() {
     assert!(lines[3].starts_with("| ---: |"), "{text}");
     assert!(text.contains("``void a\\|`b`<float>(int*)``"), "{text}");
     assert!(gate(&folder, &runs, &[]).stdout.lines().count() <= 24, "a screen");
-    // Total, step, busy, wall and one more.
+    // The 5 rows are total, step, busy, wall and one more.
     assert_eq!(gate(&folder, &runs, &["-n", "1", "--format", "markdown"]).stdout.lines().count(), 2 + 2 + 5);
 }
 
@@ -212,9 +212,9 @@ fn the_order_of_the_files_pairs_the_runs() {
     let percent = |runs: &[String]| {
         verdict(&gate(&folder, runs, &["--format", "json"]))["change_percent"].as_f64().unwrap()
     };
-    // In the order of the runs, the drift of 2 parts per run is removed.
+    // If the runs are given in their order, the drift of 2 thousandths per run is removed.
     assert!(percent(&runs).abs() < 0.02, "{}", percent(&runs));
-    // In another order, the line through all values is not the drift, and a part is left as a change.
+    // In another order, the line through all values is not the drift, so a part of the drift remains as a change.
     let mut shuffled = runs.clone();
     shuffled.swap(0, 3);
     shuffled.swap(2, 5);
@@ -266,7 +266,7 @@ fn a_baseline_replaces_the_recordings_before_the_change() {
     gate(&folder, &reversed, &[]).fails(2, &["main.json is a baseline; name it before --new"]);
 }
 
-/// Writes the file that a run leaves by default: the sums of the hand-made recording, without its launch that has no work.
+/// Writes the file that a run writes by default: the sums of the hand-made recording, without the launch that has no work.
 /// `permille`: factor of all durations.
 fn sums(path: &Path, permille: u64) {
     let rows = handmade::bytes();

@@ -1,5 +1,5 @@
-//! `merge-ranks` on the files of a job: whether they are of one job, which ranks are missing, and which rank came last
-//! to each collective.
+//! `merge-ranks` on the files of a job: whether all files belong to one job, which ranks are missing, and which rank arrived
+//! last at each collective.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::support::command::gpuflame;
-use crate::support::scratch;
+use crate::support::{rank_traces, scratch};
 
-/// Kernel as (name, start, duration) in us.
+/// A kernel as (name, start, duration), with times in us.
 type Kernel<'a> = (&'a str, f64, f64);
 
 /// Writes a trace, with `info` as torch.profiler's `distributedInfo`.
@@ -69,7 +69,7 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     write(&folder, "3.json", r#""rank": 3"#, &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && !remarks.contains("missing"), "{remarks}");
-    // Rank 5 of a job of 4 ranks: the ranks must be numbered in another way.
+    // A job of 4 ranks cannot have a rank 5, so the ranks must be numbered in another way.
     write(&folder, "3.json", &info(5, 4), &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && remarks.contains("number them otherwise"), "{remarks}");
@@ -99,7 +99,7 @@ fn files_of_different_programs_are_refused_with_the_difference() {
     let (_, remarks) = merge(&folder, &["."]);
     assert!(remarks.contains("no kernel runs in both"), "{remarks}");
     fs::remove_file(folder.join("ranks.json")).unwrap();
-    // Two ranks of one program share a kernel, or one of them has no kernels.
+    // Ranks of one program share a kernel, unless one of them has no kernels.
     write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0), ("gemm", 6.0, 5.0)]);
     write(&folder, "rank2.json", &info(2, 8), &[("conv", 0.0, 5.0)]);
     write(&folder, "rank3.json", &info(3, 8), &[]);
@@ -113,7 +113,7 @@ fn files_of_different_programs_are_refused_with_the_difference() {
 fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ranks() {
     let folder = folder();
     let (reduce, gather) = ("ncclDevKernel_AllReduce", "ncclDevKernel_AllGather");
-    // Rank 2 comes 40 us after rank 0 and 60 us after rank 1 to two of three reductions; the third is a tie.
+    // At two of three reductions, rank 2 arrives 40 us after rank 0 and 60 us after rank 1. The third reduction is a tie.
     for (rank, late) in [(0, 20.0), (1, 0.0), (2, 60.0)] {
         let at = |begin: f64| (reduce, begin + late, 100.0 - late);
         let kernels =
@@ -146,4 +146,26 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ra
     write(&folder, "a.json", "", &[GEMM]);
     let (tables, _) = merge(&folder, &["a.json"]);
     assert!(tables["last_to_collectives"].to_string().contains("no kernel that moves data"), "{tables}");
+}
+
+/// Two ranks whose clocks are 11.5 s apart, as `rank_traces` describes them.
+#[test]
+fn clocks_that_differ_are_aligned_by_the_collectives_and_the_error_is_stated() {
+    let folder = folder();
+    rank_traces::two_ranks(&folder);
+    let (tables, remarks) = merge(&folder, &["."]);
+    // The last rank enters the gather 10 us before its end, and the reduce 5 us before its end.
+    let stated =
+        "are up to 11.500 s apart; they were aligned by 6 collectives, with an error of at most 10.000 us";
+    assert!(remarks.contains(stated), "{remarks}");
+    let rows = tables["last_to_collectives"].as_array().unwrap();
+    let row = |name: &str| rows.iter().find(|row| row["collective"] == name).unwrap();
+    // Rank 1 arrives 20 us after rank 0 at each of three gathers.
+    let gather = row(rank_traces::GATHER);
+    let figures = ["rank", "last", "of", "behind_next_ns"].map(|key| gather[key].clone());
+    assert_eq!(figures, [Value::from(1), 3.into(), 3.into(), 60_000.into()], "{gather}");
+    // Rank 0 arrives 10 us after rank 1 at the reduce, which is not more than the error.
+    let reduce = row(rank_traces::REDUCE);
+    let reason = reduce["unknown_because"].as_str().unwrap();
+    assert_eq!(reason, "no rank was clearly the last to any of 3");
 }

@@ -1,6 +1,6 @@
-//! `extract` and `stats` compared with an independent implementation of what `kernel_extractor` does with Paddle's
-//! traces: `serde_json` for the JSON, `f64` microseconds throughout, and the `csv` crate for the table. With `compat`
-//! every byte is the same; without `compat` only rounding noise and that tool's errors differ.
+//! `extract` and `stats`, compared with an independent implementation of the tool `kernel_extractor` for Paddle's traces. It
+//! uses `serde_json` for the JSON, `f64` microseconds for all times, and the `csv` crate for the table. With `compat` every
+//! byte is equal. Without `compat` the outputs differ only by rounding and by that tool's errors.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,9 @@ fn event(category: &str, name: String, from: u64, to: u64) -> Value {
     })
 }
 
-/// Steps of a server: most steps are alike, some are longer, some lack the operation to which a step is trimmed, some
-/// have an extra operation, and some operations cross a step's edge. With `overlap` the operations are on two streams.
+/// Returns a trace of the steps of a server. Most steps are alike, some are longer, some lack the operation to which steps
+/// are trimmed, some have an extra operation, and some operations cross the edge of a step. With `overlap` the operations
+/// are on two streams.
 fn trace(random: &mut Random, overlap: bool) -> Value {
     const NAMES: [&str; 5] =
         ["gemm<float, [4]>", "MEMCPY_DtoH", "say \"hi\", you", "softmax [fast]", "x[3 cm]"];
@@ -64,7 +65,7 @@ fn trace(random: &mut Random, overlap: bool) -> Value {
     json!({"schemaVersion": "1.0.2", "traceEvents": events, "span_indx": "0"})
 }
 
-/// Name, start and end of the events of these categories that have both times, sorted by start.
+/// Name, start and end of the events in these categories, without events that lack a time, sorted by start.
 fn found(trace: &Value, categories: &[&str]) -> Vec<(String, f64, f64)> {
     let time = |event: &Value, key: &str| -> Option<f64> {
         event["args"][key].as_str()?.split_whitespace().next()?.parse().ok()
@@ -100,7 +101,8 @@ fn their_extract(trace: &Value, first: f64, last: f64) -> String {
     )
 }
 
-/// Result of that tool; `None` if two lengths of steps are equally frequent, because that tool then takes either.
+/// Returns the result of that tool, or `None` if two numbers of operations per step are equally frequent, because that tool
+/// may then take either.
 fn their_stats(trace: &Value, trim: Option<&str>, max_ms: f64) -> Option<String> {
     let steps = found(trace, &["ProfileStep"]).into_iter().filter(|step| step.2 - step.1 <= max_ms * 1000.0);
     let ops = found(trace, &OPS);

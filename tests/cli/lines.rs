@@ -1,4 +1,4 @@
-//! GPU time by source line, and lines in exported files: a recording and a trace that can be worked out by hand.
+//! GPU time by source line, and source lines in exported files, for a recording and a trace that can be worked out by hand.
 
 use std::fs;
 use std::io::Read as _;
@@ -20,11 +20,11 @@ use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Name of a kernel, the stack that launched it and its time in microseconds, one after the other.
+/// Kernels that ran one after the other: name, launching stack, and time in microseconds.
 const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
 
-/// `main` calls `Block.forward`, which launches in its lines 12 and 13 (stacks 2 and 3; the second by way of `native`),
-/// and `native` also launches by itself.
+/// Returns a recording in which `main` calls `Block.forward`. Its line 12 launches (stack 2), and so does its line 13 through
+/// `native` (stack 3). `native` also launches without a Python caller.
 fn recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: &Row<'_>| writer.row(row).unwrap();
@@ -34,7 +34,7 @@ fn recording() -> Vec<u8> {
     for (id, text) in [(1, "gemm"), (2, "relu"), (3, "add"), (4, "mul")] {
         row(&Row::Name { id: NameId(id), text });
     }
-    // Two bytes of code for line 12, and two for line 13, as CPython 3.11 encodes them; `main` has no table.
+    // The line table of CPython 3.11 gives two bytes of code to line 12, and two to line 13. `main` has no line table.
     let code = |id, name, file, first_line, lines| CodeObject {
         id: CodeId(id),
         version: 0x030b,
@@ -184,7 +184,7 @@ fn source_files_and_lines_are_exported() {
     }
 }
 
-/// Functions with files of their own must not count as the host's code when the export is read again.
+/// When an export is read again, Python functions, which have files, must not count as native code.
 #[test]
 fn python_functions_stay_python_after_export_and_reimport() {
     let folder = scratch("lines");
@@ -202,8 +202,8 @@ fn python_functions_stay_python_after_export_and_reimport() {
     }
 }
 
-/// Fields of a protobuf message by number, as numbers or as bytes of texts and messages. Written from the documentation of
-/// the encoding, not from our writer.
+/// Returns the fields of a protobuf message: field number, value if it is a number, and bytes if it is a text or a message.
+/// Written from the documentation of the encoding, not from gpuflame's writer.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap();
@@ -243,7 +243,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// pprof's `profile.proto`: locations (4) are lines (4) of functions (5), whose names (2) and files (4) are in a table (6).
+/// In pprof's `profile.proto`, locations (field 4) have lines (4) of functions (5), whose names (2) and files (4) are in a
+/// table (6).
 #[test]
 fn pprof_contains_the_files_and_lines_of_python_functions() {
     let folder = scratch("lines");
@@ -275,7 +276,8 @@ fn pprof_contains_the_files_and_lines_of_python_functions() {
     );
 }
 
-/// Perfetto's `trace.proto`: packets (1) with interned (12) source locations (4): file (2), function (3), line (4).
+/// In Perfetto's `trace.proto`, packets (field 1) have interned data (12) with source locations (4): file (2), function (3),
+/// line (4).
 #[test]
 fn perfetto_contains_the_files_and_lines_of_python_functions() {
     let folder = scratch("lines");
@@ -291,14 +293,14 @@ fn perfetto_contains_the_files_and_lines_of_python_functions() {
     places.dedup();
     let expected =
         [12, 13].map(|line| ("/srv/model.py".to_owned(), "Block.forward (model.py:12)".to_owned(), line));
-    assert_eq!(places, expected, "of those that call");
+    assert_eq!(places, expected, "locations of the calling functions");
 }
 
 #[test]
 fn lines_of_user_code_are_preferred_to_lines_of_wrappers() {
     let folder = scratch("lines");
     let mut trace = Trace::default();
-    // User code is called by PyTorch and calls PyTorch; the second launch has no user code.
+    // The stack of the first launch has user code between frames of PyTorch. That of the second launch has no user code.
     trace.python("torch/nn/modules/module.py(1501): _call_impl", 1, 0, 50);
     trace.python("/srv/model.py(12): forward", 1, 1, 49);
     trace.python("torch/nn/modules/linear.py(113): forward", 1, 2, 48).launch(1, "gemm", 1, 4, 10, 40);

@@ -1,4 +1,4 @@
-//! The command as a user runs it: its verbs, on recordings and traces that can be worked out by hand.
+//! The command as a user runs it: its verbs, with recordings and traces that can be worked out by hand.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -23,7 +23,9 @@ mod merge;
 mod names;
 mod passes;
 mod report;
+mod report_timeline;
 mod run;
+mod run_killed;
 mod schema;
 mod serve;
 mod steps;

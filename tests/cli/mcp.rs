@@ -1,4 +1,4 @@
-//! `gpuflame mcp`: conversations of a client with the server over pipes, whose answers are those of the verbs.
+//! `gpuflame mcp`: a client talks with the server over pipes, and the server's answers equal the output of the verbs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 use crate::tables::training;
 
-/// Maximum time to wait for anything that the server does.
+/// Maximum time to wait for the server.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client, and the server that it has started.
@@ -24,13 +24,13 @@ struct Client {
     server: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// Replies that came while another one was awaited.
+    /// Replies that arrived while the client waited for another one.
     replies: Vec<Value>,
     last_id: u64,
 }
 
 impl Client {
-    /// Starts a server in `folder` without a word.
+    /// Starts a server in `folder` without sending it a message.
     fn start(folder: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
         command.arg("mcp").args(args).current_dir(folder);
@@ -41,7 +41,7 @@ impl Client {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // The reader ends, and closes the pipe, when the client is gone.
+                // When the client no longer exists, this thread ends and closes the pipe.
                 if sender.send(line).is_err() {
                     return;
                 }
@@ -134,7 +134,7 @@ impl Client {
         (status, said)
     }
 
-    /// Ends the input, and asserts that the server ends as if all was done.
+    /// Closes the server's input, and asserts that the server ends normally.
     fn hang_up(&mut self) {
         self.stdin = None;
         let (status, said) = self.end();
@@ -181,7 +181,7 @@ impl Answer {
         }
     }
 
-    /// Returns the only text of a refusal.
+    /// Returns the text of a refusal, which must be its only text.
     fn refusal(&self) -> &str {
         assert!(self.is_error && self.texts.len() == 1, "{self:?}");
         &self.texts[0]
@@ -358,7 +358,7 @@ fn garbage_between_messages_changes_nothing() {
     garbage.iter().for_each(|line| client.send_line(line));
     client.initialize();
     garbage.iter().for_each(|line| client.send_line(line));
-    // A line without an end is not kept in memory.
+    // The server must not store a line without an end in memory.
     let long = vec![b'x'; 1 << 20];
     for _ in 0..40 {
         client.stdin.as_mut().unwrap().write_all(&long).unwrap();
@@ -377,7 +377,7 @@ fn the_end_of_the_input_ends_the_server() {
     let folder = inputs("mcp");
     Client::start(&folder, &[]).hang_up();
     Client::new(&folder, &[]).hang_up();
-    // The answer to a last question is still sent.
+    // The server still answers the last request.
     let mut client = Client::new(&folder, &[]);
     let id = client.ask_tool("summary", &json!({"file": "hand.gfr"}));
     client.hang_up();
@@ -393,14 +393,14 @@ fn the_end_of_the_input_ends_the_server() {
 fn a_client_that_reads_no_more_ends_the_server() {
     let folder = inputs("mcp");
     let mut client = Client::new(&folder, &[]);
-    // The thread that reads ends with the next line, and closes the pipe.
+    // The client's reading thread ends after the next line, and closes the pipe.
     client.lines = channel().1;
     let deadline = Instant::now() + PATIENCE;
     while client.server.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "the server still runs without a reader");
         client.last_id += 1;
         let ping = json!({"jsonrpc": "2.0", "id": client.last_id, "method": "ping"});
-        // The server may be gone by now.
+        // The server may already have ended.
         let _ = client.stdin.as_mut().unwrap().write_all(format!("{ping}\n").as_bytes());
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -433,7 +433,7 @@ fn a_child_that_the_system_kills_is_an_error_of_the_call() {
     let mut client = Client::new(&folder, &[]);
     let waits = client.ask_tool("summary", &json!({"file": "waits"}));
     let child = client.wait_for_children(1).first().unwrap().to_string();
-    // The child is the server's program only after its start.
+    // Until `exec`, the child is still a copy of the server.
     wait_until("the child has started", || {
         let words = fs::read(format!("/proc/{child}/cmdline")).unwrap();
         words.starts_with(b"gpuflame\0summary\0").then_some(())

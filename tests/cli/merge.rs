@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// A launch as the test made it: the launch's time, thread, stack and kernel duration.
+/// A launch that the test made up: its time, thread, stack and kernel duration.
 #[derive(Clone, Copy)]
 struct Truth {
     time: u64,
@@ -44,7 +44,7 @@ fn truth(count: usize, threads: u32) -> Vec<Truth> {
         .collect()
 }
 
-/// Writes the CPU side of the launches that `keep` selects, each with a time that is `late` ns after its launch.
+/// Writes the CPU stacks of the launches that `keep` selects. Each has a time that is `late` ns after its launch.
 fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl Fn(usize) -> bool) {
     let mut text = String::new();
     for (at, launch) in truth.iter().enumerate().filter(|(at, _)| keep(*at)) {
@@ -55,7 +55,7 @@ fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl
     fs::write(path, text).unwrap();
 }
 
-/// Writes the tutorial's JSON: microseconds with three decimals.
+/// Writes the tutorial's JSON, with times in microseconds with three decimals.
 fn write_gpu(path: &Path, truth: &[Truth]) {
     let mut events = Vec::new();
     let micros = |nanos: u64| format!("{}.{:03}", nanos / 1000, nanos % 1000);
@@ -129,7 +129,7 @@ fn the_tutorials_92732_launches_merge_into_its_seven_stacks() {
 #[test]
 fn each_threads_launches_are_matched_separately() {
     let (folder, truth) = setting(5_000, 8);
-    // Probes of different threads are delayed by more than the gap between launches.
+    // The probes on different threads are delayed by more than the time between two launches.
     write_cpu(&folder.join("cpu.txt"), &truth, 90_000, false, |_| true);
     assert_eq!(merged(&folder, &[]).0, expected(&truth));
 }
@@ -168,7 +168,7 @@ fn matching_by_id_survives_clock_skew_and_matching_by_time_warns() {
     let (_, _, warning) = merged(&folder, &[]);
     assert!(warning.contains("stacks matched without an id are doubtful"), "{warning}");
     let (lines, _, warning) = merged(&folder, &["--offset", "20"]);
-    assert_eq!(lines, all_but_first, "the right offset makes it right");
+    assert_eq!(lines, all_but_first, "with the right offset the result is right");
     assert!(!warning.contains("doubtful"), "{warning}");
 }
 
@@ -184,7 +184,7 @@ fn the_unit_option_sets_the_unit_of_the_merged_values() {
     }
 }
 
-/// Result of the tutorial's first script, with the same slow algorithm.
+/// Returns the result of the tutorial's first script, computed with the same slow algorithm.
 fn as_the_script(truth: &[Truth], late: i64, tolerance: u64) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for stack in truth {
@@ -275,7 +275,7 @@ fn traces_with_a_base_time_match_the_stacks_and_unrelated_clocks_are_reported() 
         (1..=4).map(|at| format!("main;f{at};cudaLaunchKernel;[GPU_Kernel]k 5000\n")).collect();
     assert_eq!(found.stdout, expected);
     assert!(found.stderr.contains("4 of 4 stacks") && found.stderr.contains("100.0 %"), "{}", found.stderr);
-    // Without a base time, only the shift that fits best relates the two clocks.
+    // Without a base time, the offset of the two clocks is unknown, and the best fit determines it.
     write("relative.json", 0);
     let more = fs::read_to_string(folder.join("cpu.txt")).unwrap()
         + &format!("{} app 1 1 0 main;g\n", base + 9_000_000);

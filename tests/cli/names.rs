@@ -1,4 +1,4 @@
-//! Names of two runs are matched: numbers that differ from run to run are folded only when a view is drawn.
+//! Matching of names of two runs: numbers in names that differ between runs are replaced only in the output of a view.
 
 use std::fs;
 use std::path::Path;
@@ -76,18 +76,18 @@ fn diff_matches_two_runs_of_the_same_code_despite_numbers_in_names() {
     assert_eq!(by("matched", "by", "modules")["after_percent"], 100.0);
     assert_eq!(by("stacks", "name", FOLDED)["change_ns"], 60_000);
     assert_eq!(by("modules", "name", "Layer_17")["change_ns"], 60_000);
-    // The first kernel begins at 20; the last kernel ends at 1120 in one run and at 1150 in the other.
+    // The first kernel begins at 20 us. The last kernel ends at 1120 us in one run and at 1150 us in the other.
     assert_eq!(by("run", "what", "wall")["before_ns"], 1_100_000);
     assert_eq!(by("run", "what", "busy")["after_ns"], 260_000);
     assert_eq!(by("run", "what", "idle")["change_ns"], -30_000);
-    // Until the second call, at 1010, the host was late; the kernel of that call began 10 us later.
+    // Until the second call, at 1010 us, the host was late. The kernel of that call began 10 us later.
     assert_eq!(by("run", "what", "idle: host late")["before_ns"], 1_010_000 - 120_000);
     assert_eq!(by("run", "what", "idle: launch latency")["before_ns"], 10_000);
     assert_eq!(by("run", "what", "busy of a step")["before_ns"], 100_000);
     let kept = json(&folder, &["diff", "a.json", "b.json", "--keep-numbers"]);
     assert_eq!(kept["matched"][1]["before_percent"], 0.0, "{kept:#}");
     let same = gpuflame(&folder, ["diff", "a.json", "a.json"]).ok();
-    assert!(!same.stdout.contains("gemm"), "what did not change is left out: {}", same.stdout);
+    assert!(!same.stdout.contains("gemm"), "unchanged rows are left out: {}", same.stdout);
     assert!(same.stderr.contains("3 rows that did not change"), "{}", same.stderr);
 }
 
@@ -118,7 +118,7 @@ fn root_thread_names_threads_without_their_numbers() {
     assert!(kept.contains("[thread llm 14508];") && kept.contains("[thread loader 14510];"), "{kept}");
 }
 
-/// A name that controls a terminal, reverses the text after it, and ends lines.
+/// Returns a name that would control a terminal, reverse the text after it, and end lines.
 fn odd(name: &str) -> String {
     format!("{name}\x1b[31mred\rover\u{202e}turned\u{2066}x\u{2028}y\nz")
 }
@@ -144,8 +144,7 @@ fn assert_one_line_each(text: &str, by: &str) {
     assert!(text.lines().all(|line| !line.starts_with(['y', 'z'])), "{by}: {text}");
 }
 
-/// Asserts that all files that the command wrote into `folder`, each of which contains one of the names, are harmless
-/// to show.
+/// Asserts that all files that the command wrote into `folder` are harmless to show. Each of them contains one of the names.
 fn assert_files_are_harmless(folder: &Path) {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let ends = [".csv", ".svg", ".folded", ".speedscope", ".chrome", ".txt", ".extended"];
@@ -172,7 +171,7 @@ fn names_with_terminal_control_characters_are_escaped_in_all_output() {
     let stack = format!("{};{};cudaLaunchKernel", odd("main"), odd("work")).replace('\n', " ");
     fs::write(folder.join("cpu.txt"), format!("205000 {} 1 1 0 {stack}\n", "comm\x1b[31m\u{202e}")).unwrap();
     let (file, missing) = (odd("file"), odd("missing"));
-    let by = ["kernels", "stacks", "line", "function", "delay", "idle", "comm"];
+    let by = ["kernels", "stacks", "line", "function", "delay", "idle", "comm", "slack"];
     let top = by.map(|by| vec!["top", "odd.json", "--by", by]);
     let others = [
         vec!["info", "odd.json"],
@@ -204,7 +203,7 @@ fn names_with_terminal_control_characters_are_escaped_in_all_output() {
                 continue;
             }
             let ran = gpuflame(&folder, args.iter().chain(format.iter().flatten()));
-            // `check` ends with 1 if it finds something doubtful.
+            // `check` exits with 1 if it finds a problem.
             assert!(ran.code == 0 || (args[0], ran.code) == ("check", 1), "{args:?} {}", ran.stderr);
             assert_one_line_each(&ran.stderr, args[0]);
             assert_one_line_each(&ran.stdout, args[0]);
@@ -219,7 +218,7 @@ fn names_with_terminal_control_characters_are_escaped_in_all_output() {
             }
         }
     }
-    assert!(shown >= 15, "{shown} of them show the kernel");
+    assert!(shown >= 15, "{shown} outputs show the kernel");
     assert_files_are_harmless(&folder);
     let refused = gpuflame(&folder, ["top", &missing]);
     assert_one_line_each(&refused.stderr, "top");

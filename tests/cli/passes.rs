@@ -1,5 +1,5 @@
-//! The backward pass under the forward pass, Python functions in arguments, and communication that no computation
-//! hides, in traces of a few lines.
+//! The backward pass under the forward pass, Python functions in arguments of events, and communication without simultaneous
+//! computation, in traces of a few lines.
 
 use serde_json::{Value, json};
 
@@ -25,8 +25,8 @@ fn operator(
     args(trace, json!({ "Sequence number": sequence, "Fwd thread id": forward_thread }));
 }
 
-/// Two layers: their forward pass on thread 1 and their backward pass on thread 2, with 10, 20, 30 and 40 us of GPU time, and
-/// 5 us for a gradient that belongs to no operator.
+/// Returns a trace of two layers. Their forward pass on thread 1 and their backward pass on thread 2 take 10, 20, 30 and 40 us
+/// of GPU time, and a gradient that belongs to no operator takes 5 us.
 fn training() -> Trace {
     let mut trace = Trace::default();
     trace.python("model.py(1): forward", 1, 0, 100).python("nn.Module: Linear_0", 1, 1, 40);
@@ -70,8 +70,7 @@ autograd::engine::evaluate_function: ReluBackward0;ReluBackward0;cudaLaunchKerne
 model.py(1): forward;nn.Module: ReLU_0;aten::relu;cudaLaunchKernel;[GPU_Kernel]relu 20000
 ";
     assert_eq!(ran.stdout, expected);
-    // 70 of the backward pass's 75 us are under a forward pass (93.3 %), and the backward pass takes 75 of 105 us (71.4
-    // %).
+    // 70 of the 75 us of the backward pass are under a forward pass (93.3 %). The backward pass takes 75 of 105 us (71.4 %).
     assert!(ran.stderr.contains("93.3 %") && ran.stderr.contains("71.4 %"), "{}", ran.stderr);
     let autograd = gpuflame(&folder, ["flamegraph", "a.json"]).ok();
     assert!(!autograd.stdout.contains("[backward]") && autograd.stderr.is_empty(), "{autograd:?}");
@@ -89,21 +88,21 @@ fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
         let ran = gpuflame(&folder, ["flamegraph", "a.json"].iter().chain(&BACKWARD)).ok();
         ran.stdout.lines().filter(|line| line.contains("[backward]")).count()
     };
-    // Another thread has operator 7 as well, but not 8, so the backward pass of thread 2 cannot belong to that thread.
+    // Another thread has operator 7, but not operator 8, so the backward pass of thread 2 cannot belong to that thread.
     let mut trace = training();
     operator(&mut trace, "aten::other", 3, (0, 10), 7, 0);
     assert_eq!(back(&trace), 2);
     // That thread now has both operators, 7 and 8.
     operator(&mut trace, "aten::other", 3, (20, 30), 8, 0);
     assert_eq!(back(&trace), 0, "nothing is guessed");
-    // Arrows decide between the two threads.
+    // Flow arrows show which of the two threads is meant.
     for (id, thread, time, phase) in [(1, 1, 51, "s"), (1, 2, 200, "f"), (2, 1, 3, "s"), (2, 2, 250, "f")] {
         trace.0.push(json!({
             "ph": phase, "cat": "fwdbwd", "name": "fwdbwd", "id": id, "pid": 1, "tid": thread, "ts": time, "bp": "e"
         }));
     }
     assert_eq!(back(&trace), 2);
-    // An operator that reuses the number 7 later is not the operator that was differentiated.
+    // A later operator that reuses the number 7 is not the operator to which the backward pass belongs.
     let mut trace = training();
     operator(&mut trace, "aten::later", 1, (500, 510), 7, 0);
     assert_eq!(back(&trace), 2);
@@ -153,7 +152,7 @@ fn communication_is_exposed_while_no_compute_kernel_runs() {
     };
     let found = comm(&[]);
     let device = &found["comm"][0];
-    // Communication runs from 100 to 230, and computation hides it from 150 to 170.
+    // Communication runs from 100 to 230 us, and computation runs at the same time from 150 to 170 us.
     assert_eq!((&device["comm_ns"], &device["exposed_ns"]), (&json!(130_000), &json!(110_000)));
     assert_eq!((&device["overlapped_ns"], &device["compute_ns"]), (&json!(20_000), &json!(20_000)));
     let row = |at: usize, column: &str| found["comm_stacks"][at][column].clone();

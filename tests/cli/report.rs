@@ -1,4 +1,5 @@
-//! `gpuflame report`: a page whose sums are those of the folded stacks, which loads nothing and runs no code from names.
+//! `gpuflame report` writes a page whose sums equal those of the folded stacks. The page loads nothing and does not run code
+//! that is in names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +18,7 @@ use crate::support::{handmade, scratch};
 type Stacks = BTreeMap<String, u64>;
 
 /// Decodes base64 as RFC 4648 defines it, with padding.
-fn decoded(text: &str) -> Vec<u8> {
+pub(crate) fn decoded(text: &str) -> Vec<u8> {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => byte - b'A',
         b'a'..=b'z' => byte - b'a' + 26,
@@ -35,7 +36,7 @@ fn decoded(text: &str) -> Vec<u8> {
 }
 
 /// Returns the text between `begin` and the next `end`.
-fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
+pub(crate) fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
     let from = text.find(begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
     &text[from..from + text[from..].find(end).unwrap()]
 }
@@ -45,13 +46,13 @@ fn encoded_data(page: &str) -> &str {
 }
 
 /// Reads the data of a page as its script does.
-fn data(page: &str) -> Value {
+pub(crate) fn data(page: &str) -> Value {
     let mut text = String::new();
     flate2::read::ZlibDecoder::new(&decoded(encoded_data(page))[..]).read_to_string(&mut text).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
-fn report(folder: &Path, inputs: &[&str]) -> String {
+pub(crate) fn report(folder: &Path, inputs: &[&str]) -> String {
     gpuflame(folder, [&["report", "-o", "page.html"], inputs].concat()).ok();
     fs::read_to_string(folder.join("page.html")).unwrap()
 }
@@ -91,7 +92,7 @@ fn folded(folder: &Path, input: &str, view: &str) -> Stacks {
     stacks
 }
 
-/// Words of the page's views, and of `flamegraph`'s.
+/// Ids of the page's views, each with the corresponding word for `flamegraph --view`.
 const VIEWS: [(&str, &str); 6] = [
     ("gpu", "gpu"),
     ("idle", "idle"),
@@ -117,8 +118,8 @@ fn assert_sums_are_those_of_folded_stacks(folder: &Path, input: &str) -> Vec<&'s
     shown
 }
 
-/// A loop of two functions, whose kernels take 100 us and 30 us. The GPU is idle between them.
-fn two_functions(path: &Path, slower_us: u64) {
+/// Writes a trace of a loop of two functions, whose kernels take 100 us and 30 us. The GPU is idle between the kernels.
+pub(crate) fn two_functions(path: &Path, slower_us: u64) {
     let mut trace = Trace::default();
     for at in 0..20_u32 {
         let start = 1000 * u64::from(at);
@@ -137,6 +138,32 @@ fn two_functions(path: &Path, slower_us: u64) {
             .launch(2 * at + 2, "</script><script>alert(2)", 9, start + 510, start + 530, start + 560);
     }
     trace.write(path);
+}
+
+#[test]
+fn shares_of_a_run_without_a_steady_part_are_those_of_the_whole_run() {
+    let folder = scratch("report-whole-run");
+    // No sequence of stacks is repeated, so the run has no steady part.
+    let mut trace = Trace::default();
+    for at in 0..20_u32 {
+        let (start, kernel) = (1000 * u64::from(at), format!("kernel_{at}"));
+        trace.python(&format!("train.py({at}): part_{at}"), 9, start + 10, start + 400).launch(
+            at + 1,
+            &kernel,
+            9,
+            start + 20,
+            start + 40,
+            start + 140,
+        );
+    }
+    trace.write(&folder.join("trace.json"));
+    let data = data(&report(&folder, &["trace.json"]));
+    assert_eq!(data["part"], "the whole run");
+    let summary = gpuflame(&folder, ["summary", "trace.json"]).ok().stdout;
+    assert!(summary.contains("start-up and shutdown included"), "{summary}");
+    for text in [data.to_string(), summary] {
+        assert!(!text.contains("steady part"), "{text}");
+    }
 }
 
 #[test]
@@ -160,9 +187,13 @@ fn the_first_screen_has_the_sentences_of_the_summary_and_bars_that_add_up() {
     let data = data(&report(&folder, &["trace.json"]));
     let summary = gpuflame(&folder, ["summary", "trace.json", "--format", "json"]).ok();
     let summary: Value = serde_json::from_str(&summary.stdout).unwrap();
-    assert_eq!(data["firstLine"], summary["answers"][0]["answer"]);
-    assert_eq!(data["culprits"][0], summary["answers"][1]["answer"]);
-    assert!(data["firstLine"].as_str().unwrap().starts_with("GPU 0 busy "), "{}", data["firstLine"]);
+    // The headline is the most expensive finding. Busy and idle time follow, with the base of their shares.
+    let share = summary["findings"][0]["share_percent"].as_f64().unwrap();
+    let words = format!(": {share:.1} % of the steady part (");
+    assert!(data["firstLine"].as_str().unwrap().contains(&words), "{} {share}", data["firstLine"]);
+    assert_eq!(data["culprits"][0], summary["answers"][0]["answer"]);
+    let idle = summary["answers"][1]["answer"].as_str().unwrap().replacen(": ", ", of which ", 1);
+    assert_eq!(data["culprits"][1], idle);
     let [bar] = &data["bars"].as_array().unwrap()[..] else { panic!("{}", data["bars"]) };
     let parts = bar["parts"].as_array().unwrap();
     assert_eq!(
@@ -175,6 +206,7 @@ fn the_first_screen_has_the_sentences_of_the_summary_and_bars_that_add_up() {
         let command = finding["command"].as_str().unwrap();
         let words: Vec<&str> = command.split(' ').collect();
         assert_eq!(words[0], "gpuflame", "{command}");
+        assert!(finding["remedy"].as_str().unwrap().ends_with('.'), "{finding}");
         gpuflame(&folder, &words[1..]).ok();
     }
 }
@@ -199,7 +231,8 @@ fn ranks_of_a_job_share_a_page_and_keep_their_sums() {
     let labels: Vec<&str> =
         data["bars"].as_array().unwrap().iter().map(|bar| bar["label"].as_str().unwrap()).collect();
     assert_eq!(labels, ["rank 0, GPU 0", "rank 1, GPU 0"]);
-    assert!(data["firstLine"].as_str().unwrap().starts_with("2 ranks: GPUs busy "), "{}", data["firstLine"]);
+    let lines = [&data["firstLine"], &data["culprits"][0]].map(|line| line.as_str().unwrap_or_default());
+    assert!(lines.iter().any(|line| line.starts_with("2 ranks: GPUs busy ")), "{lines:?}");
 }
 
 #[test]
@@ -216,8 +249,8 @@ fn a_page_loads_nothing_and_names_are_text() {
     });
     assert!(policy.starts_with("default-src 'none'; ") && script && style, "{policy}");
     assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
-    // Only the element of the page's own script is a script with code, and no name is an element.
-    assert_eq!(page.matches("<script").count(), 2, "data and code");
+    // Only one script element has code, the page's own script, and no name becomes an element.
+    assert_eq!(page.matches("<script").count(), 3, "data, slices and code");
     assert!(!page.contains("<img") && !page.contains("<script>alert"), "names are compressed, or escaped");
     let names = data(&page)["names"].to_string();
     assert!(
@@ -240,7 +273,7 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     let folder = scratch("report-large");
     let mut trace = Trace::default();
     let mut state = 7_u64;
-    // Names that no compressor makes shorter than half: 100,000 x 250 digits.
+    // 100,000 names of 250 digits, which no compressor makes shorter than half.
     for at in 0..100_000_u32 {
         let mut name = String::new();
         for _ in 0..16 {
@@ -252,7 +285,7 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     }
     trace.write(&folder.join("large.json"));
     let page = report(&folder, &["large.json"]);
-    let bytes = encoded_data(&page).len();
+    let bytes = encoded_data(&page).len() + between(&page, "id=\"slices\">", "</script>").len();
     assert!(bytes <= 15_000_000, "{bytes} bytes");
     let data = data(&page);
     let (found, _) = stacks(&data, "gpu").unwrap();
@@ -260,23 +293,8 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     let expected: u64 = (0..100_000).map(|at| 1000 * (1 + at % 7)).sum();
     assert_eq!(found.values().sum::<u64>(), expected);
     assert!(found.len() > 10_000, "{} stacks are left", found.len());
-    assert_eq!(data["timeline"]["rows"].as_array().unwrap().len(), 2, "a stream and a thread");
-}
-
-#[test]
-fn the_timeline_has_all_slices_of_streams_and_calls_of_threads() {
-    let folder = scratch("report-timeline");
-    two_functions(&folder.join("trace.json"), 0);
-    let data = data(&report(&folder, &["trace.json"]));
-    let rows = data["timeline"]["rows"].as_array().unwrap();
-    let labels: Vec<&str> = rows.iter().map(|row| row["label"].as_str().unwrap()).collect();
-    assert!(labels.len() == 2 && labels[0] == "GPU 0, stream 7", "{labels:?}");
-    // The first call begins 20 us after the first step, and its kernel 20 us later.
-    let [starts, lengths] = ["start", "length"].map(|list| numbers(&rows[0][list]));
-    assert_eq!((starts[0], lengths[0], starts[1], lengths[1]), (20_000, 100_000, 510_000, 30_000));
-    assert_eq!(numbers(&rows[0]["busy"]).iter().sum::<i64>(), 20 * 130_000);
-    assert_eq!(numbers(&rows[1]["start"])[..3], [0, 490_000, 1_000_000]);
-    assert_eq!(numbers(&rows[1]["count"]).iter().sum::<i64>(), 40);
+    let kinds = data["timeline"]["rows"].as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap());
+    assert_eq!(kinds.collect::<Vec<_>>(), ["critical", "idle", "stream", "thread"]);
 }
 
 #[test]
@@ -288,7 +306,7 @@ fn a_comparison_has_the_views_of_both_runs_and_says_what_changed() {
     for (views, input) in [(&data, "new.json"), (&data["against"], "old.json")] {
         assert_eq!(stacks(views, "gpu").unwrap().0, folded(&folder, input, "gpu"), "{input}");
     }
-    // 20 x 180 us of GPU work, before 20 x 130 us.
+    // The GPU work is 20 x 180 us, and in the older run 20 x 130 us.
     let changes = data["changes"][0].as_str().unwrap();
     assert!(changes.contains("GPU work 3.600 ms, before 2.600 ms (+38.5 %)"), "{changes}");
     let panel = &data["panels"][0];
@@ -298,7 +316,7 @@ fn a_comparison_has_the_views_of_both_runs_and_says_what_changed() {
     );
     let row = &panel["table"]["rows"][0];
     assert_eq!(row[0], Value::from(vec!["gemm", "void gemm<float, 4>(float*)"]));
-    // All 20 kernels of one run take the same time, so the difference is not chance.
+    // In each run all 20 kernels take the same time, so the difference between the runs is not by chance.
     let expected = [1_000_000, 50, 2_000_000, 3_000_000, 20, 20, 50].map(|number| number as f64);
     assert_eq!((1..8).map(|at| row[at].as_f64().unwrap()).collect::<Vec<_>>(), expected);
     assert_eq!(row[8], "yes");

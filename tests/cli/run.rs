@@ -1,4 +1,4 @@
-//! `gpuflame run`: the command runs as it would without gpuflame, and each of its processes gets a picture.
+//! `gpuflame run`: the command runs as it would without gpuflame, and a flame graph is written for each of its processes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use crate::support::command::gpuflame as command;
 use crate::support::{self, Done, Run, Way, compile, scratch, skip};
 
-/// Launches kernels of 1,000 ns and ends in many ways; see its source.
+/// Compiles the program, which launches kernels of 1,000 ns and can end in many ways; see its source.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
 }
 
-/// `gpuflame run OPTIONS -- COMMAND` on the simulated stack.
+/// Returns a run of `gpuflame run OPTIONS -- COMMAND` on the simulated stack.
 pub(crate) fn run(options: &[&str], command: &[&str]) -> Run {
     let ours = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None);
     let library = support::gpuflame();
@@ -49,7 +49,7 @@ fn a_command_is_recorded_and_run_returns_its_exit_code() {
     }
 }
 
-/// Runs two ranks of `ranks.c` and returns the lines of `gpuflame run` about rank 1, which comes last to collectives.
+/// Runs two ranks of `ranks.c`. Returns the lines of `gpuflame run` about rank 1, which arrives last at collectives.
 fn lines_about_the_straggler(args: &[&str]) -> Vec<String> {
     let program = compile("tests/programs/ranks.c", &["-O2"]);
     let run = run(&["-o", "rank%r"], &[&[program.to_str().unwrap()], args].concat());
@@ -59,12 +59,12 @@ fn lines_about_the_straggler(args: &[&str]) -> Vec<String> {
 
 #[test]
 fn a_run_names_the_straggler_of_its_ranks() {
-    // Each of 20 steps has one all-reduce: 1 us in rank 1, 90 us in rank 0.
+    // Each of 20 steps has one all-reduce, which takes 1 us in rank 1 and 90 us in rank 0.
     let found = lines_about_the_straggler(&["20"]);
     let expected = "gpuflame: rank 1 is the straggler: the other ranks wait for it in ncclDevKernel_AllReduce_d90000 \
                     (1.000 us of communication per step, the other ranks 90.000 us)";
     assert_eq!(found, [expected]);
-    // Nine steps are too few. A program that marks no steps gets a hint.
+    // Nine steps are too few for a verdict. A program that marks no steps gets a hint.
     assert_eq!(lines_about_the_straggler(&["9"]), [""; 0]);
     let hint = lines_about_the_straggler(&["20", "unmarked"]);
     assert!(hint.len() == 1 && hint[0].contains("the other ranks may wait for rank 1 in "), "{hint:?}");
@@ -125,7 +125,7 @@ fn a_run_with_no_launch_inside_a_window_reports_it() {
     assert!(line.contains(" launches, none in a window; "), "{line}");
 }
 
-/// A folder that contains only an `xdg-open`, which notes what it is asked to open and exits with this code.
+/// Creates a folder that contains only an `xdg-open`, which writes down what it should open and exits with this code.
 fn desktop(ends_with: i32) -> PathBuf {
     let folder = scratch("desktop");
     let opener = folder.join("xdg-open");
@@ -167,7 +167,7 @@ fn a_run_leaves_a_page_unless_formats_are_chosen() {
     let command = [program().to_str().unwrap(), "quick"];
     let done = run(&[], &command).done();
     let page = fs::read_to_string(done.folder.join("out.html")).unwrap();
-    assert!(page.contains("GPU 0 busy "), "the first line is there without scripts");
+    assert!(page.contains("GPU 0 busy "), "the page shows its first line even without JavaScript");
     assert_eq!(
         said(&done, &format!("wrote {}", done.folder.join("out.html").display())).len(),
         1,
@@ -322,8 +322,8 @@ fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
         let (mut command, folder) = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).into_command();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_for_launches(&folder);
-        // The signal goes to `gpuflame run` alone: from a terminal it would also reach the command, which would then
-        // end.
+        // The test sends the signal only to `gpuflame run`. From a terminal the signal would also reach the command, which
+        // would then end.
         send(&child, libc::SIGINT);
         send(&child, libc::SIGQUIT);
         send(&child, signal);
@@ -331,7 +331,7 @@ fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
         assert_eq!(done.code, Some(code), "{}", done.stderr);
         assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
         let folded = done.file("out.folded");
-        // The program may have been stopped inside the tracer, in which case the tracer delivers nothing more.
+        // If the signal stopped the program inside the tracer, the tracer delivers nothing more.
         assert!(
             folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"),
             "{folded}{}",
@@ -390,7 +390,7 @@ fn odd_name(rest: &str) -> OsString {
     OsString::from_vec([b"\xff", rest.as_bytes()].concat())
 }
 
-/// A folder for runs; the folder's name is not UTF-8 and contains a percent sign.
+/// Creates a folder for runs, with a name that is not UTF-8 and contains a percent sign.
 fn odd_folder() -> PathBuf {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9%p"));
     fs::create_dir(&folder).unwrap();
@@ -405,7 +405,7 @@ fn odd_files(folder: &Path) -> Vec<OsString> {
     files
 }
 
-/// `gpuflame run -o PREFIX --formats gfr,svg --open -- ending HOW` in `folder`.
+/// Returns a run of `gpuflame run -o PREFIX --formats gfr,svg --open -- ending HOW` in `folder`.
 fn run_odd(folder: &Path, prefix: OsString, how: &[&str]) -> Run {
     let ours = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None).in_folder(folder);
     let ours = ours.arg("run").arg("--library").arg(support::gpuflame()).arg("-o").arg(prefix);
@@ -455,7 +455,8 @@ fn a_process_that_skips_exit_hooks_is_recovered_under_a_non_utf8_name() {
     fs::write(folder.join("go"), "").unwrap();
     let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     assert_eq!(said(&done, "ended without its exit hooks").len(), 1, "{}", done.stderr);
-    assert_eq!(odd_files(&done.folder), [".gfr", ".set.json", ".svg"].map(odd_name), "{}", done.stderr);
+    let files = [".gfr", ".html", ".set.json", ".svg"].map(odd_name);
+    assert_eq!(odd_files(&done.folder), files, "{}", done.stderr);
 }
 
 #[test]
@@ -472,7 +473,7 @@ fn surviving_processes_are_listed_and_not_awaited() {
 
 #[test]
 fn a_surviving_process_in_the_middle_of_an_exec_is_listed() {
-    // The program executes itself again and again, so that most of the time it is in the middle of an `exec`.
+    // The program executes itself repeatedly, so that most of the time it is inside an `exec`.
     let folder = scratch("run-becoming");
     let again = folder.join("again");
     fs::write(&again, "#!/bin/sh\nexec \"$0\"\n").unwrap();
@@ -502,12 +503,12 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
     run(&["--library", library, "--cpu-samples", "20000", "true"]).fails(2, &["--cpu-samples", "10000 Hz"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
-    // Neither a program nor another library exports the entry points that the driver calls.
+    // Programs and other libraries do not export the entry points that the driver calls, so they are refused.
     let own = env!("CARGO_BIN_EXE_gpuflame");
     run(&["--library", own, "true"]).fails(1, &["gpuflame is another library, or a program", "--library"]);
     let other = support::cuda().join("libcudart.so.13");
     run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
-    // A misspelt option is not mistaken for the command; options after the command belong to the command.
+    // A misspelt option must not be taken for the command. Options after the command belong to the command.
     let said = run(&["--library", library, "--frmats", "svg", "true"]);
     assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
     assert_eq!(run(&["--library", library, "--format", "svg", "true"]).code, 0, "as in other verbs");
@@ -524,7 +525,7 @@ fn start(run: Run, stderr: Stdio) -> (Child, PathBuf) {
     (command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap(), folder)
 }
 
-/// Exit code of the child; `None` if a signal ended it. Fails if the child does not end.
+/// Waits for the child. Returns its exit code, or `None` if a signal ended it. Panics if the child does not end.
 pub(crate) fn code_of(mut child: Child) -> Option<i32> {
     let deadline = Instant::now() + Duration::from_secs(100);
     loop {
@@ -532,7 +533,7 @@ pub(crate) fn code_of(mut child: Child) -> Option<i32> {
             Some(status) => return status.code(),
             None if Instant::now() > deadline => {
                 child.kill().unwrap();
-                panic!("it does not end");
+                panic!("the command does not end");
             }
             None => std::thread::sleep(Duration::from_millis(10)),
         }
@@ -580,7 +581,7 @@ fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
         assert_eq!(code(verb(&["no-such-verb"]).stderr(unwritable())), Some(2));
         assert_eq!(code(verb(&["settings", "-o", "/dev/null"]).stderr(unwritable())), Some(0));
     }
-    // As with other tools, a reader that stops reading is not an error, but a full disk is.
+    // As in other tools, a closed pipe is not an error, but a full disk is an error.
     for words in [&["--help"][..], &["settings"]] {
         assert_eq!(code(verb(words).stdout(broken_pipe())), Some(0), "{words:?}");
         assert_eq!(code(verb(words).stdout(full_disk())), Some(1), "{words:?}");
@@ -674,7 +675,7 @@ fn a_command_runs_in_a_removed_folder_and_without_a_temporary_folder() {
 
 #[test]
 fn a_command_runs_without_a_proc_file_system() {
-    // The library is found next to the command, whose path is known without `/proc`.
+    // The library is found next to the command, because the path of the command is known even without `/proc`.
     let folder = scratch("run-no-proc");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuflame"), folder.join("gpuflame")).unwrap();
     std::os::unix::fs::symlink(support::gpuflame(), folder.join("libgpuflame.so")).unwrap();
@@ -719,7 +720,7 @@ fn a_musl_program_runs_with_preload() {
     assert_eq!(done.code, Some(5), "{}", done.stderr);
 }
 
-/// The command's first process has already set the variable that the driver reads, so a descendant inherits it.
+/// The first process of the command sets the variable that the driver reads, so its descendants inherit the variable.
 #[test]
 fn preload_loads_the_library_at_once_in_descendants_too() {
     let script = "grep -c 'libgpuflame[.]so' /proc/self/maps; true";
@@ -728,7 +729,7 @@ fn preload_loads_the_library_at_once_in_descendants_too() {
     assert!(mapped > 0, "{}", done.stderr);
 }
 
-/// `gpuflame run --library LIBRARY --`, for a run within a run.
+/// Returns `gpuflame run --library LIBRARY --`, for a run inside another run.
 fn inner() -> String {
     format!("{} run --library {} --", env!("CARGO_BIN_EXE_gpuflame"), support::gpuflame().display())
 }
@@ -765,7 +766,7 @@ fn a_report_arrives_from_a_command_that_changes_its_user() {
 
 #[test]
 fn processes_that_called_cuda_and_left_no_file_are_counted() {
-    // The window is closed, so that no checkpoint exists at any moment at which the process may end.
+    // The window is closed, so that there is no checkpoint, whenever the process ends.
     let options = ["--window", "off", "--formats", "csv"];
     for (how, code, count) in [("_exit", 7, 1), ("exec", 0, 1), ("abort", 134, 1)] {
         let run = run(&options, &[program().to_str().unwrap(), "left", how]);
@@ -777,7 +778,7 @@ fn processes_that_called_cuda_and_left_no_file_are_counted() {
         );
         assert_eq!((done.code, said(&done, &words).len()), (Some(code), 1), "{how}: {}", done.stderr);
     }
-    // A program that refuses to be recorded gets an explanation.
+    // If a program cannot be recorded, the reason is printed.
     let done = run(&[], &[program().to_str().unwrap(), "quick"])
         .with_libraries(&support::stage("run-none", &[]))
         .done();

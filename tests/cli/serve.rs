@@ -1,4 +1,4 @@
-//! `gpuflame serve`: the list and the pages, only for readers that know the URL.
+//! `gpuflame serve`: the list and the pages, which only clients with the secret URL can read.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,7 +10,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// A server, which ends with the test.
+/// A running server, which is stopped at the end of the test.
 struct Server {
     child: Child,
     port: u16,

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// An event as Paddle's logger writes it: `ts` is truncated to microseconds, exact times are in the arguments.
+/// An event as Paddle's logger writes it. `ts` is truncated to microseconds, and the exact times are in the arguments.
 fn event(category: &str, name: &str, start: &str, end: &str, stream: u32) -> String {
     let ts = start.split('.').next().unwrap();
     format!(
@@ -104,7 +104,7 @@ fn stats_average_steps_with_the_same_number_of_operations() {
     );
     assert!(ran.stderr.contains("1 operations begin in a step and end after it"), "{}", ran.stderr);
     let none = gpuflame(&folder, ["stats", "trace.json", "-", "NONE"]).ok();
-    // If steps are not trimmed, most of them have one operation, and the first such step is step 3.
+    // Most untrimmed steps have one operation, and the first of these is step 3.
     assert!(none.stdout.ends_with("recover_decode_task,10.0,20.0,10.0,10.0\n"), "{}", none.stdout);
 }
 
@@ -127,7 +127,7 @@ fn names_in_csv_are_escaped_for_spreadsheets_and_terminals() {
     let harmless = ["'=1+1", "''@x", " [31mred", "a-b"];
     assert_eq!(names(&["extract", "trace.json", "-", "0,1e9"]), harmless);
     assert_eq!(names(&["stats", "trace.json", "-", "none"]), harmless);
-    // `--compat` follows that tool exactly.
+    // With `--compat`, the output is exactly that of `kernel_extractor`.
     assert_eq!(names(&["extract", "trace.json", "-", "0,1e9", "--compat"])[0], "=1+1");
 }
 
@@ -219,7 +219,7 @@ fn decode_steps_of_servers_are_recognised_by_their_frames() {
         )
     };
     let sglang = "python/sglang/srt/managers/scheduler.py(2174): get_next_batch_to_run";
-    // In the first half the distances are 12, 14, 40 (too long) and 16; the other distances are in the second half.
+    // The distances in the first half are 12, 14, 40 (too long) and 16. The other distances are in the second half.
     let starts = [100, 112, 126, 166, 182, 270];
     let events: Vec<String> = starts
         .iter()
@@ -299,7 +299,7 @@ fn gap_before_trim_adds_the_gap_before_the_first_kept_operation() {
         out.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.to_owned()).collect()
     };
     assert_eq!(bubbles(&[]), ["0.0", "5.0"]);
-    // The distance is 6 us after the operations that were left out, and 8 us from the step's start if none were.
+    // The gap is 6 us after operations that were left out, or 8 us after the step's start if none were left out.
     for kind in ["union", "order", "stream"] {
         assert_eq!(bubbles(&["--gap-before-trim", "--bubbles", kind]), ["7.0", "5.0"], "{kind}");
     }

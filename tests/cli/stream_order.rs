@@ -41,7 +41,7 @@ fn check(folder: &Path, what: &str) -> (String, u64) {
     (row["result"].as_str().unwrap().to_owned(), row["count"].as_u64().unwrap())
 }
 
-/// Two kernels, the second of which starts 1.5 us before the first ends, and 20 kernels in order.
+/// Returns the events of two kernels, of which the second starts 1.5 us before the first ends, and of 20 kernels in order.
 fn overlapping(launch: &str) -> Vec<String> {
     let mut events = vec![
         call(launch, 1, 0.0),
@@ -122,13 +122,14 @@ fn gaps_between_overlapping_kernels_are_not_negative() {
         let ran = gpuflame(&folder, ["stats", "t.json", "-", "none", "--bubbles", kind]).ok();
         let gap = |line: &str| line.rsplit(',').next().unwrap().parse::<f64>().unwrap();
         let gaps: Vec<f64> = ran.stdout.lines().skip(1).map(gap).collect();
-        // The first kernel begins at 10.25 us; the second begins before it ends.
+        // The first kernel begins at 10.25 us, and the second kernel begins before the first one ends.
         assert_eq!((gaps.len(), gaps[0], gaps[1]), (22, 10.25, 0.0), "{kind}");
         assert!(gaps.iter().all(|gap| *gap >= 0.0), "{kind}: {gaps:?}");
     }
 }
 
-/// A kernel of 4,000 us. The next two kernels of its stream begin 25 and 60 us after its start and take 10 us each.
+/// Returns the events of a kernel of 4,000 us. The next two kernels of its stream begin 25 and 60 us after its start, and take
+/// 10 us each.
 fn impossible() -> Vec<String> {
     let mut events: Vec<_> = (1..=3).map(|id| call("cudaLaunchKernel", id, f64::from(3 * id))).collect();
     events.extend([
@@ -174,7 +175,7 @@ fn an_impossible_duration_is_named_with_recorded_and_clamped_figures_in_every_ve
 #[test]
 fn long_and_dense_kernels_are_not_impossible() {
     let folder = scratch("dense");
-    // A long kernel that ends before the next one, and kernels of equal starts in whole microseconds.
+    // The trace has a long kernel that ends before the next one, and kernels with equal start times in whole microseconds.
     let mut events: Vec<_> = (1..=9).map(|id| call("cudaLaunchKernel", id, f64::from(id))).collect();
     events.push(kernel("long", 1, 100.0, 2_000_000.0));
     events.extend((2..=9).map(|id| kernel("dense", id, f64::from(2_000_100 + id / 2), 1.0)));
@@ -215,7 +216,7 @@ fn launches_between_the_begin_and_end_of_a_capture_are_captured_and_not_lost() {
     let info = gpuflame(&folder, ["info", "t.json", "--format", "csv"]).ok().stdout;
     assert!(info.contains("launches captured into graphs,5"), "{info}");
     assert!(info.contains("\nlaunches,1"), "{info}");
-    // Without the end of the capture, the launches may be lost.
+    // If the trace has no end of the capture, the launches may have been lost.
     write(&folder, &[&events[..6], &events[7..]].concat());
     assert_eq!(check(&folder, "launches captured into graphs"), ("none".to_owned(), 0));
     assert_eq!(check(&folder, "launches without an activity"), ("note".to_owned(), 5));
@@ -262,7 +263,7 @@ fn recording_ended_before_the_gpu_only_if_the_times_show_it() {
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 100.0 * f64::from(at))).collect();
     events.push(kernel("k", 1, 10.25, 50.0));
     assert!(!at_end(&events));
-    // Ten launches within 20 us of kernels of 100 us each. Three of the kernels ran before the recording ended.
+    // Ten launches within 20 us, each with a kernel of 100 us. Three of the kernels ran before the recording ended.
     let mut events: Vec<_> =
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 2.0 * f64::from(at))).collect();
     events.extend((0..3).map(|at| kernel("k", 1 + at, 10.25 + 100.0 * f64::from(at), 100.0)));

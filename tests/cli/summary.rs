@@ -49,16 +49,23 @@ fn the_screen_answers_with_the_figures_of_the_trace() {
     // The GPU works from 1.110 ms to 10.410 ms, which is 9.3 ms. It is busy for 2.5 ms (10 x 250 us) and idle for 6.8 ms.
     assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
     assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
-    // A copy waits 15 us longer than its launch explains, in all 150 us of 6.8 ms. There are 19 gaps.
-    // Ten kernels of 200 us are 2 ms.
+    // Each copy starts 15 us later than its launch explains, which makes 150 us of the 6.8 ms. There are 19 gaps. Ten kernels
+    // of 200 us take 2 ms.
     assert_eq!(answers[2], "kernels ran for 21.5 % of the time on GPU 0; copies count as busy, too");
     assert!(
         answers[3].starts_with("host-bound: in 97.8 % of the idle time no work was queued; a gap lasts 357."),
         "{answers:?}"
     );
     assert!(answers[1].ends_with("(78.1 % after cudaMemcpyAsync)"), "{answers:?}");
+    // From the first call at 1.100 ms to the end of the last copy at 10.410 ms. Between the calls pass 10 x 225 us and 9 x 765 us.
+    // The last copy starts 25 us after its call; a launch may take 20 us.
+    assert_eq!(
+        answers[4],
+        "critical path of 9.310 ms: host between calls 98.1 %, CUDA calls 1.1 %, copies 0.5 %, not explained by the records \
+         0.3 %"
+    );
     assert!(
-        answers[4].starts_with("20 launches, 20 activities: 100.0 % of the GPU time is linked"),
+        answers[5].starts_with("20 launches, 20 activities: 100.0 % of the GPU time is linked"),
         "{answers:?}"
     );
     let work = &summary["work"];
@@ -91,6 +98,14 @@ fn figures_equal_those_of_the_detailed_verbs() {
     {
         for key in ["total_ns", "share_percent", "count", "avg_ns"] {
             assert_eq!(row[key], kernel[key], "{key}");
+        }
+    }
+    let path = json(&folder, &["critical-path", "train.json", "-n", "5"]);
+    let parts = summary["critical_path"].as_array().unwrap();
+    assert_eq!(parts.len(), 5);
+    for (row, part) in parts.iter().zip(path["path_names"].as_array().unwrap()) {
+        for key in ["time_ns", "share_percent", "parts", "class"] {
+            assert_eq!(row[key], part[key], "{key}");
         }
     }
     let info = json(&folder, &["info", "train.json"]);
@@ -183,7 +198,7 @@ fn a_busy_gpu_is_bound_by_what_it_does() {
     assert!(work.contains("ProfilerStep      1") && work.contains("1011"), "{work}");
     let waiting = busy_trace(&folder, "ncclDevKernel_AllReduce", 21_000);
     assert!(waiting.contains("bound by communication: 100.0 % of the GPU work, which"), "{waiting}");
-    // The account of the GPU begins with its first work, and the step is twice as long.
+    // GPU time is counted from the GPU's first work on, and the step is twice as long as this work.
     let partial = busy_trace(&folder, "gemm", 41_000);
     assert!(!partial.contains("bound"), "{partial}");
 }

@@ -1,6 +1,6 @@
 //! Tables as a person sees them: on terminals of several widths, in a pipe, with and without colours. The files in
 //! `tests/golden/tables` are the expected texts. `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --test cli tables::`
-//! writes them again; look at each by eye.
+//! writes these files again; then look at each of them.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 
 use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
-use crate::support::{handmade, root, scratch};
+use crate::support::{handmade, rank_traces, root, scratch};
 
 /// Runs `gpuflame ARGS` with standard output on a terminal, and returns what the terminal received.
 pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &str)]) -> String {
@@ -27,13 +27,13 @@ pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &s
     let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
     drop(command);
     let mut bytes = Vec::new();
-    // Once the command has ended, the terminal has no other end: reading fails or ends.
+    // When the command has ended, the other end of the terminal is closed, so reading fails or ends.
     let _ = fs::File::from(ours).read_to_end(&mut bytes);
     child.wait().unwrap();
     String::from_utf8(bytes).unwrap().replace("\r\n", "\n")
 }
 
-/// A step of a training program, with names as PyTorch has them.
+/// Writes a trace of a training step, with names like those of PyTorch.
 pub(crate) fn training(folder: &Path, name: &str, slower: u64) {
     let elementwise = |functor: &str| {
         format!(
@@ -89,11 +89,13 @@ fn inputs() -> PathBuf {
     for rank in 0..3 {
         training(&folder, &format!("job/rank{rank}.json"), rank * 15);
     }
+    fs::create_dir(folder.join("two")).unwrap();
+    rank_traces::two_ranks(&folder.join("two"));
     folder
 }
 
 /// Names of the golden files, and the command lines.
-const CASES: [(&str, &[&str]); 18] = [
+const CASES: [(&str, &[&str]); 25] = [
     ("top", &["top", "train.json"]),
     ("top-recording", &["top", "hand.gfr"]),
     ("top-few", &["top", "train.json", "-n", "2"]),
@@ -111,7 +113,14 @@ const CASES: [(&str, &[&str]); 18] = [
     ("view-stats", &["view", "train.json", "--stats"]),
     ("timeline", &["timeline", "train.json"]),
     ("critical-path", &["critical-path", "train.json", "-n", "6", "--list"]),
+    ("critical-path-range", &["critical-path", "train.json", "-n", "6", "--range", "ProfilerStep"]),
+    ("top-slack", &["top", "train.json", "--by", "slack"]),
+    ("replay", &["replay", "train.json", "--check"]),
+    ("what-if", &["what-if", "train.json", "--scale", ".=0.5", "-n", "3"]),
+    ("causal", &["causal", "train.json", "-n", "4"]),
     ("merge-ranks", &["merge-ranks", "job"]),
+    ("stragglers", &["stragglers", "two"]),
+    ("critical-path-job", &["critical-path", "two", "-n", "6", "--list"]),
 ];
 
 fn without_colors(text: &str) -> String {
@@ -131,7 +140,7 @@ fn tables_look_as_in_the_golden_files() {
         for columns in ["40", "80", "200"] {
             let shown = at_terminal(&folder, args, &[("COLUMNS", columns), ("NO_COLOR", "1")]);
             let width: usize = columns.parse().unwrap();
-            // A command is not broken, so that it can be pasted.
+            // A command is on one line, so that a user can copy it.
             for line in shown.lines().filter(|line| !line.starts_with("next: ")) {
                 assert!(line.chars().count() <= width, "{name} {columns}: {line}");
             }
@@ -161,7 +170,7 @@ fn the_width_is_that_of_columns_then_the_terminals_and_a_pipe_has_none() {
     let folder = inputs();
     let top = ["top", "train.json"];
     let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();
-    // A terminal that has no size counts as 80 wide.
+    // A terminal without a size counts as 80 characters wide.
     let unsized_terminal = at_terminal(&folder, &top, &[("NO_COLOR", "1")]);
     assert_eq!(unsized_terminal, at_terminal(&folder, &top, &[("NO_COLOR", "1"), ("COLUMNS", "80")]));
     for odd in ["", "0", "-5", "many", "99999999999999999999999"] {

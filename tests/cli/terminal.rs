@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::run::{code_of, run, said, send, wait_for_launches};
 use crate::support::{Done, compile};
 
-/// Launches kernels of 1,000 ns until it gets a signal.
+/// Command that launches kernels of 1,000 ns until it gets a signal.
 fn for_ever() -> [&'static str; 3] {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]));
@@ -36,7 +36,7 @@ fn is_child_stopped(process: u32) -> bool {
     state.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }
 
-/// Waits until the process is stopped, continued or ended, as a shell does.
+/// Waits, like a shell, until the process is stopped, continued or ended.
 fn waited(process: u32, how: i32) -> i32 {
     let mut status = 0;
     // SAFETY: the process is our child, which no other thread waits for, and `status` is a valid place to write to.
@@ -47,7 +47,7 @@ fn waited(process: u32, how: i32) -> i32 {
         if Instant::now() > deadline {
             // SAFETY: kill takes any two numbers; the group, if it exists, is our child's.
             unsafe { libc::kill(-(process as i32), libc::SIGKILL) };
-            panic!("it neither stops nor ends");
+            panic!("the process neither stops nor ends");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -111,7 +111,7 @@ fn closing_the_terminal_ends_the_command_and_its_outputs_are_written() {
     assert!(folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"), "{folded}");
 }
 
-/// A command in a process group of its own, as a shell with job control starts one.
+/// Starts a command in its own process group, like a shell with job control.
 fn job(script: &str) -> (Child, PathBuf) {
     let (mut command, folder) = run(&["-q"], &["sh", "-c", script]).into_command();
     command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null());
@@ -166,7 +166,7 @@ fn run_does_not_stop_when_its_command_ignores_the_stop_key() {
     assert_eq!(exit_code(status), Some(5), "{status:x}");
 }
 
-/// Makes standard input the controlling terminal of a new session, in the child.
+/// Makes standard input the controlling terminal of a new session. Called in the child.
 fn take_terminal() -> std::io::Result<()> {
     // SAFETY: neither call allocates: they create a session and make standard input its terminal.
     let is_taken = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 };
@@ -175,8 +175,8 @@ fn take_terminal() -> std::io::Result<()> {
 
 #[test]
 fn a_signal_after_the_command_exited_terminates_run() {
-    // On a terminal that stops background jobs when they write, `gpuflame run` is stopped after the command's end, as it
-    // prints its line. The shell's `wait` returns 150 while `gpuflame run` is stopped.
+    // This terminal stops background jobs when they write. So `gpuflame run` is stopped when it prints its line after the
+    // command's end. While it is stopped, the shell's `wait` returns 150.
     let (ours, theirs) = terminal();
     let script = format!(
         "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & \

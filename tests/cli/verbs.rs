@@ -38,7 +38,7 @@ fn check_counts_doubtful_activities_and_lists_the_worst_finding_first() {
     assert_eq!(row(&found["findings"], "what", "times not collected")["result"], "BAD");
     assert_eq!(row(&found["findings"], "what", "overlaps on a stream")["result"], "none");
     let results: Vec<_> = found["findings"].as_array().unwrap().iter().map(|row| &row["result"]).collect();
-    assert_eq!(results[0], "BAD", "the worst stands first");
+    assert_eq!(results[0], "BAD", "the worst result is first");
     assert_eq!(gpuflame(&folder, ["check", "hand.gfr", "--strict"]).code, 1);
 }
 
@@ -90,9 +90,9 @@ fn check_passes_a_sound_trace_and_fails_a_faulty_one() {
     assert_eq!(gpuflame(&folder, ["check", "sound.json", "--strict"]).code, 0);
     let found = json(&folder, &["check", "sound.json"]);
     assert_eq!(row(&found["findings"], "what", "times are in whole microseconds")["result"], "note");
-    // The second launch's work begins before the launch and has two kernels; the third launch's work begins while that
-    // of the first runs. Overlap with the second launch's kernels is not an error, because launches with several
-    // kernels are graphs, whose nodes may run at once.
+    // The second launch has two kernels, one of which begins before the launch. The kernel of the third launch begins while
+    // that of the first runs. Overlap with kernels of the second launch is not an error, because launches with several kernels
+    // are graphs, whose nodes may run at the same time.
     let graph = [call(2, 30), kernel(2, 25, 5), kernel(2, 50, 5)];
     let rest = [call(1, 10), kernel(1, 20, 15), call(3, 12), kernel(3, 33, 1)];
     write("sick.json", &[&graph[..], &rest[..]].concat());
@@ -139,8 +139,8 @@ fn diff_lists_changes_by_kernel_and_by_stack() {
     gpuflame(&folder, ["flamegraph", "--diff", "a.json", "b.json", "-o", "diff.svg"]).ok();
     let svg = fs::read_to_string(folder.join("diff.svg")).unwrap();
     assert!(
-        svg.contains("gemm [GPU_Kernel] (3,019,000 ns") && svg.contains("+"),
-        "a picture with the change of each frame"
+        svg.contains("gemm [GPU_Kernel] (3.019 ms, 99.90 %; before 2.019 ms)"),
+        "a picture with the change of each frame: {svg}"
     );
 }
 
@@ -152,7 +152,7 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     let copy = json(&folder, &["view", "hand.gfr", "--kind", "copy"]);
     assert_eq!(copy["activities"].as_array().unwrap().len(), 1);
     assert_eq!(copy["activities"][0]["launched_by"], "main;load;cudaMemcpyAsync");
-    // Times are relative to the first activity, which begins at 0 in the picture.
+    // Times are relative to the first activity, which begins at 0 in the picture of the hand-made recording.
     assert_eq!(copy["activities"][0]["start_ns"], 20_000);
     let late = json(&folder, &["view", "hand.gfr", "--from", "50", "--to", "60", "--device", "1"]);
     assert_eq!(late["activities"].as_array().unwrap().len(), 2);
@@ -166,7 +166,7 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("GPU ")).collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].starts_with("GPU 0 stream    7 ########.."), "{text}");
-    // The window has 100 us, so a letter is 1.25 us. The copy runs from 20 to 32 us, in 9.6 letters from number 16 on.
+    // The window has 100 us, so a letter is 1.25 us. The copy runs from 20 to 32 us, which is 9.6 letters after the first 16.
     let copy = lines[1].rsplit(' ').next().unwrap();
     assert!(copy.ends_with("p#########*") && copy.len() == 26, "{text}");
     // 200 letters of 0.5 us are three lines.
@@ -230,8 +230,9 @@ fn extract_accepts_any_end_time() {
     }
 }
 
-/// Writes the trace of a rank: ten steps of 1,000 us, in each of which the host loads a batch for `load` us, computes for 40
-/// us, and then waits in a collective until 600 us after the step began. With `has_lines`, the trace has Python functions.
+/// Writes the trace of a rank with ten steps of 1,000 us. In each step the host loads a batch for `load` us, then the rank
+/// computes for 40 us and waits in a collective until 600 us after the step began. With `has_lines`, the trace has Python
+/// functions.
 fn write_rank(folder: &Path, rank: u32, load: u64, has_lines: bool) {
     let mut trace = Trace::default();
     for step in 0..10 {
@@ -272,8 +273,8 @@ fn merge_ranks_names_the_line_in_which_the_stragglers_host_was_late() {
 #[test]
 fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
     let folder = scratch("verbs");
-    // Ten steps of 100 us, of which rank 1 works 90 us and the other rank 40 us; the remaining time is one collective,
-    // except for a second, short collective.
+    // Each of ten steps takes 100 us, of which rank 1 works for 90 us and the other rank for 40 us. The rest is one collective
+    // and a second, short one.
     let write = |steps: u64, rank: u64| {
         let mut events = Vec::new();
         for step in 0..steps {
@@ -339,7 +340,7 @@ fn a_rank_stated_in_the_trace_overrides_the_one_in_the_file_name() {
     write("rank0.json", "\"distributedInfo\": {\"backend\": \"nccl\", \"rank\": 34, \"world_size\": 300}, ");
     write("rank1.json", "\"distributedInfo\": {\"rank\": 7}, ");
     assert_eq!(names(), ["rank1.json", "rank0.json"], "7 comes before 34");
-    // If one file has no rank, all ranks are named after their files.
+    // If one file does not state its rank, all ranks are named after their files.
     write("rank1.json", "");
     assert_eq!(names(), ["rank0.json", "rank1.json"]);
 }
@@ -352,11 +353,11 @@ fn two_ranks() -> PathBuf {
     folder
 }
 
-/// Runs the queries of `examples/ranks` over Parquet, and compares the answers with `merge-ranks`.
+/// Runs the queries of `examples/ranks` on Parquet files, and compares the answers with those of `merge-ranks`.
 fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
     let python = viewers().join("venv/bin/python");
     gpuflame(folder, ["convert", ".", "--to", "parquet", "-o", "data"]).ok();
-    // The Parquet rows keep the numbers in names.
+    // Names in the Parquet rows keep their numbers.
     let merged = json(folder, &["merge-ranks", ".", "-n", "10", "--keep-numbers"]);
     let script = root().join(format!("examples/ranks/{engine}_ranks.py"));
     let output = Command::new(&python).arg(script).arg(folder.join("data")).output().unwrap();
@@ -389,7 +390,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
             let cause = row["cause"].as_str().unwrap().to_owned();
             (cause, row["total_ns"].as_u64().unwrap(), row["gaps"].as_u64().unwrap())
         };
-        // The table has no windows, so it only shows gaps between two pieces of work.
+        // The Parquet table has no windows, so it only shows gaps between two pieces of work.
         rows(table).iter().map(row).filter(|(cause, ..)| !cause.contains("_the_")).collect()
     };
     assert_eq!(causes(&answer["idle"]), causes(&merged["idle"]), "{engine}");
@@ -420,12 +421,12 @@ fn duckdb_over_many_ranks_agrees_with_merge_ranks() {
     // The kernels under decode take 2 x 20,001 ns, on two ranks.
     let decode = serde_json::json!({"stack": "main;decode;cudaLaunchKernel", "total_ns": 40_002, "ranks": 2});
     assert_eq!(answer["stacks"][0], decode);
-    // gemm was launched at 12 us, in a gap of GPU 0 from 10 to 20; the launch of `lone` is unknown.
+    // gemm was launched at 12 us, in a gap of GPU 0 from 10 to 20 us. The launch of `lone` is unknown.
     let idle = |cause: &str| row(&answer["idle"], "cause", cause)["total_ns"].as_u64().unwrap();
     assert_eq!((idle("host_late"), idle("launch_latency"), idle("unknown")), (4_000, 16_000, 40_000));
 }
 
-/// The test is ignored by default since PySpark is 300 MB; `.ci/long` runs the test.
+/// The test is ignored by default, because PySpark is 300 MB. `.ci/long` runs it.
 #[test]
 #[ignore = "needs PySpark, 300 MB; .ci/long installs it and runs this"]
 fn spark_over_many_ranks_agrees_with_merge_ranks() {
@@ -474,11 +475,11 @@ fn folded_stacks_are_drawn_and_compared_unchanged() {
     gpuflame(&folder, ["flamegraph", "--diff", "a.folded", "b.folded", "-o", "d.svg"]).ok();
     let svg = fs::read_to_string(folder.join("d.svg")).unwrap();
     assert!(svg.contains("45 ns before, 50 ns after (+11.1 %)"), "the subtitle sums up");
-    assert!(svg.contains("not shown: 1 stacks that are gone (5 ns)"), "what has no width is said");
+    assert!(svg.contains("not shown: 1 stacks that are gone (5 ns)"), "stacks without a width are reported");
     gpuflame(&folder, ["flamegraph", "a.folded", "--idle"]).fails(2, &["a.folded", "idle"]);
 }
 
-/// If two files were folded with different flags, none of their names match, which looks as if everything had changed.
+/// If two files were folded with different flags, none of their names match, so it looks as if all stacks had changed.
 #[test]
 fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     let folder = scratch("misfit");
@@ -519,7 +520,7 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     );
 }
 
-/// A deliberate mistake for each verb: the verb prints one line, ends with the right exit code, and writes no file.
+/// Makes a mistake with each verb: the verb must print one line, end with the right exit code, and write no file.
 #[test]
 fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     let folder = folder();
@@ -564,7 +565,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// 1,000 kernels in a row on one stream, 1 us each; the first one overlaps the second by `overlap_ns`.
+/// Returns a trace of 1,000 consecutive kernels of 1 us on one stream. The first one overlaps the second by `overlap_ns`.
 fn in_a_row(overlap_ns: u64, with_launches: u64) -> String {
     let mut events = Vec::new();
     for at in 0..1000 {
@@ -593,11 +594,10 @@ fn findings_of_up_to_a_thousandth_are_notes_and_larger_ones_are_bad() {
         let found: Value = serde_json::from_str(&ran.stdout).unwrap();
         (row(&found["findings"], "what", what)["result"].as_str().unwrap().to_owned(), ran.code)
     };
-    // One of 1,000 operations overlaps: at first for 0.05 % of the time, then for 0.2 % of it.
+    // One of 1,000 operations overlaps, first for 0.05 % of the time, then for 0.2 %.
     assert_eq!(result(500, 1000, "overlaps on a stream"), ("note".to_owned(), 0));
     assert_eq!(result(2000, 1000, "overlaps on a stream"), ("BAD".to_owned(), 1));
-    // One activity without a launch is a thousandth by number and by time; two such activities are more than a
-    // thousandth.
+    // One activity without a launch is a thousandth, by number and by time. Two such activities are more than a thousandth.
     assert_eq!(result(0, 999, "activities without a launch"), ("note".to_owned(), 0));
     assert_eq!(result(0, 998, "activities without a launch"), ("BAD".to_owned(), 1));
 }

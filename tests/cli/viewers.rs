@@ -1,5 +1,5 @@
-//! Output of `gpuflame convert`, opened in the viewers for each format. `tests/viewers/install` installs the viewers;
-//! if they are missing, these tests are skipped, but not in CI.
+//! Output of `gpuflame convert`, opened in the viewers for each format. `tests/viewers/install` installs the viewers. If they
+//! are missing, these tests are skipped, except in CI.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::support::command::gpuflame;
 use crate::support::{handmade, root, scratch, skip};
 use serde_json::Value;
 
-/// Folder that `tests/viewers/install` fills; `None`, after printing a sentence, if it was not run.
+/// Returns the folder that `tests/viewers/install` fills. If it was not run, prints a sentence and returns `None`.
 fn viewers(needed: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers");
     if folder.join(needed).exists() {
@@ -76,7 +76,7 @@ fn the_flame_graph_zooms_and_searches() {
     assert!(seen["zoomed"]["shown"].as_u64() < seen["before"]["shown"].as_u64(), "{seen}");
     // The search matches 20,001 of 57,001 ns.
     assert!(seen["matched"].as_str().unwrap().contains("35.1"), "{seen}");
-    // The script draws the short name, before zooming and after; one of the two is too narrow to show it.
+    // The script draws the short name before and after zooming. One of the two frames is too narrow to show it.
     for when in ["before", "unzoomed"] {
         let drawn: Vec<[String; 2]> = serde_json::from_value(seen[when]["drawn"].clone()).unwrap();
         let is_short = |[title, text]: &[String; 2]| {
@@ -129,7 +129,7 @@ fn go_tool_pprof_reads_all_three_values() {
     };
     let time = top("gpu_time");
     assert_eq!(line(&time, "[GPU0_Kernel]gemm<float>")[0], "20001ns");
-    assert_eq!(line(&time, " decode")[3], "20001ns", "all of it is below decode");
+    assert_eq!(line(&time, " decode")[3], "20001ns", "all time of the kernel is below decode");
     assert!(time.contains("57001ns total"), "{time}");
     let launches = top("launches");
     // There are eight activities, one of them without a time.
@@ -161,7 +161,7 @@ fn perfettos_own_classes_read_the_gpu_events_and_their_launching_calls() {
     assert_eq!(calls, expected.map(|(name, count)| (name.to_owned(), count)).into());
     assert_eq!(seen["threads"]["100"], "python3 -m x");
     let gpu = seen["gpu"].as_array().unwrap();
-    assert_eq!(gpu.len(), 7, "all but the one without times");
+    assert_eq!(gpu.len(), 7, "all activities except the one without times");
     assert_eq!(gpu.iter().map(|event| event["duration"].as_u64().unwrap()).sum::<u64>(), 57_001);
     let gemm: Vec<_> = gpu.iter().filter(|event| event["kernel"][0] == "_Z4gemmIfEvPT_").collect();
     assert_eq!(gemm.len(), 2);

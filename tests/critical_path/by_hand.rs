@@ -1,81 +1,8 @@
 //! The example of docs/critical-path.md, whose path a person can check, and other small programs.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use super::output::{Trace, gpuflame, min_slacks, parts, spans, tables};
 
-use serde_json::{Value, json};
-
-/// A trace as torch.profiler writes it, with times in us.
-#[derive(Default)]
-struct Trace(Vec<Value>);
-
-impl Trace {
-    fn call(mut self, name: &str, id: u32, thread: u32, (from, to): (u32, u32)) -> Self {
-        self.0.push(json!({
-            "ph": "X", "cat": "cuda_runtime", "name": name, "pid": 1, "tid": thread, "ts": from, "dur": to - from,
-            "args": { "correlation": id },
-        }));
-        self
-    }
-
-    fn kernel(mut self, name: &str, id: u32, stream: u32, (from, to): (u32, u32)) -> Self {
-        self.0.push(json!({
-            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": from, "dur": to - from,
-            "args": { "correlation": id, "device": 0, "context": 1, "stream": stream },
-        }));
-        self
-    }
-
-    fn sync(mut self, id: u32, stream: u32, (from, to): (u32, u32)) -> Self {
-        self.0.push(json!({
-            "ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": stream, "ts": from,
-            "dur": to - from,
-            "args": {
-                "correlation": id, "device": 0, "context": 1, "stream": stream, "cuda_sync_kind": "Stream Sync",
-                "wait_on_stream": stream, "wait_on_cuda_event_record_corr_id": -1, "wait_on_cuda_event_id": -1,
-            },
-        }));
-        self
-    }
-
-    fn write(self, name: &str) -> PathBuf {
-        let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
-        std::fs::write(&file, json!({ "traceEvents": self.0 }).to_string()).unwrap();
-        file
-    }
-}
-
-fn gpuflame(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
-    command.arg("-q").args(args).stdin(std::process::Stdio::null()).output().unwrap()
-}
-
-fn tables(trace: Trace, name: &str, args: &[&str]) -> Value {
-    let file = trace.write(name);
-    let output =
-        gpuflame(&[&["critical-path", file.to_str().unwrap(), "--format", "json", "--list"], args].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// Parts as (start, duration, class, saving, name), in us.
-fn parts(tables: &Value) -> Vec<(i64, u64, &str, u64, &str)> {
-    let rows = tables["path"].as_array().unwrap().iter();
-    rows.map(|row| {
-        let us = |key: &str| row[key].as_u64().unwrap() / 1_000;
-        let start = row["start_ns"].as_i64().unwrap() / 1_000;
-        (
-            start,
-            us("duration_ns"),
-            row["class"].as_str().unwrap(),
-            us("saving_ns"),
-            row["name"].as_str().unwrap(),
-        )
-    })
-    .collect()
-}
-
-fn two_kernels() -> Trace {
+pub(super) fn two_kernels() -> Trace {
     Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
         .kernel("gemm", 1, 7, (15, 75))
@@ -99,11 +26,7 @@ fn the_example_of_the_documentation() {
             (120, 10, "return", 10, "cudaStreamSynchronize"),
         ]
     );
-    let slack = |name: &str| {
-        let rows = tables["slack"].as_array().unwrap();
-        rows.iter().find(|row| row["name"] == name).unwrap()["min_slack_ns"].as_u64().unwrap()
-    };
-    assert_eq!([slack("gemm"), slack("relu")], [0, 0]);
+    assert_eq!(min_slacks(&tables, ["gemm", "relu"]), [0, 0]);
 }
 
 #[test]
@@ -125,9 +48,8 @@ fn overlapping_kernels_follow_each_other_on_the_path_and_the_first_has_no_slack(
         .call("cudaStreamSynchronize", 3, 5, (35, 130))
         .sync(3, 7, (36, 120));
     let tables = tables(trace, "by-hand-overlap", &[]);
-    let spans: Vec<_> = parts(&tables).into_iter().map(|part| (part.0, part.1, part.2, part.4)).collect();
     assert_eq!(
-        spans,
+        spans(&tables),
         [
             (0, 10, "call", "cudaLaunchKernel"),
             (10, 5, "launch", "first"),

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 
-# Without this variable, starts and ends are rounded to whole microseconds.
+# Without this variable, HolisticTraceAnalysis rounds starts and ends to whole microseconds.
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
 warnings.filterwarnings("ignore")
 
@@ -30,7 +30,7 @@ CASES = [
 
 
 def figures(path):
-    # The last step is left out otherwise.
+    # By default, the last step is left out.
     analysis = TraceAnalysis(trace_files={0: path}, include_last_profiler_step=True)
     time = analysis.get_temporal_breakdown(visualize=False).iloc[0]
     _, kernels = analysis.get_gpu_kernel_breakdown(visualize=False, num_kernels=10_000)

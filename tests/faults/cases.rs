@@ -1,5 +1,5 @@
-//! The cases: each fault in three strengths and next to a larger cost, with the right answer to each, and healthy runs,
-//! to which the right answer is that nothing is wrong.
+//! The cases, each with the right answer. Each fault is planted in three strengths, and once together with a fault of larger
+//! cost. For healthy runs the right answer is that nothing is wrong.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::list::{FAULTS, VARIETIES, fault};
 use crate::training_loop::{Amounts, BatchCopy, Culprit, Fault, Plan, Planted, SHARES, Shape};
 
-/// A run and the right answer.
+/// A run and the right answer about it.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) plan: Plan,
@@ -39,7 +39,7 @@ impl Case {
         Self { name, plan, truth }
     }
 
-    /// The same program run again: other noise.
+    /// Returns another run of the same program, with different noise.
     pub(crate) fn with_seed(&self, seed: u64) -> Self {
         Self::new(self.name.clone(), Plan { seed, ..self.plan.clone() })
     }
@@ -77,7 +77,7 @@ fn cases_of(fault: &'static Fault) -> Vec<Case> {
     cases
 }
 
-/// A number for the noise that differs between faults.
+/// Seed of the noise, different for each fault.
 fn seed(fault: &Fault) -> u64 {
     fault.id.bytes().fold(1, |seed, byte| (seed * 31 + u64::from(byte)) % 1_000_003)
 }
@@ -94,7 +94,7 @@ fn alone(fault: &'static Fault, strength: usize) -> Plan {
     plan
 }
 
-/// The fault in middle strength and its partner in full strength.
+/// Returns a plan with the fault in middle strength and its partner in full strength.
 fn combined(planted: &'static Fault) -> Plan {
     let mut plan = alone(planted, 1);
     plan.seed += 10;

@@ -1,5 +1,5 @@
-//! Whether `gpuflame summary` finds the planted faults, in the order of their costs, with the right culprit, and nothing in
-//! healthy runs.
+//! Tests that `gpuflame summary` finds the planted faults, in the order of their costs and with the right culprits, and finds
+//! nothing in healthy runs.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn found_in(case: &Case) -> Vec<Found> {
     found
 }
 
-/// Ids by which the command calls a fault. Faults in records are those of the checks of records.
+/// Ids of the findings for a fault. Faults in records have the ids of checks of records.
 fn ids(fault: &str) -> &[&str] {
     match fault {
         "launches_without_activity" => &["launch_coverage"],
@@ -53,7 +53,7 @@ fn ids(fault: &str) -> &[&str] {
     }
 }
 
-/// Position of the fault among the findings of its sort, and the finding.
+/// Finding about a fault, and its position among the findings of the same sort.
 fn position<'a>(found: &'a [Found], fault: &str) -> Option<(usize, &'a Found)> {
     let of_records = !ids(fault).is_empty();
     let mut same_sort = found.iter().filter(|finding| finding.is_bad == of_records).enumerate();
@@ -100,7 +100,7 @@ fn mistakes(case: &Case) -> Vec<String> {
     wrong
 }
 
-/// Cases in which a fault cannot be named, or where it does not show, each with the reason.
+/// Cases in which a fault cannot be named or has no visible effect, each with the reason.
 const EXCEPTIONS: [(&str, &str); 4] = [
     ("gc_pauses-automatic", "nothing in the trace says that the collector ran; the pauses are named"),
     (
@@ -140,7 +140,7 @@ fn strong_faults_are_named_with_their_culprit() {
     assert_few(&strong.flat_map(mistakes).collect::<Vec<_>>(), 0);
 }
 
-/// A weak fault costs 3 % of the run, and less of it shows: most are named.
+/// A weak fault costs 3 % of the run, and less than that may be visible, so only most of them must be named.
 #[test]
 fn most_weak_faults_are_named() {
     let weak: Vec<_> = cases().iter().filter(|case| case.name.ends_with("-weak")).collect();
@@ -161,7 +161,7 @@ fn nothing_is_found_in_healthy_runs() {
     assert_few(&wrong, 0);
 }
 
-/// Costs are those by which the run would be shorter without the fault.
+/// The planted cost is the time by which the run would be shorter without the fault.
 #[test]
 fn costs_are_near_the_planted_ones() {
     let mut wrong = Vec::new();
@@ -188,7 +188,7 @@ fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
         let gpu = program.device.is_none_or(|device| finding.text.contains(&format!("GPU {device}")));
         finding.id == program.id && gpu && finding.text.contains(program.function)
     });
-    // The kernel may refuse the samples without which these two do not show.
+    // Without samples, which the kernel may refuse, these two faults have no visible effect.
     let is_refused = recorded.done.stderr.contains("perf_event_open");
     (!named && !is_refused).then(|| {
         let list: Vec<_> =
@@ -197,7 +197,8 @@ fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     })
 }
 
-/// Returns what is wrong in three runs in a row. On a busy machine, a program also waits for the processor.
+/// Returns the mistakes about the last of three runs, if there are mistakes about each of them. On a busy machine, a program
+/// also waits for the processor.
 fn repeated_mistake(program: &Program) -> Option<String> {
     let mut last = None;
     for _ in 0..3 {
@@ -212,7 +213,7 @@ fn faults_of_programs_are_named_with_their_function() {
     assert_few(&wrong, 0);
 }
 
-/// The same programs with other noise; the seed is the hash of a commit.
+/// Tests the same programs with different noise. The seed is the hash of a commit.
 #[test]
 #[ignore = "long: `.ci/long` runs it with the seed in FAULTS_SEED"]
 fn other_runs_of_the_cases_are_named_as_well() {

@@ -1,5 +1,5 @@
-//! Runs whose right answer is that a finding must not be reported, or must be reported in another way: names that mislead, ranks
-//! that are late in turn, and a host that has nothing to do. Each right answer was decided before the rule was written.
+//! Runs about which a certain finding must not be reported, or must be reported in another way: misleading names, ranks that are
+//! late in turn, and a host that has nothing to do. Each right answer was decided before the rule for it was written.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::support::scratch;
 use crate::traces::{DEFAULT_STREAM, Rank};
 use crate::training_loop::{At, Fault, Place, Plan, Planted, Shape};
 
-/// Findings about a run, as (id, cost as a share of the run in percent, culprit and reason).
+/// Findings about a run: id, cost in percent of the run, and the text with culprit and reason.
 fn findings(shape: Shape, seed: u64, fault: &'static Fault, amount: f64) -> Vec<(String, f64, String)> {
     let planted = vec![Planted { fault, amount, on: true }];
     let folder = scratch("harder");
@@ -48,8 +48,8 @@ const EVEN: Fault = Fault {
     ..FAULT
 };
 
-/// A third of the steps of each rank take 30 % longer, so each step of the job takes up to 30 % longer. If the same work is divided
-/// evenly, each step takes 10 % longer. No rank is the straggler.
+/// A third of the steps of each rank takes 30 % longer, so each step of the job takes up to 30 % longer. If the additional work
+/// were divided evenly, each step would take 10 % longer. No rank is the straggler.
 #[test]
 fn ranks_that_are_late_in_turn_are_no_stragglers() {
     for seed in [11, 12, 13] {
@@ -81,7 +81,8 @@ fn next_token(rank: &mut Rank, at: &At, ns: f64, _: bool) {
 
 const NEXT_TOKEN: Fault = Fault { act: next_token, ..FAULT };
 
-/// The name begins with `next` and contains `token`, but the function computes: it launches kernels, and copies nothing to the GPU.
+/// The function's name begins with `next` and contains `token`, but the function computes: it launches kernels, and copies
+/// nothing to the GPU.
 #[test]
 fn a_function_with_a_name_of_a_loader_that_computes_is_no_loader() {
     for seed in [21, 22] {
@@ -106,7 +107,7 @@ const MEMCPY_LIKE: Fault = Fault {
     ..FAULT
 };
 
-/// The operator and its kernel are called like a copy, but copy nothing.
+/// The operator and its kernel have names like those of a copy, but copy nothing.
 #[test]
 fn an_operator_with_a_name_of_a_copy_is_no_copy() {
     for seed in [31, 32] {
@@ -126,7 +127,7 @@ const ANNOTATED: Fault = Fault {
     ..FAULT
 };
 
-/// A range of the user, such as one of `record_function`, is the place of a pause.
+/// A user's range, such as one of `record_function`, is the place of a pause.
 #[test]
 fn a_range_of_the_user_is_the_place_of_a_finding() {
     for seed in [41, 42] {
@@ -147,8 +148,8 @@ const NO_REQUESTS: Fault = Fault {
     ..FAULT
 };
 
-/// A server without requests waits. Nothing in a trace tells this from other work, so the place is named, and no fault that the user
-/// could repair.
+/// A server without requests waits. A trace does not show whether a host waits or works, so the finding names the place of the
+/// pause, but no fault that the user could repair.
 #[test]
 fn a_server_without_requests_has_no_fault_of_another_name() {
     for seed in [51, 52] {

@@ -1,6 +1,6 @@
-//! Whether the findings about runs on a real GPU are true: `tests/pytorch/programs/faults.py` with each of its faults, recorded on
-//! an H100 as the default files (sums). Importing PyTorch's optimizer took 4 to 6 s there, between the first copies and the
-//! first step.
+//! Findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults, recorded on an H100 as the
+//! default files (sums). In these runs, importing PyTorch's optimizer took 4 to 6 s, between the first copies and the first
+//! step.
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn the_planted_fault_comes_first_with_its_function() {
         ("loader", "data_loader_late", "in load_batch"),
         ("tiny", "tiny_kernels", "in augment"),
         ("pageable", "pageable_copies", "in upload"),
-        // The recording has no samples, so garbage collection has no name; the two calls around it have.
+        // The recording has no samples, so the finding cannot name the garbage collection. It names the two calls around it.
         ("collector", "host_work", "between cudaLaunchKernel in train_step"),
     ] {
         let found = costs(fault);
@@ -50,14 +50,14 @@ fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
             "{fault}: {found:#?}"
         );
     }
-    // `prepare` runs in the first step, and launches nothing.
+    // `prepare` runs in the first step and launches nothing.
     let found = costs("warmup");
     assert!(found[1].1 > 1_000_000_000 && found[1].2.contains("called by train_step"), "{found:#?}");
 }
 
 #[test]
 fn work_of_a_profiler_before_the_first_gpu_work_costs_nothing() {
-    // The only work of the profiler ends 0.1 to 0.7 ms before the first GPU work: it asks for a buffer for 2 to 10 ms.
+    // The profiler's only work is to provide a buffer, which takes 2 to 10 ms. It ends 0.1 to 0.7 ms before the first GPU work.
     for file in ["train", "stream", "graph"] {
         let found = costs_of(&format!("torch/{file}-kineto.json.gz"));
         assert!(

@@ -19,7 +19,7 @@ const fn function(functions: &'static [&'static str]) -> Culprit {
 const NS: Amounts = Amounts::Between(1e3, 1e9);
 const BYTES: Amounts = Amounts::Between(1e4, 1e9);
 
-/// A fault that does nothing: the usual values of the fields.
+/// A fault that does nothing, with the usual values of all fields.
 pub(crate) const FAULT: Fault = Fault {
     id: "",
     variety: "",
@@ -39,7 +39,7 @@ fn three_ranks(shape: &mut Shape, _: f64, _: bool) {
     (shape.ranks, shape.layers) = (3, 14);
 }
 
-/// Reads a number of four bytes, as `tensor.item()` does.
+/// Reads a number of four bytes from the GPU, as `tensor.item()` does.
 fn read(rank: &mut Rank) {
     rank.operator("aten::item", |rank| {
         rank.operator("aten::_local_scalar_dense", |rank| {
@@ -63,8 +63,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         partner: "lock_wait",
         ..FAULT
     },
-    // The host computes for a while after the read. Without the read, the GPU would be busy during this time. A cheap
-    // read occurs in every third step instead of every second.
+    // The host computes for a while after the read. Without the read, the GPU would be busy during this time. If the host
+    // computes for less than 1 ms, the read is in every third step instead of every second.
     Fault {
         id: "sync_read",
         culprit: function(&["train.py(71): log_metrics"]),
@@ -289,7 +289,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         partner: "late_slowdown",
         ..FAULT
     },
-    // The right way divides the tokens between the three ranks.
+    // Without the fault, the tokens are divided among the three ranks.
     Fault {
         id: "imbalance",
         culprit: Culprit { rank: Some(2), ..function(&["moe.py(44): experts"]) },
@@ -412,9 +412,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Other forms of some of the faults, each planted once, in middle strength.
+/// Other forms of some of the faults. Each is planted once, in middle strength.
 pub(crate) const VARIETIES: &[Fault] = &[
-    // The process of the training reads the data itself.
+    // The training process reads the data itself.
     Fault {
         id: "data_loader_late",
         variety: "in-process",
@@ -509,7 +509,7 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // A collection that the interpreter starts has no event: a function takes longer.
+    // If the interpreter itself starts the collection, the trace has no event for it, and only a function takes longer.
     Fault {
         id: "gc_pauses",
         variety: "automatic",

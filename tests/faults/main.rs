@@ -1,5 +1,6 @@
 //! Runs with planted faults, for which the right answer is known: cause, culprit and cost. The answers follow from the
-//! simulation of the runs. The tests here check the runs themselves; `findings` checks whether gpuflame finds the faults.
+//! simulation of the runs. The tests in this file check the runs themselves. `findings` checks whether gpuflame finds the
+//! faults.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -39,12 +40,12 @@ fn recorded(plan: &Plan) -> Vec<Vec<Slice>> {
     ranks
 }
 
-/// Asserts that nothing is wrong, and lists everything that is.
+/// Asserts that `wrong` is empty. If not, prints its lines.
 fn assert_none(wrong: &[String]) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Whether a share is within a quarter of the wanted one.
+/// Whether a share differs from the wanted one by less than a quarter.
 fn is_near(found: f64, wanted: f64) -> bool {
     (found / wanted - 1.0).abs() < 0.25
 }
@@ -93,9 +94,9 @@ fn varieties_have_the_middle_strength() {
     assert_none(&wrong);
 }
 
-/// The cost in `truth` is the difference in length between the runs with and without the fault. Here it is measured in
-/// both traces: as time without kernels of the model if the fault makes a GPU wait, and as time with such kernels if it
-/// makes kernels slower. Without the fault every GPU is always busy, so nothing else makes a GPU wait.
+/// The cost in `truth` is the difference in length between the runs with and without the fault. This test measures it in both
+/// traces: as time without kernels of the model if the fault makes a GPU wait, or as time with such kernels if the fault makes
+/// kernels slower. Without the fault every GPU is always busy, so no other cause makes a GPU wait.
 #[test]
 fn costs_equal_sums_over_the_traces() {
     let mut wrong = Vec::new();
@@ -152,7 +153,8 @@ fn records_are_missing_or_wrong_as_planted() {
     }
 }
 
-/// Each trace is one that a GPU can give: streams in order, kernels after launches, waits no shorter than their work.
+/// Each trace is possible on a GPU: the work of a stream is in order, kernels start after their launches, and waits last at
+/// least as long as their work.
 #[test]
 fn runs_are_physically_possible() {
     let mut wrong = Vec::new();
@@ -254,7 +256,7 @@ fn assert_costs(programs: &[Program]) {
             costs.push(recorded.cost_ns);
             let is_right = match program.is_exact() {
                 true => is_near(cost, wanted),
-                // The kernel divides the processor between threads as it likes.
+                // This cost depends on how the operating system divides the processor between threads.
                 false => program.id == "starved_thread" || cost > wanted * 0.75,
             };
             let check = gpuflame(&recorded.done.folder, ["check", "out.gfr"]).ok().stdout;
@@ -285,13 +287,13 @@ fn programs_have_a_larger_cost_next_to_the_fault() {
     for program in PROGRAMS.iter().filter(|program| program.partner.is_some()) {
         let recorded = program.record_combined();
         assert!(is_near(recorded.lengthened_ns as f64, (HEALTHY_NS * 40 / 60) as f64), "{}", program.id);
-        // The kernel divides the processor between threads as it likes.
+        // This cost depends on how the operating system divides the processor between threads.
         let is_smaller = program.id == "starved_thread" || recorded.cost_ns < recorded.lengthened_ns;
         assert!(recorded.cost_ns > 0 && is_smaller, "{}: {} ns", program.id, recorded.cost_ns);
     }
 }
 
-/// The 26 faults: in traces, and two that only a program of its own can show.
+/// There are 26 faults, including two that only a recorded program can show, not a trace.
 #[test]
 fn the_list_is_complete() {
     let in_traces: BTreeSet<_> = FAULTS.iter().map(|fault| fault.id).collect();

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 pub(crate) struct Slice {
     pub(crate) category: String,
     pub(crate) name: String,
-    /// Process and thread; of GPU work, the device and the stream.
+    /// Process and thread; for GPU work, the device and the stream.
     pub(crate) place: (u64, u64),
     pub(crate) start: i64,
     pub(crate) end: i64,
     pub(crate) correlation: Option<u64>,
 }
 
-/// All complete events of a trace, which has one in a line.
+/// All complete events of a trace, which has one event per line.
 pub(crate) fn slices(text: &str) -> Vec<Slice> {
     text.lines().filter(|line| line.starts_with(r#"{"ph":"X""#)).map(slice).collect()
 }
@@ -30,7 +30,7 @@ fn slice(line: &str) -> Slice {
     }
 }
 
-/// The value of a field, without quotes. The key has its quotes and the colon.
+/// Value of a field, without quotes. `key` includes its quotes and the colon.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let rest = line.split_once(key)?.1;
     match rest.strip_prefix('"') {
@@ -43,7 +43,7 @@ fn integer(line: &str, key: &str) -> Option<u64> {
     field(line, key)?.parse().ok()
 }
 
-/// Microseconds with three decimals, in nanoseconds.
+/// Converts microseconds with three decimals to nanoseconds.
 fn nanos(micros: &str) -> i64 {
     micros.replace('.', "").parse().unwrap()
 }
@@ -89,7 +89,7 @@ pub(crate) fn calls(slices: &[Slice]) -> BTreeMap<u64, (&str, i64, i64)> {
     calls.filter_map(|call| Some((call.correlation?, (&*call.name, call.start, call.end)))).collect()
 }
 
-/// Events that are impossible on a GPU, in words; empty for a possible trace.
+/// Describes the events that are impossible on a GPU. Empty for a possible trace.
 pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     let mut wrong = Vec::new();
     let calls = calls(slices);
@@ -119,7 +119,8 @@ pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     wrong
 }
 
-/// Waiting calls that return before their work ends. On traces of one GPU only: calls do not name their GPU.
+/// Describes the waiting calls that return before their work ends. Only for traces of one GPU, because calls do not name their
+/// GPU.
 fn early_returns(slices: &[Slice]) -> Vec<String> {
     let calls = calls(slices);
     let work: Vec<_> = slices

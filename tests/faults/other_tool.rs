@@ -1,6 +1,6 @@
-//! Figures of the command next to those of HolisticTraceAnalysis about the same traces. The other tool's figures are in
-//! `tests/golden/findings/hta.json`; `analyse_with_hta.py` writes that file. Where figures differ, the test computes the other tool's
-//! figure from the trace by the rule that docs/compared-with-other-tools.md states.
+//! Figures of the command, compared with those of HolisticTraceAnalysis for the same traces. The other tool's figures are in
+//! `tests/golden/findings/hta.json`, which `analyse_with_hta.py` writes. If the two tools define a figure differently, the test
+//! computes the other tool's figure from the trace, by the rule in docs/compared-with-other-tools.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::{root, scratch};
 /// Maximum difference of times in ns. The other tool keeps times as microseconds since 1970 in a 64-bit float, which has a
 /// precision of 250 ns, and its figures are sums and differences of such times.
 const TIME_ERROR_NS: f64 = 2_000.0;
-/// Maximum difference of a sum of durations in ns: durations have no such error.
+/// Maximum difference of a sum of durations in ns, which do not have this error.
 const SUM_ERROR_NS: f64 = 1.0;
 
 fn json(folder: &Path, args: &[&str]) -> Value {
@@ -50,7 +50,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Busy, idle and computing time. The other tool merges all GPUs of a process.
+    /// Compares busy, idle and computing time. The other tool merges all GPUs of a process.
     fn gpu_time(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let info = json(folder, &["info", file]);
         let devices = rows(&info, "devices");
@@ -81,7 +81,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Number and time of kernels by name, in `top` and in `summary`.
+    /// Compares the number and time of kernels by name, in `top` and in `summary`.
     fn kernels(&mut self, folder: &Path, file: &str, theirs: &Value) {
         let mut ours: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         let top = json(folder, &["top", file, "--by", "kernels", "-n", "0"]);
@@ -110,7 +110,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Launches: the other tool leaves out calls with several kernels, and counts the delay from the return of the call.
+    /// Compares launches. The other tool leaves out calls with several kernels, and counts the delay from the return of the call.
     fn launches(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let calls = calls(slices);
         let mut works: BTreeMap<u64, Vec<&Slice>> = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Compared<'_> {
         let top = json(folder, &["top", file, "--by", "delay", "-n", "0"]);
         let of_row = |row: &Value| row["avg_ns"].as_f64().unwrap() * row["count"].as_f64().unwrap();
         let ours: f64 = rows(&top, "delay").iter().map(of_row).sum();
-        // Means are whole nanoseconds.
+        // Each mean is rounded to whole nanoseconds, so the sum may differ by one ns per launch.
         if (ours - from_call as f64).abs() > sum(rows(&top, "delay"), "count") {
             self.wrong.push(format!("{}: delays of {ours} ns and not {from_call} ns", self.name));
         }

@@ -1,4 +1,4 @@
-//! Pictures of docs/gpu-idle.md: each is made by the command from a case, and shows the function that its sentence names.
+//! The pictures in docs/gpu-idle.md. The command draws each of them from a case, and it shows the function that the page names.
 
 use std::fs;
 
@@ -6,8 +6,9 @@ use crate::cases::{cases, healthy};
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// A picture, its case, options of `flamegraph`, its title, and a frame that must be in the picture and in the committed file.
-const PICTURES: [(&str, &str, &[&str], &str, &str); 6] = [
+/// File name of each picture, its case, options of `flamegraph`, its title, and a frame that must be in the drawn picture and
+/// in the committed file.
+const PICTURES: [(&str, &str, &[&str], &str, &str); 7] = [
     (
         "host-late",
         "data_loader_late-strong",
@@ -26,11 +27,12 @@ const PICTURES: [(&str, &str, &[&str], &str, &str); 6] = [
     ("busy", "healthy-training", &[], "GPU time: a busy GPU", "gemm_bf16"),
     ("slow-step", "pauses-strong", &["--idle"], "Idle time: two steps with a pause", "write_log"),
     ("second-gpu", "idle_gpu-strong", &["--idle"], "Idle time: GPU 1 has less work", "GPU1_Idle host late"),
+    ("ranks", "straggler-strong", &[], "GPU time by rank and launching stack", "<title>rank 1 ("),
 ];
 /// Maximum size of all pictures in bytes.
 const MAX_BYTES: u64 = 300_000;
 
-/// With `GPUFLAME_RENEW_GOLDEN=1`, the pictures are written again.
+/// With `GPUFLAME_RENEW_GOLDEN=1`, the test writes the pictures again.
 #[test]
 fn pictures_show_what_the_page_says() {
     let pictures = root().join("docs/pictures");
@@ -39,9 +41,13 @@ fn pictures_show_what_the_page_says() {
     for (name, case, options, title, frame) in PICTURES {
         let case = cases().iter().chain(&healthy).find(|known| known.name == case).unwrap();
         let folder = scratch("pictures");
-        let file = &case.write(&folder)[0];
-        let args = [&["flamegraph", file], options, &["--title", title, "-o", "picture.svg"]].concat();
-        gpuflame(&folder, args).ok();
+        let files = case.write(&folder);
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let args = match files[..] {
+            [file] => [&["flamegraph", file], options, &["--title", title]].concat(),
+            _ => [&["merge-ranks"], &files[..]].concat(),
+        };
+        gpuflame(&folder, [&args[..], &["-o", "picture.svg"]].concat()).ok();
         let drawn = fs::read_to_string(folder.join("picture.svg")).unwrap();
         let path = pictures.join(format!("{name}.svg"));
         if std::env::var_os("GPUFLAME_RENEW_GOLDEN").is_some() {

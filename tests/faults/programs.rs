@@ -1,5 +1,5 @@
-//! Faults in a program that gpuflame itself records, on the simulated CUDA stack, whose truth file gives the costs. A
-//! recording can show more than a trace: moves of unified memory, and threads without a processor.
+//! Faults in a program that gpuflame itself records, on the simulated CUDA stack. The stack's truth file gives the costs. A
+//! recording can show more than a trace, such as moves of unified memory and threads without a processor.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ pub(crate) const STRENGTHS: [u64; 3] = [3, 12, 40];
 /// GPU time of the program without a fault: 30 steps of eight layers.
 pub(crate) const HEALTHY_NS: u64 = 30 * 8 * 400_000;
 
-/// A fault, its culprit, and how a user records the program.
+/// A fault, its culprit, and the options with which a user records the program.
 pub(crate) struct Program {
     pub(crate) id: &'static str,
     /// Function that contains the culprit; its line is marked in the source.
     pub(crate) function: &'static str,
     pub(crate) device: Option<u32>,
     pub(crate) shows: Shows,
-    /// For faults that only a program can have: the larger cost of the run in which they are planted a fourth time.
+    /// For faults that only a program can have: the fault of larger cost in the run in which they are planted a fourth time.
     pub(crate) partner: Option<&'static str>,
     /// Options of `gpuflame run`, and settings.
     options: &'static [&'static str],
@@ -60,7 +60,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
     },
 ];
 
-/// A finished run, and what its fault cost.
+/// A finished run, and the cost of its fault.
 pub(crate) struct Recorded {
     pub(crate) done: Done,
     pub(crate) cost_ns: u64,
@@ -75,7 +75,7 @@ impl Program {
         self.record_with(self.options(), &["--strength", &strength.to_string(), right])
     }
 
-    /// Runs the program without options, so that the recording is what any run leaves.
+    /// Runs the program without options, so that the recording is the default one.
     pub(crate) fn record_sums(&self, strength: u64) -> Recorded {
         self.record_with(&[], &["--strength", &strength.to_string()])
     }
@@ -116,12 +116,12 @@ impl Program {
         Recorded { done, cost_ns, lengthened_ns }
     }
 
-    /// Whether the GPU alone decides the cost. A busy machine adds to the costs of the host.
+    /// Whether the cost depends only on the GPU. Costs of the host are larger on a busy machine.
     pub(crate) fn is_exact(&self) -> bool {
         self.shows != Shows::Idle
     }
 
-    /// Whether a folded file of the run names the culprit, or the kernel refused the samples that would.
+    /// Whether a folded file of the run names the culprit, or the kernel refused the samples that are needed for that.
     pub(crate) fn is_named(&self, done: &Done) -> bool {
         let files = fs::read_dir(&done.folder).unwrap().map(|entry| entry.unwrap().path());
         let mut folded = files.filter(|path| path.extension().is_some_and(|ending| ending == "folded"));

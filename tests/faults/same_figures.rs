@@ -1,4 +1,5 @@
-//! Each number of `gpuflame summary --format json` is that of the detailed verb, for traces and for the files that runs leave.
+//! Each number in `gpuflame summary --format json` equals the number in the detailed verb, for traces and for the default files
+//! of runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +26,7 @@ fn share(part: u64, all: u64) -> f64 {
     100.0 * part as f64 / all as f64
 }
 
-/// Name of the number of launches without an activity in `info`.
+/// Name under which `info` lists the number of launches without an activity.
 const PENDING: &str = "launches launch pending";
 
 /// The summary of a file and the tables of the detailed verbs.
@@ -34,6 +35,8 @@ struct Figures {
     info: Value,
     top: Value,
     check: Value,
+    /// Tables of `critical-path`; null for a default file, which has only sums.
+    path: Value,
     /// Time with kernels of GPU 0 since the first step, in ns, added up from a trace.
     kernel_ns: Option<i64>,
     wrong: Vec<String>,
@@ -46,6 +49,10 @@ impl Figures {
             info: json(folder, &["info", file]),
             top: json(folder, &["top", file, "-n", "0", "--by", "kernels,line,copies,idle"]),
             check: json(folder, &["check", file]),
+            path: match file.ends_with(".json") {
+                true => json(folder, &["critical-path", file, "-n", "0"]),
+                false => Value::Null,
+            },
             kernel_ns: file.ends_with(".json").then(|| kernel_ns(&folder.join(file))),
             wrong: Vec::new(),
         }
@@ -76,7 +83,7 @@ impl Figures {
         row["share_percent"].as_f64().is_some_and(|found| (found - share(part, all)).abs() < 1e-4)
     }
 
-    /// Kernels of `top` are rows by GPU; those of the summary are not.
+    /// Compares the kernels. `top` has a row per kernel and GPU, and the summary a row per kernel.
     fn work(&mut self) {
         let mut kernels: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for row in Self::rows(&self.top, "kernels") {
@@ -123,7 +130,7 @@ impl Figures {
         }
     }
 
-    /// Causes are those of `top`, and each place is a part of the idle time of a function or a call.
+    /// Asserts that causes equal those of `top`, and that each place is a part of the idle time of a function or a call.
     fn idle(&mut self) {
         let idle = Self::sum_of(&self.steady(), "idle_ns");
         let causes = Self::rows(&self.top, "idle_causes");
@@ -144,6 +151,43 @@ impl Figures {
             let is_right = Self::sum_of(&at_place, "total_ns") >= nanos && Self::is_share(row, nanos, idle);
             self.expect(is_right, "more than in `top --by idle`", row);
         }
+    }
+
+    /// Asserts that the parts of the critical path are among those of `critical-path`.
+    fn path(&mut self) {
+        let names = Self::rows(&self.path, "path_names");
+        for row in Self::rows(&self.summary, "critical_path") {
+            let shown = row["name"].as_str().unwrap().trim_end_matches("...");
+            let is_same = |other: &Value| {
+                other["name"].as_str().unwrap().starts_with(shown)
+                    && ["class", "function", "parts", "time_ns", "share_percent"]
+                        .iter()
+                        .all(|column| other[column] == row[column])
+            };
+            self.expect(names.iter().any(is_same), "not in `critical-path`", &row);
+        }
+    }
+
+    /// Returns the figures of the sentence about the critical path: its length, and the share of each kind of part.
+    fn path_figures(&self) -> Vec<String> {
+        let classes = Self::rows(&self.path, "path_classes");
+        let all = Self::sum_of(&classes, "time_ns");
+        // Classes that the sentence names together.
+        let kinds: [&[&str]; 7] = [
+            &["kernel", "graph"],
+            &["memory"],
+            &["host_function"],
+            &["call", "return"],
+            &["host", "hand_off"],
+            &["launch", "gap"],
+            &["unexplained"],
+        ];
+        let of_kind = |kind: &&[&str]| -> Option<String> {
+            let rows = classes.iter().filter(|row| kind.contains(&row["class"].as_str().unwrap()));
+            let rows: Vec<Value> = rows.cloned().collect();
+            (!rows.is_empty()).then(|| format!("{:.1}", share(Self::sum_of(&rows, "time_ns"), all)))
+        };
+        std::iter::once(format_nanos(all)).chain(kinds.iter().filter_map(of_kind)).collect()
     }
 
     fn findings(&mut self) {
@@ -175,8 +219,8 @@ impl Figures {
         facts.iter().find(|fact| fact["what"] == what).map_or(Value::Null, |fact| fact["value"].clone())
     }
 
-    /// Shares of single places in the sentence about idle time. Those of places in the table must be equal; the sentence can name
-    /// another place, because it searches within the largest cause.
+    /// Returns the texts about single places that the sentence about idle time must have. The sentence may also name a place that
+    /// is not in the table, because it searches within the largest cause.
     fn places_in(&self, answer: &str) -> Vec<String> {
         let places = Self::rows(&self.summary, "idle_places");
         let idle = Self::sum_of(&self.steady(), "idle_ns");
@@ -187,14 +231,14 @@ impl Figures {
                 .map_or("", |(_, rest)| rest)
                 .split_once(&format!("% {place})"))?
                 .1;
-            // Not `share_percent`, which is rounded already.
+            // The share is computed again, because `share_percent` is already rounded.
             Some(vec![format!("{:.1} {place}", share(number(row, "total_ns"), idle)), after.to_owned()])
         };
         let rest = || answer.split_once('(').map(|(_, rest)| rest.to_owned()).into_iter().collect();
         places.iter().find_map(of_row).unwrap_or_else(rest)
     }
 
-    /// Facts that are not 0, as a sentence has them.
+    /// Returns the facts that are not 0, in the form that a sentence has.
     fn counts(&self, facts: &[&str]) -> Vec<String> {
         facts
             .iter()
@@ -232,6 +276,7 @@ impl Figures {
         };
         let starts = |start: &str| answer.starts_with(start);
         match () {
+            () if starts("critical path of ") => Some(self.path_figures()),
             () if starts("GPU work, lines and copies below") => {
                 let busy: u64 = ["start-up", "shutdown"].iter().flat_map(|part| apart(part, "busy_ns")).sum();
                 Some(vec![format_nanos(busy)])
@@ -249,7 +294,7 @@ impl Figures {
                     texts.extend(["max_ns", "p50_ns"].map(|column| format_nanos(number(steps, column))));
                 }
                 for part in ["start-up", "shutdown"] {
-                    // A part of 0 ns is not named.
+                    // The sentence does not name a part of 0 ns.
                     let longest = apart(part, "window_ns").into_iter().max().filter(|nanos| *nanos > 0);
                     texts.extend(longest.map(format_nanos));
                 }
@@ -301,7 +346,8 @@ fn kernel_ns(trace: &Path) -> i64 {
     union_ns(&slices, |_| true)
 }
 
-/// Calls and functions that the place names. Stacks of a time between two calls have the calls, and not all functions.
+/// Returns the calls and functions that a place names. For a time between two calls, a stack has these calls, but not all
+/// functions.
 fn names_in(place: &str) -> Vec<&str> {
     let place = place.split(" object at").next().unwrap_or(place);
     let is_between = place.starts_with("between");
@@ -317,7 +363,7 @@ fn numbers(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Numbers that only the first list has, each as often as it has it more often.
+/// Returns the numbers that `list` has more often than `other`. Each number is repeated as many times as the difference.
 fn without(list: &[String], other: &[String]) -> Vec<String> {
     let mut left = other.to_vec();
     let is_left = |number: &&String| match left.iter().position(|known| known == *number) {
@@ -336,6 +382,7 @@ fn mistakes(folder: &Path, file: &str) -> Vec<String> {
     figures.lines();
     figures.equal_rows();
     figures.idle();
+    figures.path();
     figures.findings();
     figures.answers();
     figures.wrong
@@ -345,7 +392,7 @@ fn mistakes(folder: &Path, file: &str) -> Vec<String> {
 fn summaries_of_traces_have_the_figures_of_the_detailed_verbs() {
     let mut wrong = Vec::new();
     let healthy = healthy();
-    // Times of years are not added up here.
+    // Cases with impossible times of years are left out, because the test cannot add them up.
     let middle =
         cases().iter().filter(|case| case.name.ends_with("-middle") && !case.name.starts_with("impossible"));
     let chosen = middle.chain(&healthy);

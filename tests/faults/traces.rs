@@ -1,6 +1,6 @@
-//! A small simulation of training jobs that writes traces as PyTorch's profiler does. Each host thread and each stream
-//! has a clock, and work waits as on a GPU: in the order of its stream, after its launch, and for the events, copies and
-//! collectives that it depends on. So idle time is a result and is never written by hand.
+//! A small simulation of training jobs that writes traces in the format of PyTorch's profiler. Each host thread and each stream
+//! has a clock. As on a GPU, work runs in the order of its stream, after its launch, and after the events, copies and
+//! collectives that it depends on. So idle time results from the simulation, and is never written by hand.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -14,7 +14,7 @@ const PROCESS: u32 = 4100;
 pub(crate) const DEFAULT_STREAM: u32 = 7;
 pub(crate) const COPY_STREAM: u32 = 20;
 pub(crate) const NCCL_STREAM: u32 = 24;
-/// Launches that a stream takes before the next one blocks.
+/// Number of pending launches of a stream after which the next launch blocks.
 const QUEUE_LENGTH: usize = 1024;
 /// Time from the start of a launch to the earliest start of its kernel, and between two kernels of a stream.
 const LATENCY_NS: f64 = 4_500.0;
@@ -33,12 +33,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Uniform in (0, 1].
+    /// Returns a number that is uniformly distributed in (0, 1].
     fn fraction(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A log-normal factor with median 1.
+    /// Returns a log-normal factor with median 1.
     fn factor(&mut self, sigma: f64) -> f64 {
         let normal = (-2.0 * self.fraction().ln()).sqrt() * (std::f64::consts::TAU * self.fraction()).cos();
         (sigma * normal).exp()
@@ -54,19 +54,19 @@ pub(crate) struct World {
 pub(crate) struct Rank {
     pub(crate) index: usize,
     count: usize,
-    /// One generator for the healthy loop and one per planted fault: planting does not change the loop's own noise.
+    /// One generator for the healthy loop and one per planted fault, so that planting a fault does not change the loop's noise.
     generators: Vec<Random>,
     generator: usize,
     threads: Vec<Thread>,
     thread: usize,
-    /// When the work of a stream ends, by (device, stream).
+    /// Ends of the pending work of each stream, by (device, stream).
     streams: BTreeMap<(u32, u32), VecDeque<i64>>,
     /// Streams that wait for the legacy default stream, and for which that stream waits.
     pub(crate) blocking_streams: BTreeSet<u32>,
     next_id: u64,
     /// Thread and start of the last call.
     last_call: (u32, i64),
-    /// `None` if only the times are of interest.
+    /// Text of the trace; `None` if only the times are needed.
     text: Option<String>,
     /// Scales the length of kernels.
     pub(crate) kernel_factor: f64,
@@ -74,12 +74,12 @@ pub(crate) struct Rank {
     pub(crate) operator_ns: f64,
     /// Host time that another profiler takes per launch.
     pub(crate) profiler_ns: f64,
-    /// Share of kernels without a record, and with impossible times.
+    /// Share of kernels without a record. The next field is the share of kernels with impossible times.
     pub(crate) lost_share: f64,
     pub(crate) impossible_share: f64,
     /// Number of records affected by the two shares.
     pub(crate) affected: u64,
-    /// Error of the clock that times GPU work, and of every clock of the process.
+    /// Error of the clock that times GPU work. The next field is the error of all clocks of the process.
     pub(crate) gpu_clock_ns: i64,
     pub(crate) clock_ns: i64,
     pub(crate) has_flows: bool,
@@ -91,7 +91,7 @@ struct Thread {
     open: Vec<Open>,
 }
 
-/// A slice without an end.
+/// A slice that has not ended yet.
 struct Open {
     category: &'static str,
     name: String,
@@ -99,11 +99,11 @@ struct Open {
     id: u64,
 }
 
-/// A moment of a stream, as an event records it.
+/// A time on a stream, as recorded by an event.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Event(i64);
 
-/// Number of noise generators: the loop's and at most three of faults.
+/// Number of noise generators: one for the loop and at most three for faults.
 const GENERATORS: u64 = 4;
 
 impl World {
@@ -112,7 +112,8 @@ impl World {
         Self { ranks: (0..ranks).map(rank).collect() }
     }
 
-    /// A collective on the stream for collectives of device 0: no rank's kernel ends before all have started.
+    /// Runs a collective on device 0, on the stream for collectives. On no rank does its kernel end before the kernels of all
+    /// ranks have started.
     pub(crate) fn collective(&mut self, annotation: &str, kernel: &str, ns: f64) {
         let starts: Vec<_> = self.ranks.iter_mut().map(|rank| rank.start_collective(annotation)).collect();
         let last = starts.iter().map(|(_, start)| *start).max().unwrap();
@@ -184,7 +185,7 @@ impl Rank {
         self.threads[self.thread].now
     }
 
-    /// The thread works for about this long.
+    /// Makes the thread work for about `ns`.
     pub(crate) fn host(&mut self, ns: f64) {
         let ns = ns * self.noise(0.1);
         self.threads[self.thread].now += ns as i64;
@@ -242,7 +243,7 @@ impl Rank {
         self.threads[before].now = end;
     }
 
-    /// A call of the runtime that takes about `ns`, longer if it waits until `until`.
+    /// Makes a call of the runtime that takes about `ns`, or longer if it waits until `until`.
     pub(crate) fn call(&mut self, name: &str, ns: f64, until: i64) -> u64 {
         let id = self.take_id();
         let start = self.now();
@@ -298,7 +299,7 @@ impl Rank {
         let args = format!(r#","bytes":{bytes},"memory bandwidth (GB/s)":{:.3}"#, bytes as f64 / ns);
         self.finish_work("gpu_memcpy", name, (device, stream), id, (start, end), &args);
         if is_waiting {
-            // The call that launched the copy was written before the end of the copy was known: write its end again.
+            // The launching call was written before the end of the copy was known, so its end is now changed.
             self.extend_last_call(id, end + 2_500);
         }
     }
@@ -357,7 +358,7 @@ impl Rank {
     }
 
     fn start_collective(&mut self, annotation: &str) -> (u64, i64) {
-        // Collectives wait for the work that the stream of the model has at this moment.
+        // Collectives wait for the work that is now on the model's stream.
         self.open("user_annotation", annotation);
         let event = self.record_event(0, DEFAULT_STREAM);
         self.stream_waits(0, NCCL_STREAM, event);
@@ -409,7 +410,7 @@ impl Rank {
         let (start, mut end) = (start + self.gpu_clock_ns, end + self.gpu_clock_ns);
         if category == "kernel" && choice <= self.impossible_share {
             self.affected += 1;
-            // Alternates between an end before the start and an end years later.
+            // Impossible ends are alternately before the start and years later.
             end = if id.is_multiple_of(2) { start - 3_000 } else { start + 100_000_000_000_000_000 };
         }
         let args = format!(
@@ -421,7 +422,7 @@ impl Rank {
         }
     }
 
-    /// Start and end of the arrow from a launch to its work. The start is at the last call.
+    /// Writes the start and the end of the flow arrow from a launch to its work. The start is at the last call.
     fn flow(&mut self, id: u64, (process, thread): (u32, u32), end: i64) {
         let ((tid, start), clock) = (self.last_call, self.clock_ns);
         let Some(text) = &mut self.text else { return };
@@ -487,7 +488,7 @@ impl Rank {
         work.copied().chain(self.threads.iter().map(|thread| thread.now)).max().unwrap()
     }
 
-    /// The trace as a file.
+    /// Returns the text of the trace file.
     fn finish(mut self) -> String {
         let (start, end) = (Micros(START_NS + self.clock_ns), Micros(self.end() - START_NS));
         assert!(self.threads.iter().all(|thread| thread.open.is_empty()), "a slice has no end");

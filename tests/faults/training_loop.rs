@@ -1,5 +1,5 @@
-//! The training loop that every case runs. Faults act at places in the loop. A fault does something the wrong way (`on`)
-//! or the right way, so its cost is the difference in length of two runs with the same noise.
+//! The training loop that every case runs. Faults act at places in the loop. A fault does something in the wrong way (`on`) or
+//! in the right way, so its cost is the difference in length of two runs with the same noise.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
 
@@ -18,13 +18,13 @@ pub(crate) struct Shape {
     pub(crate) ranks: usize,
     pub(crate) devices: u32,
     pub(crate) steps: usize,
-    /// Number of kernels in forward.
+    /// Number of kernels in the forward pass.
     pub(crate) layers: usize,
     pub(crate) has_backward: bool,
     pub(crate) kernel_ns: f64,
     pub(crate) batch_bytes: u64,
     pub(crate) batch_copy: BatchCopy,
-    /// Length of the all-reduce of a step, and whether it follows backward or runs during it.
+    /// Length of the all-reduce of a step. The next field: whether it follows the backward pass; otherwise it runs during it.
     pub(crate) all_reduce_ns: f64,
     pub(crate) is_all_reduce_last: bool,
     /// Share of the steps in which device 0 does the work of device 1.
@@ -79,7 +79,7 @@ pub(crate) enum Place {
     End,
 }
 
-/// A place, its step (from 0) and the number of steps.
+/// A place in the loop, with its step (from 0) and the number of steps.
 pub(crate) struct At {
     pub(crate) place: Place,
     pub(crate) step: usize,
@@ -98,14 +98,14 @@ pub(crate) struct Fault {
     pub(crate) act: fn(&mut Rank, &At, f64, bool),
     /// Part of the name of the kernels that belong to the fault itself, if any.
     pub(crate) own_kernels: Option<&'static str>,
-    /// Fault with a larger cost, in the fourth case, in which both faults are planted.
+    /// Fault with a larger cost. In the fourth case, both faults are planted.
     pub(crate) partner: &'static str,
 }
 
-/// The cause of a cost; fields that do not apply are empty.
+/// Cause of a cost. Fields that do not apply are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Culprit {
-    /// From the user's function to the innermost one: each is a right answer.
+    /// Functions from the user's function to the innermost one. Each of them is a right answer.
     pub(crate) functions: &'static [&'static str],
     pub(crate) rank: Option<usize>,
     pub(crate) device: Option<u32>,
@@ -114,12 +114,12 @@ pub(crate) struct Culprit {
     pub(crate) steps: &'static str,
 }
 
-/// Where in the trace the cost can be read.
+/// Time or records of the trace in which the cost is visible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Shows {
     /// Time of rank 0 without a kernel of the model.
     Idle,
-    /// Time with such a kernel.
+    /// Time of rank 0 with a kernel of the model.
     Busy,
     /// Time of GPU 1 without a kernel.
     SecondIdle,
@@ -129,7 +129,7 @@ pub(crate) enum Shows {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Amounts {
-    /// Searched between these two, so that the cost is the wanted share of the run.
+    /// The amount is searched between these two, so that the cost is the wanted share of the run.
     Between(f64, f64),
     Fixed([f64; 3]),
 }
@@ -137,7 +137,7 @@ pub(crate) enum Amounts {
 /// Shares of the run that the fault costs: weak, middle and strong.
 pub(crate) const SHARES: [f64; 3] = [0.03, 0.12, 0.40];
 
-/// A fault in a run: the wrong way, or the right way.
+/// A fault planted in a run, done in the wrong way or in the right way.
 #[derive(Clone, Copy)]
 pub(crate) struct Planted {
     pub(crate) fault: &'static Fault,
@@ -145,7 +145,7 @@ pub(crate) struct Planted {
     pub(crate) on: bool,
 }
 
-/// A run: the loop, the noise and the faults planted.
+/// A run: the loop, the noise and the planted faults.
 #[derive(Clone, Default)]
 pub(crate) struct Plan {
     pub(crate) shape: Shape,
@@ -154,7 +154,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The same run with the fault of this number done the right way.
+    /// Returns the same run, in which the fault of this number is done in the right way.
     pub(crate) fn without(&self, number: usize) -> Self {
         let mut plan = self.clone();
         plan.planted[number].on = false;
@@ -246,7 +246,7 @@ impl Plan {
     }
 }
 
-/// An operator, its kernel, and the kernel's length in units of the shape's.
+/// An operator, its kernel, and the kernel's length in units of the shape's kernel length.
 type Kernel = (&'static str, &'static str, f64);
 
 const FORWARD_KERNELS: &[Kernel] = &[
@@ -268,7 +268,7 @@ const OPTIMIZER_KERNELS: &[Kernel] = &[
     ("aten::_foreach_add_", "void multi_tensor_apply_kernel<Add>(float**)", 0.5),
 ];
 
-/// An operator and its kernel on each device. In idle steps, device 0 does the work of device 1 too.
+/// Runs an operator and its kernel on each device. In idle steps, device 0 does the work of device 1 too.
 fn compute(rank: &mut Rank, shape: &Shape, step: usize, kernels: &[Kernel], at: usize) {
     let (operator, kernel, length) = kernels[at % kernels.len()];
     let first_idle = shape.steps - (shape.idle_share * shape.steps as f64).round() as usize;
@@ -278,7 +278,7 @@ fn compute(rank: &mut Rank, shape: &Shape, step: usize, kernels: &[Kernel], at: 
     }
 }
 
-/// Imports, allocations and the copy of the weights, before the first step.
+/// Simulates imports, allocations and the copy of the weights, before the first step.
 fn start_up(rank: &mut Rank, shape: &Shape) {
     rank.open("python_function", "train.py(12): main");
     rank.host(shape.startup_ns);
@@ -317,7 +317,8 @@ fn copy_batch(rank: &mut Rank, shape: &Shape, device: u32) {
     });
 }
 
-/// Backward on the thread of autograd. Several ranks add their gradients in two parts while it runs, or at its end.
+/// Runs the backward pass on the thread of autograd. Several ranks add their gradients in two parts during the pass, or at its
+/// end.
 fn backward(world: &mut World, shape: &Shape, step: usize) {
     let run = |rank: &mut Rank, kernels: std::ops::Range<usize>| {
         rank.python(BACKWARD, |rank| {
@@ -345,7 +346,7 @@ fn backward(world: &mut World, shape: &Shape, step: usize) {
             world.ranks.iter_mut().for_each(Rank::close);
         }
     }
-    // The optimizer needs the sums.
+    // The optimizer needs the sums of the gradients, so it waits for them.
     if shape.ranks > 1 {
         for rank in &mut world.ranks {
             let event = rank.record_event(0, NCCL_STREAM);
@@ -354,7 +355,7 @@ fn backward(world: &mut World, shape: &Shape, step: usize) {
     }
 }
 
-/// A graph of the layers' kernels.
+/// Launches a graph of the layers' kernels.
 fn replay(rank: &mut Rank, shape: &Shape) {
     let work: Vec<_> =
         (0..shape.layers).map(|layer| FORWARD_KERNELS[layer % FORWARD_KERNELS.len()]).collect();

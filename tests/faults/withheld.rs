@@ -1,4 +1,4 @@
-//! Questions that the data cannot answer. The JSON of the summary must not support an answer, and must give the reason.
+//! Questions that the data cannot answer. The JSON of the summary must contain no answer, but the reason.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ impl Summary {
         Self(serde_json::from_str(&gpuflame(folder, args).ok().stdout).unwrap())
     }
 
-    /// Summarises some ranks of a case.
+    /// Summarises the first `ranks` ranks of a case.
     fn of(name: &str, ranks: usize) -> Self {
         let case: &Case = cases().iter().find(|case| case.name == name).unwrap();
         let folder = scratch("withheld");
@@ -40,7 +40,7 @@ impl Summary {
         self.0["findings"].as_array().unwrap().iter().any(|row| row["id"] == id)
     }
 
-    /// The reason for which something is not known, or the command that would record it.
+    /// Returns the reason why `what` is not known, or the command that would record it.
     fn reason(&self, what: &str) -> &str {
         let rows = self.0["not_recorded"].as_array().unwrap();
         let row = rows.iter().find(|row| row["not_recorded"].as_str().unwrap().contains(what));
@@ -52,7 +52,7 @@ impl Summary {
     }
 }
 
-/// "Why was the GPU idle?" 11.5 % of the launches have no work, so what looks idle may be work without a record.
+/// "Why was the GPU idle?" 11.5 % of the launches have no work, so apparent idle time may be work without a record.
 #[test]
 fn why_a_gpu_was_idle_if_work_is_missing() {
     let summary = Summary::of("launches_without_activity-middle", 1);
@@ -74,7 +74,7 @@ fn what_the_host_did_between_two_calls_without_samples() {
     assert!(!summary.text().contains("write_log"), "{}", summary.text());
 }
 
-/// "Which rank is late?" The file of one rank cannot tell.
+/// "Which rank is late?" The file of one rank does not show this.
 #[test]
 fn which_rank_is_late_from_the_file_of_one_rank() {
     let summary = Summary::of("straggler-middle", 1);

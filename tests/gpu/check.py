@@ -1,15 +1,15 @@
-"""Holds what gpuflame wrote of a run against what must be in it, and prints a JSON line per check.
+"""Compares the files that gpuflame wrote about a run with the expected values, and prints a JSON line per check.
 
     check.py program NAME SOURCE FOLDER [--witness FILE]    EXPECT lines of SOURCE, ledger, truth file, witness
     check.py kineto NAME FOLDER TABLE                       against torch.profiler's table of another run
     check.py ledger NAME FOLDER                             the ledger, and the truth file where there is one
     check.py witness NAME FOLDER FILE                       against the probe's sums of another run
     check.py expected NAME SOURCE FOLDER                    only the EXPECT lines' counts
-    check.py captured_by NAME FOLDER FUNCTION=COUNT..       how many graph nodes ran, by who captured them
-    check.py sites NAME FOLDER WORD..                       kernels called like WORD, under functions called so
+    check.py captured_by NAME FOLDER FUNCTION=COUNT..       number of graph nodes that ran, by the function that captured them
+    check.py sites NAME FOLDER WORD..                       kernels with WORD in their names, under functions with WORD
     check.py functions NAME FOLDER FILE FUNCTION..          kernels under functions of Python that are in FILE
     check.py verify NAME FOLDER                             GPUFLAME_VERIFY's line, and why stacks ended
-    check.py ncu CSV FOLDER KERNEL                          a kernel's mean time against the hardware counters'
+    check.py ncu CSV FOLDER KERNEL                          a kernel's mean time, compared with the hardware counters
 
 Expected values come from the programs' sources, the probe, the simulated stack's truth file or another tool,
 never from gpuflame. FOLDER holds out.csv, out.folded, stderr, stdout, and truth.json on the simulated stack."""
@@ -22,8 +22,8 @@ import re
 import sys
 from collections import defaultdict
 
-# How far the times of two runs of the same program may differ on hardware, because clocks change and kernels overlap
-# with other kernels.
+# Maximum relative difference between the times of two runs of the same program on hardware. Times differ because clocks
+# change and kernels overlap with other kernels.
 RUN_TO_RUN = 0.15
 
 
@@ -56,7 +56,7 @@ def json_lines(text):
 
 
 def table(folder):
-    """(what, name) -> [count, ns, symbol], what as in the CSV: kernel, copy, set."""
+    """Returns (what, name) -> [count, ns, symbol]. `what` is as in the CSV: kernel, copy or set."""
     sums = defaultdict(lambda: [0, 0, ""])
     for row in csv.DictReader(read(folder, "out.csv").splitlines()):
         entry = sums[row["kind"], row["name"]]
@@ -83,7 +83,7 @@ def has_in_order(frames, wanted):
 
 
 def ledger_of(folder):
-    """The ledger's sums: word -> (total, {part: count}); and its other lines."""
+    """Returns the ledger's sums, word -> (total, {part: count}), and its other lines."""
     sums, lines = {}, []
     for line in read(folder, "stderr").splitlines():
         if not line.startswith("gpuflame: "):
@@ -106,7 +106,7 @@ def check_ledger(name, folder, everything_matched=True):
             fact(f"{name}: the end of stderr", read(folder, "stderr")[-800:])
         elif everything_matched:
             holds(f"{name}: all {word} are matched", sums[word][0], sums[word][1].get("matched"))
-    # The sums per kind, those of graphs' nodes, and each GPU's time.
+    # In each line of sums, the parts must add up to the total: per kind, for graph nodes, and for the time of each GPU.
     for word, (total, parts) in sums.items():
         holds(f"{name}: the ledger's {word} add up", total, sum(parts.values()))
     for line in lines:
@@ -116,7 +116,7 @@ def check_ledger(name, folder, everything_matched=True):
 
 
 def expectations(source):
-    """EXPECT and CAPTURED lines: (word, what, name, count or None, functions)."""
+    """Yields the EXPECT and CAPTURED lines as (word, what, name, count or None, functions)."""
     with open(source) as file:
         for line in file:
             match = re.match(r"[ /*]*(EXPECT|CAPTURED) (kernel|copy|set) (\S+) (?:(\d+) )?(\S+)", line)
@@ -146,7 +146,7 @@ def check_expectations(name, source, folder):
         if duration:
             least = int(duration[1]) * count
             total = found[what, kernel][1]
-            # The clock that the kernel waits for moves in steps of up to 1,024 ns.
+            # The clock on which the kernel waits advances in steps of up to 1,024 ns.
             least -= 1024 * count
             holds(f"{name}: {kernel} took at least the time it waits for", f">= {least}", total, total >= least)
     check_captured(name, expected, folder)
@@ -168,7 +168,7 @@ def check_captured(name, expected, folder):
 
 
 def check_truth(name, folder):
-    """The simulated stack's own account: to the nanosecond."""
+    """Compares with the simulated stack's truth file, to the nanosecond."""
     ran = defaultdict(lambda: [0, 0])
     totals = None
     for row in json_lines(read(folder, "truth.json")):
@@ -181,7 +181,7 @@ def check_truth(name, folder):
             add(ran[kind, "memset" if kind == "set" else row["copy"] or "PtoP"], row)
     if totals is None:
         return
-    # The work is found under its symbol, which the truth file has, if the table has a symbol.
+    # If the table has a symbol, work is compared by this symbol, as in the truth file.
     found = {(what, row[2] or kernel): row[:2] for (what, kernel), row in table(folder).items()}
     holds(f"{name}: counts and times are those of the truth file",
           {f"{w} {k}": v for (w, k), v in sorted(ran.items())}, {f"{w} {k}": v for (w, k), v in sorted(found.items())})
@@ -207,7 +207,7 @@ def check_witness(name, folder, path):
 
 
 def compare(name, witness, ours, theirs):
-    """Counts must be equal, times of the two runs near each other."""
+    """Checks that counts are equal, and that times of the two runs are near each other."""
     differing = {key: [ours.get(key, (0, 0))[0], theirs.get(key, (0, 0))[0]] for key in sorted(set(ours) | set(theirs))
                  if ours.get(key, (0, 0))[0] != theirs.get(key, (0, 0))[0]}
     holds(f"{name}: counts per kernel, copy and fill are those of {witness} (differing: [gpuflame, {witness}])", {}, differing)
@@ -221,7 +221,7 @@ def compare(name, witness, ours, theirs):
 
 
 def check_events(name, folder):
-    """No tool may find more GPU time between two CUDA events than passed between them."""
+    """Checks that the GPU time between two CUDA events is at most the time between them."""
     for row in json_lines(read(folder, "stdout")):
         if "event_ns" in row:
             kernels = sum(nanos for (what, _), (_, nanos, _) in table(folder).items() if what == "kernel")
@@ -299,7 +299,7 @@ def kineto(name, folder, path):
 
 
 def captured_by(name, folder, *expected):
-    """FOLDER is of a run with GPUFLAME_UNIT=count; a node is captured under one of the functions only."""
+    """Checks a run with GPUFLAME_UNIT=count, in which each node is captured under only one of the functions."""
     check_ledger(name, folder)
     check_truth(name, folder)
     for function, count in (word.split("=") for word in expected):
@@ -309,8 +309,8 @@ def captured_by(name, folder, *expected):
 
 
 def sites(name, folder, *words):
-    """A kernel called like an operation of PyTorch stands under functions called so; in a graph, under those that
-    captured it. WORDs are compared without case and underscores."""
+    """Checks that a kernel named after an operation of PyTorch is under functions with this name. In a graph, these are
+    the functions that captured it. WORDs are compared without case and underscores."""
     def plain(text):
         return text.lower().replace("_", "")
 
@@ -327,8 +327,8 @@ def sites(name, folder, *words):
 
 
 def functions_of_python(name, folder, file, *functions):
-    """Every kernel stands under functions of Python that are in `file`, and some under each of FUNCTIONS; in a graph, those of
-    the functions that captured it count."""
+    """Checks that every kernel is under functions of Python in `file`, and that there are kernels under each of FUNCTIONS. In a
+    graph, the functions that captured the kernel count."""
     own = re.compile(rf"(?:.*\.)?(.+) \({re.escape(file)}:\d+\)")
     without, under = [], defaultdict(int)
     for frames, nanos in stacks(folder):
@@ -345,7 +345,7 @@ def functions_of_python(name, folder, file, *functions):
 
 
 def check_hanging(name, folder):
-    """Does any time hang in the air?"""
+    """Adds to the report the GPU time in total, and the part of it without a stack."""
     total = hanging = 0
     for frames, weight in stacks(folder):
         total += weight

@@ -24,9 +24,9 @@ cuda_with() {
     timeout -k 5 100 nvcc -g -O2 -lineinfo -Xcompiler -Wall,-Wextra -cudart "$linked" "${@:3:$#-3}" "$source" -lpthread -o "$out"
 }
 
-# Compiles on the GPU's machine: machine code for its GPU, with the run path of nvcc's own libcudart, since not every
-# machine tells the loader where that library is. If this nvcc cannot do something (a newer gcc, a newer GPU, no shared
-# libcudart), another way is tried.
+# Compiles on the GPU's machine: machine code for its GPU. The run path is that of nvcc's own libcudart, because on some
+# machines the loader does not find this library. If this nvcc cannot compile in this way (a newer gcc, a newer GPU, no shared
+# libcudart), other ways are tried.
 cuda_here() { # SHARED|STATIC SOURCE OUT
     local linked=$1 source=$2 out=$3 toolkit libraries=() folder
     command -v nvcc >/dev/null || { echo "error: nvcc is missing"; return 1; }
@@ -40,8 +40,8 @@ cuda_here() { # SHARED|STATIC SOURCE OUT
         cuda_with static "$source" -gencode arch=compute_75,code=compute_75 -allow-unsupported-compiler "$out"
 }
 
-# Compiles before the run, on another machine: machine code for Hopper, and PTX for earlier and later GPUs. The runtime
-# is linked statically, since the GPU's machine may have none; `plain` and `plain_static` are therefore the same.
+# Compiles before the run, on another machine: machine code for Hopper, and PTX for earlier and later GPUs. The runtime is
+# linked statically, because the GPU's machine may have none. So `plain` and `plain_static` are the same.
 cuda_elsewhere() { # SOURCE OUT
     cuda_with static "$1" -gencode arch=compute_75,code=compute_75 -gencode 'arch=compute_90,code=[sm_90,compute_90]' "$2"
 }

@@ -1,5 +1,5 @@
-"""Prints the paths of the libcupti files on this machine, one a line, best first: that of the nvcc on PATH, of a
-toolkit, of LD_LIBRARY_PATH, of the system, and those that PyTorch and JAX bring among the packages of this Python."""
+"""Prints the paths of the libcupti files on this machine, one per line, best first: from the nvcc on PATH, from a toolkit,
+from LD_LIBRARY_PATH, from the system, and from the packages that PyTorch and JAX have installed for this Python."""
 
 import glob
 import os

@@ -1,7 +1,7 @@
-//! The simulated stack tells a client what real CUPTI told one in the recordings that `tests/gpu/run.sh` wrote into
-//! `tests/golden/hw/GPU-DRIVER/`: order, ids and fields are compared, and every difference is listed. If this checkout
-//! has no recording from hardware, the recorder, the replay and the comparison are checked against each other on the
-//! simulated stack alone.
+//! Compares the simulated stack with recordings of real CUPTI, which `tests/gpu/run.sh` wrote into
+//! `tests/golden/hw/GPU-DRIVER/`. Order, ids and fields that a client received must be equal, and every difference is listed.
+//! If this checkout has no recording from hardware, the recorder, the replay and the comparison are checked against each other
+//! on the simulated stack alone.
 
 #[path = "../support/recordings.rs"]
 mod recordings;
@@ -18,7 +18,7 @@ use recordings::Recording;
 use serde_json::Value;
 use support::{Run, Way, command, compile, root, scratch, skip};
 
-/// A tiny program: its source, its argument, and the source's lines about launches, kernels, and copies and fills.
+/// A tiny program: its source, its argument, and expected numbers of launches, kernels, and copies and fills.
 struct Program {
     name: &'static str,
     source: &'static str,
@@ -34,7 +34,7 @@ const PROGRAMS: [Program; 10] = [
     Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
     Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
     Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
-    // Three launches of a graph of two kernels, and two launches of a graph that is updated between them.
+    // The program launches a graph of two kernels three times, and another graph twice, with an update between.
     Program {
         name: "capture",
         source: "tiny_graph.cu",
@@ -59,7 +59,8 @@ const PROGRAMS: [Program; 10] = [
         kernels: 4,
         others: 0,
     },
-    // Three launches of a graph of two kernels and a graph of two kernels and a graph of two kernels.
+    // The program launches a graph three times. It has two kernels and a child graph, which has two kernels and another child
+    // graph of two kernels.
     Program {
         name: "child",
         source: "tiny_graph.cu",
@@ -118,8 +119,7 @@ fn replaying_a_recording_reproduces_it() {
         let first = simulated(source, argument, "13.0");
         let recording = Recording::read(&first);
         let again = Recording::read(&record(replay(&first)));
-        // The player creates no stream of its own, so CUPTI cannot tell the recorder the numbers of the recorded
-        // streams.
+        // The player creates no streams, so CUPTI cannot give the numbers of the recorded streams to the recorder.
         let plain = |lines: &[String]| -> Vec<String> {
             lines.iter().map(|line| without(line, " stream ")).collect()
         };
@@ -150,8 +150,7 @@ fn gpuflame_counts_the_same_work_in_a_replay_as_in_the_program() {
         let table = done.file("out.csv");
         let counted: u64 = table.lines().filter(|line| line.starts_with("kernel,")).map(count).sum();
         assert_eq!(counted, kernels, "{name}\n{table}");
-        // Each node of a graph is also listed under the call that created the node; the recording's ids tell which call
-        // that was.
+        // Each node of a graph is also listed under the call that created it, which is known from the recording's ids.
         let made_by = match name {
             "capture" | "update" => "cudaLaunchKernel",
             "explicit" | "child" | "clone" => "cudaGraphAddKernelNode",
@@ -199,7 +198,7 @@ fn every_difference_between_recordings_is_listed() {
         "{lost_exit:#?}"
     );
 
-    // The nested call gets an id of its own, as under GPUSIM_CORR=distinct: its ENTER and all later ids change.
+    // The nested call gets its own id, as with GPUSIM_CORR=distinct, so its ENTER and all later ids change.
     let other_id = changed(&|rows| {
         let at = find(rows, &|row| row["domain"] == 1 && row["call"] == "enter");
         rows[at]["corr"] = 77.into();
@@ -216,7 +215,7 @@ fn every_difference_between_recordings_is_listed() {
     let other_field = changed(&|rows| {
         let at = find(rows, &|row| row.get("buffer").is_some());
         let hex = rows[at]["hex"].as_str().unwrap();
-        // gridX of the first kernel, at byte 52.
+        // Changes gridX of the first kernel, at byte 52.
         rows[at]["hex"] = format!("{}02{}", &hex[..104], &hex[106..]).into();
     });
     assert_eq!(other_field.len(), 2, "{other_field:#?}");
@@ -255,7 +254,7 @@ fn a_broken_recording_is_rejected_in_one_line() {
     }
 }
 
-/// The release that the simulated stack plays best for a CUPTI version number.
+/// Release of CUPTI that the simulated stack simulates for a recording with this version number.
 fn played(version: u64) -> &'static str {
     match version {
         ..=17 => "11.8",
@@ -266,7 +265,7 @@ fn played(version: u64) -> &'static str {
     }
 }
 
-/// Every difference between the recordings in `folder` and the simulated stack's run of the same programs.
+/// Returns every difference between the recordings in `folder` and runs of the same programs on the simulated stack.
 fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
     let metadata: Value =
         serde_json::from_str(&fs::read_to_string(folder.join("metadata.json")).unwrap()).unwrap();
@@ -281,7 +280,7 @@ fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
         let cupti = played(metadata["cupti"].as_u64().unwrap());
         let mut here = Recording::read(&simulated(source, argument, cupti));
         let mut there = Recording::read(&path);
-        // The driver runs independent branches of a graph on streams of its own, the simulated stack on the launch's.
+        // The driver runs independent branches of a graph on its own streams, but the simulated stack on the launch's stream.
         if name == "child" {
             for recording in [&mut here, &mut there] {
                 recording.records.iter_mut().for_each(|line| *line = without(line, " stream "));
@@ -310,8 +309,8 @@ fn the_simulated_cuda_stack_matches_recordings_from_hardware() {
     assert!(found.is_empty(), "- recorded, + simulated:\n{}", found.join("\n"));
 }
 
-/// Writes recordings as the kit leaves them: a file per program, and the metadata. The recorded CUPTI is 13.0, because
-/// its version number is 130000.
+/// Writes recordings in the kit's layout: a file per program, and the metadata. The recorded CUPTI is 13.0, because its version
+/// number is 130000.
 fn golden_folder() -> PathBuf {
     let folder = scratch("golden");
     for Program { name, source, argument, .. } in PROGRAMS {
@@ -334,7 +333,7 @@ fn a_folder_of_recordings_is_compared_program_by_program() {
     let at = changed.iter().position(|row| row.get("buffer").is_some()).unwrap();
     let first = changed[at]["at"][1].as_u64().unwrap() as usize * 2;
     let hex = changed[at]["hex"].as_str().unwrap();
-    // streamId, at byte 48.
+    // Changes streamId, at byte 48.
     changed[at]["hex"] = format!("{}07000000{}", &hex[..first + 96], &hex[first + 104..]).into();
     fs::write(&path, changed.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
     fs::remove_file(folder.join("explicit.jsonl")).unwrap();
@@ -358,7 +357,7 @@ fn kernels(recording: &str) -> Vec<Value> {
     tables["kernels"].as_array().unwrap().clone()
 }
 
-/// Number of runs, and nanoseconds, of the kernels whose names contain a word.
+/// Number of runs and nanoseconds of the kernels whose names contain `word`.
 fn sum_of(rows: &[Value], word: &str) -> (u64, u64) {
     let rows = rows.iter().filter(|row| row["name"].as_str().unwrap().contains(word));
     rows.fold((0, 0), |(count, nanos), row| {
@@ -376,8 +375,8 @@ fn recordings_from_hardware_stay_readable_and_healthy() {
             let rows = kernels(&recording);
             (sum_of(&rows, "spin_kernel"), sum_of(&rows, "layer_norm"))
         };
-        // 17 steps of 4 layers, in each of which one kernel spins and two normalise. A graph ran 3 steps more before its
-        // capture.
+        // There are 17 steps of 4 layers. In each layer, one kernel spins and two kernels normalise. The graph variant ran 3
+        // more steps before its capture.
         let (eager, norms) = runs("eager");
         assert_eq!((eager.0, norms.0), (17 * 4, 17 * 8), "{size}");
         for variant in ["double", "stream", "sync"] {

@@ -32,7 +32,7 @@ skip() {
     exit 75
 }
 
-# holds SENTENCE EXPECTED FOUND: checks a value; the step goes on whether the check holds or not.
+# holds SENTENCE EXPECTED FOUND: checks a value. The step continues whether the check holds or not.
 holds() {
     local ok=false
     [ "$2" = "$3" ] && ok=true
@@ -42,7 +42,7 @@ holds() {
 
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 
-# Seconds that one program may take.
+# Maximum number of seconds for one program.
 within=60
 
 # cost PROGRAM WITH UNIT VALUES..: adds measured values of one program under one tool to the report.
@@ -72,8 +72,8 @@ for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-
     [ "$KIT_SIMULATED" = 0 ] && [ -n "$folder" ] && [ -d "$folder/bin" ] && PATH=$PATH:$folder/bin
 done
 
-# python_with MODULE: prints the first Python that has the module, since a machine may hold several; prints nothing if
-# none has it.
+# python_with MODULE: prints the first Python that has the module, because a machine may have several Pythons. Prints nothing
+# if none has it.
 python_with() {
     local module=$1 known=$KIT_OUT/python-with-$1 python
     if [ ! -f "$known" ]; then
@@ -108,8 +108,8 @@ fi
 
 quick() { if [ "$KIT_QUICK" = 1 ]; then echo "$2"; else echo "$1"; fi; } # quick MANY FEW
 
-# A step that is stopped at its limit must also end its program, which would otherwise run on beside the next step:
-# `timeout` puts the program into a process group of its own.
+# A step that is stopped at its limit must also end its program, which would otherwise continue during the next step, because
+# `timeout` puts the program into a separate process group.
 running=
 cut_off() {
     if [ -n "$running" ]; then
@@ -121,8 +121,8 @@ cut_off() {
 }
 trap cut_off TERM
 
-# Runs the command in a folder of its own, which also receives stdout, stderr and rc. stderr is opened for appending:
-# gpuflame prints its ledger into no other file.
+# Runs the command in a separate folder, in which the files stdout, stderr and rc are written. stderr is opened for appending,
+# because gpuflame prints its ledger only to such a file.
 run_in() { # FOLDER COMMAND..
     local folder=$1 rc
     shift
@@ -141,13 +141,13 @@ plainly() { # FOLDER COMMAND..
     run_in "$@"
 }
 
-# With KIT_VERIFY=1 gpuflame takes every stack twice. With KIT_TRUTH=0, for timings, the simulated stack keeps no
-# account.
+# With KIT_VERIFY=1, gpuflame captures every stack twice. With KIT_TRUTH=0, for timings, the simulated stack writes no truth
+# file.
 under_gpuflame() { # FOLDER COMMAND..
     local folder=$1 settings=(CUDA_INJECTION64_PATH="$KIT_GPUFLAME" GPUFLAME_OUTPUT=out GPUFLAME_VERBOSE=1)
     shift
-    # If gpuflame's own search did not find the libcupti that the kit found (see the step "right"), the rest is still
-    # measured with the kit's.
+    # If gpuflame itself did not find the libcupti that the kit found (see the step "right"), the other measurements use the
+    # kit's libcupti.
     [ ! -f "$KIT_OUT/search-failed" ] || settings+=(GPUFLAME_CUPTI="$PROBE_CUPTI")
     [ "${KIT_VERIFY:-0}" = 0 ] || settings+=(GPUFLAME_VERIFY=1)
     [ "${KIT_TRUTH:-1}" = 0 ] || settings+=(GPUSIM_TRUTH=summary:truth.json)
@@ -157,8 +157,8 @@ under_gpuflame() { # FOLDER COMMAND..
     return $rc
 }
 
-# A crash with gpuflame inside is the most important thing that a first run can find, so the program then runs once
-# more, in a debugger.
+# A crash in a program with gpuflame is the most important thing that a first run can find, so the program then runs again in
+# a debugger.
 where_it_died() { # FOLDER COMMAND..
     if ! command -v gdb >/dev/null; then
         missing "gdb: where ${*: -1} died is not known"

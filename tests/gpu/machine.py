@@ -1,11 +1,11 @@
-"""What the driver and libcupti say of themselves, as facts for the report, without nvidia-smi or a toolkit.
+"""Writes what the driver and libcupti report about themselves, as facts for the report, without nvidia-smi or a toolkit.
 
     machine.py FILE-FOR-NO-GPU [LIBCUPTI]
     machine.py --hold SECONDS
 
-Where no GPU can be used, the reason goes to that file. A CUDA context is not made, no setting is touched. --hold keeps
-the driver in use meanwhile: without persistence mode it takes the GPU down between any two programs, and each then
-waits seconds for it."""
+If no GPU can be used, the reason is written to that file. The script creates no CUDA context and changes no setting. --hold
+keeps the driver in use for SECONDS: without persistence mode, the driver shuts the GPU down between two programs, and each
+program then waits seconds for it."""
 
 import ctypes
 import json
@@ -19,7 +19,7 @@ def fact(name, value):
 
 
 def driver():
-    """A reason why no GPU can be used, or None."""
+    """Returns the reason why no GPU can be used, or None."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Makes report.json and report.md of a folder in which the kit's steps have left their facts. Runs after each
-step, so that a run that is cut off leaves a report of what was done."""
+"""Writes report.json and report.md for a folder in which the kit's steps have written their facts. Runs after each step, so
+that a run that is cut off leaves a report about the finished steps."""
 
 import json
 import os
@@ -12,7 +12,7 @@ SIMULATED = "the simulated CUDA stack only tests the kit itself."
 
 
 def lines_of(path):
-    """A line that is broken (the step was cut off within it) is shown, not hidden."""
+    """Reads a file of JSON lines. A truncated line, because the step was cut off, is shown and not hidden."""
     try:
         with open(path, errors="replace") as file:
             for line in file:
@@ -66,7 +66,7 @@ def cell(value):
 
 
 def cost_tables(steps):
-    """A table per program: median, least and most, and the ratio to the run without any tool."""
+    """Returns a table per program: median, minimum, maximum, and the ratio to the run without any tool."""
     programs = {}
     for step in steps:
         for row in step["costs"]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The truth kit: what must be seen on a real GPU, in one command and under 20 minutes, on a machine with CUDA
-# and Python but no Rust. Each step runs under a limit of its own; what fails is recorded and the next goes on.
-# It changes no setting of the GPU, downloads nothing and writes into FOLDER only.
+# The truth kit: all tests that need a real GPU, in one command and in less than 20 minutes, on a machine with CUDA and Python
+# but without Rust. Each step has its own time limit. If a step fails, this is recorded, and the next step runs. The kit changes
+# no setting of the GPU, downloads nothing and writes only into FOLDER.
 #
 #   tests/gpu/run.sh [OPTIONS] [FOLDER]      writes FOLDER/report.json and report.md (default ./gpu-report)
 #
@@ -116,7 +116,7 @@ mkdir -p "$out/steps" || die "cannot make the folder $out"
 out=$(cd "$out" && pwd)
 export KIT_OUT=$out
 command -v timeout >/dev/null || die "timeout (coreutils) is missing"
-# Programs and facts of the simulated stack must never be taken for those of hardware, nor the reverse.
+# Programs and facts of the simulated stack must never be taken for those of hardware, or the other way round.
 stack=$([ $KIT_SIMULATED = 1 ] && echo simulated || echo hardware)
 before=$(cat "$out/stack" 2>/dev/null || echo "$stack")
 [ "$before" = "$stack" ] || die "$out holds a report of the $before stack; name another folder"
@@ -133,7 +133,7 @@ KIT_GPUFLAME=$(first_file "$KIT_GPUFLAME" "$here/libgpuflame.so" "$root/libgpufl
 KIT_CLI=$(first_file "$KIT_CLI" "$here/gpuflame" "$root/gpuflame" "$target/release/gpuflame")
 KIT_PREBUILT=$(cd "${KIT_PREBUILT:-$target/gpu-kit}" 2>/dev/null && pwd)
 
-# Finds a Python for the kit's own scripts; the kit looks for a Python with PyTorch later.
+# Finds a Python for the kit's own scripts. The kit searches for a Python with PyTorch later.
 for python in "$KIT_PYTHON" python3 python /opt/conda/bin/python /usr/bin/python3; do
     if [ -n "$python" ] && timeout 20 "$python" -c 'import json, ctypes; "".removesuffix("")' >/dev/null 2>&1; then
         export KIT_OWN_PYTHON=$python
@@ -177,7 +177,7 @@ run_step() { # FILE
         124 | 137) status="cut off at its limit" ;;
         *) status=failed ;;
     esac
-    # A step that ended well but whose checks do not hold has failed.
+    # A step that ended normally has failed if one of its checks does not hold.
     grep -qs '"ok": false' "$out/steps/$name/facts.jsonl" && [ "$status" = "done" ] && status=failed
     outcome "$name" "$status" "$rc" "$seconds" "$limit"
     printf '%-14s %-22s %4s s of %s\n' "$name" "$status" "$seconds" "$limit" >&2
@@ -206,7 +206,7 @@ for step in "${steps[@]}"; do
         trap 'kill '$!' 2>/dev/null' EXIT
     fi
 done
-# Packs few and small files to take home: the recordings and everything else, beside the two reports.
+# Packs the files to copy from this machine into a few small archives next to the two reports: the recordings and the rest.
 for folder in golden variants; do
     [ ! -d "$out/$folder" ] || tar -C "$out" -czf "$out/$folder.tgz" $folder
 done

@@ -1,5 +1,5 @@
-//! The kit that asks a real GPU, `tests/gpu/run.sh`, works on the simulated stack: its steps end, its checks can fail,
-//! and a step that fails is reported and does not stop the other steps.
+//! Tests of the kit for real GPUs, `tests/gpu/run.sh`, on the simulated stack: its steps end, its checks can fail, and a step
+//! that fails is reported and does not stop the other steps.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -28,8 +28,8 @@ impl Kit {
         Self::of(command)
     }
 
-    /// Command that runs the kit in this copy of the tree, on the simulated stack, with this build's simulated
-    /// libraries.
+    /// Returns a command that runs the kit in the source tree `root`, on the simulated stack, with the simulated libraries of
+    /// this build.
     fn command(root: &Path) -> Command {
         let mut command = Command::new(root.join("tests/gpu/run.sh"));
         for (name, _) in
@@ -64,7 +64,7 @@ impl Kit {
         self.step(name)["status"].as_str().unwrap()
     }
 
-    /// Returns the value that the check with this sentence found; panics unless the check held.
+    /// Returns the value that the check with this sentence found. Panics if the check did not hold.
     fn held(&self, step: &str, sentence: &str) -> &Value {
         let checks = self.step(step)["checks"].as_array().unwrap();
         let check = checks.iter().find(|check| check["check"] == sentence);
@@ -90,7 +90,7 @@ fn every_kit_step_finishes_and_its_checks_hold() {
     {
         assert_eq!(kit.status(step), "done", "{:#}", kit.step(step));
     }
-    // These steps need a real CUDA stack, and say so.
+    // These steps need a real CUDA stack, and report that.
     for step in ["python", "programs", "transformer"] {
         assert_eq!(kit.status(step), "skipped");
         assert_ne!(kit.step(step)["missing"].as_array().unwrap().len(), 0);
@@ -100,8 +100,8 @@ fn every_kit_step_finishes_and_its_checks_hold() {
     assert_answers(&kit);
 }
 
-/// Launches of plain.cu, streams.cu and driver.c, counted by hand: the comment at the head of each program says how
-/// often each function launches.
+/// Asserts the numbers of launches of plain.cu, streams.cu and driver.c, which were counted by hand. The comment at the top of
+/// each program states how often each function launches.
 fn assert_counts(kit: &Kit) {
     for (program, work, count) in [
         ("plain", "kernel first_d20000", 300),
@@ -146,7 +146,7 @@ fn assert_counts(kit: &Kit) {
     for function in ["prepare", "grow_cache"] {
         assert_eq!(kit.held("graph", &format!("graph_decode: graph kernels that {function} captured")), 600);
     }
-    // 300 x 20 us + 200 x 40 us + 150 x 10 us
+    // The kernels take 300 x 20 us + 200 x 40 us + 150 x 10 us.
     let bound = "plain: the kernels of one stream took no longer than the CUDA events around them";
     assert_eq!(kit.held("right", bound), 15_500_000);
 }
@@ -164,18 +164,18 @@ fn assert_costs(kit: &Kit) {
     assert!(kit.markdown().contains("| gpuflame |"), "{}", kit.markdown());
 }
 
-/// The report contains all fifteen questions; those about the simulated stack have known answers.
+/// Asserts that the report contains all fifteen questions. On the simulated stack, their answers are known.
 fn assert_answers(kit: &Kit) {
     let answers = kit.step("questions")["answers"].as_array().unwrap();
     let numbers: Vec<_> = answers.iter().map(|answer| answer["answer"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (1..=15).collect::<Vec<_>>());
     let observed = |number: usize| &answers[number - 1]["observed"];
-    // runtime 2, streams 4, exit 4, capture 2, update 2 x 2
+    // The launches are: runtime 2, streams 4, exit 4, capture 2, update 2 x 2.
     assert_eq!(observed(1)["kit"]["cudaLaunchKernel > cuLaunchKernel"], serde_json::json!({ "equal": 16 }));
     assert_eq!(observed(2)["enter"], observed(2)["exit"]);
     assert_eq!(observed(2)["records before their call's EXIT"], 0);
     assert_eq!(observed(3).as_object().unwrap().keys().collect::<Vec<_>>(), ["cupti-worker, another thread"]);
-    // `tiny exit` launches four kernels; our destructor runs after the driver has ended (4).
+    // `tiny exit` launches four kernels. The probe's destructor runs after the driver has ended (4).
     let exits: Vec<_> = observed(4)["probe"]
         .as_array()
         .unwrap()
@@ -190,7 +190,7 @@ fn assert_answers(kit: &Kit) {
     assert_eq!(observed(15).as_object().unwrap().len(), 10, "{:#}", observed(15));
     assert_eq!(observed(9)["delivered and dropped"], 1100, "a thousand launches and a hundred to warm up");
     assert_eq!(observed(10)["delivered and dropped"], 2100);
-    assert_eq!(observed(10)["probe"][0]["kernels"], 2 * (16384 / 216), "what two buffers hold");
+    assert_eq!(observed(10)["probe"][0]["kernels"], 2 * (16384 / 216), "the capacity of two buffers");
     assert_eq!(observed(11)["stream is not the record's"], 0);
     assert_eq!(observed(13).as_array().unwrap().len(), 6, "the copies and fills of tiny copies");
 }
@@ -240,15 +240,15 @@ fn failing_hanging_or_wrong_steps_are_reported_and_the_next_steps_run() {
         ("done", Value::from(0)),
     ];
     assert_eq!(found, expected.each_ref().map(|(status, rc)| (*status, rc)));
-    assert_eq!(kit.step("hangs")["facts"][0]["value"], "it hung", "what it said before stays");
+    assert_eq!(kit.step("hangs")["facts"][0]["value"], "it hung", "facts from before the timeout are kept");
     let died = &kit.step("dies")["checks"][0];
     assert_eq!((&died["ok"], &died["found"]), (&false.into(), &"139".into()));
     let told = [&kit.step("dies")["facts"], &kit.step("dies")["missing"]].map(Value::to_string).concat();
     assert!(told.contains("SIGSEGV") || told.contains("gdb: where"), "{told}");
     let hung = fs::read_to_string(kit.folder.join("steps/hangs/run/stdout")).unwrap();
-    assert!(!Path::new("/proc").join(hung.trim()).exists(), "its program runs beside the next steps");
+    assert!(!Path::new("/proc").join(hung.trim()).exists(), "its program still runs during the next steps");
     assert_eq!(kit.step("wrong")["checks"][0]["found"], "4");
-    assert_eq!(kit.step("wrong")["unreadable"][0], "{\"check\": \"cut", "a line cut short is shown");
+    assert_eq!(kit.step("wrong")["unreadable"][0], "{\"check\": \"cut", "a truncated line is shown");
     let markdown = kit.markdown();
     for text in [
         "| breaks | failed |",
@@ -296,7 +296,7 @@ fn wrong_counts_functions_and_times_are_detected() {
     assert_eq!(times("3000000"), ["plain: first_d20000 took at least the time it waits for", truth]);
 }
 
-/// Sentences of those checks of check.py that do not hold.
+/// Sentences of the checks by check.py that do not hold.
 fn not_held(folder: &Path, args: &[&str]) -> Vec<String> {
     let mut command = Command::new("python3");
     command.arg("-B").arg(root().join("tests/gpu/check.py")).args(args).current_dir(folder);
@@ -365,7 +365,7 @@ fn a_kernel_under_the_wrong_function_is_detected() {
 #[test]
 fn a_missing_library_skips_only_the_steps_that_need_it() {
     let mut command = Kit::command(root());
-    // A folder that contains no build.
+    // This folder contains no build.
     command.env("CARGO_TARGET_DIR", "/nowhere").args(["--only", "right,recordings"]);
     let kit = Kit::of(command);
     assert_eq!((kit.status("recordings"), kit.status("right")), ("done", "skipped"), "{}", kit.stderr);
@@ -387,7 +387,7 @@ fn a_copy_of_the_kit_needs_neither_git_nor_rust() {
     }
     copy(&gpuflame(), &away.join("tests/gpu/libgpuflame.so"));
     copy(Path::new(env!("CARGO_BIN_EXE_gpuflame")), &away.join("tests/gpu/gpuflame"));
-    // A call of one of these tools leaves a trace.
+    // If one of these stand-ins for tools is called, it leaves a trace.
     let tools = away.join("tools");
     fs::create_dir(&tools).unwrap();
     for tool in ["cargo", "rustc", "git"] {
@@ -426,7 +426,7 @@ fn the_kit_without_a_gpu_measures_nothing_and_reports_that() {
         assert!(step["costs"].as_array().unwrap().is_empty(), "{step:#}");
     }
 
-    // The same folder must be refused for the simulated stack, because its programs would be taken for those of
+    // The kit must refuse the same folder for the simulated stack, because simulated programs would be taken for those of
     // hardware.
     let mut command = Command::new(root().join("tests/gpu/run.sh"));
     let output = command.args(["--simulated", "--only", "graph"]).arg(&folder).output().unwrap();
@@ -447,7 +447,7 @@ fn the_time_limits_of_the_steps_total_less_than_twenty_minutes() {
     let (&(last, together), steps) = limits.split_last().unwrap();
     assert_eq!((last, together), ("together", steps.iter().map(|step| step.1).sum()), "{text}");
     assert!(together < 1200, "{text}");
-    // A part has to fit into ten minutes; the second and the third find the programs built.
+    // Each part must fit into ten minutes. When the second and third part run, the programs are already built.
     let part_of = |step: &str| match step {
         "python" | "matrix" | "decode" | "transformer" => 2,
         "programs" => 3,
@@ -479,7 +479,7 @@ fn invalid_arguments_print_one_line_and_exit_with_2() {
     }
 }
 
-/// Path of shellcheck, from PyPI; `None`, with a message, if it cannot be installed on this machine.
+/// Returns the path of shellcheck from PyPI. If it cannot be installed on this machine, prints a message and returns `None`.
 fn shellcheck() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shellcheck-0.11.0.1");
     let program = folder.join("bin/shellcheck");
@@ -526,7 +526,7 @@ fn every_program_of_the_kit_compiles_with_nvcc() {
     assert!(built.lines().all(|path| Path::new(path).is_file()), "{built}");
 }
 
-/// Python 3.9 is what the kit asks for.
+/// The kit requires only Python 3.9.
 #[test]
 fn the_python_files_are_python_39() {
     let check = "import ast, sys\nfor path in sys.argv[1:]: ast.parse(open(path).read(), path, feature_version=(3, 9))";

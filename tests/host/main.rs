@@ -1,5 +1,5 @@
-//! Tests of hosts: whatever the application is and does, gpuflame does not harm the application, and every loss is
-//! counted.
+//! Tests of gpuflame in host applications: whatever the application does, gpuflame does not harm it and counts every
+//! loss.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -11,7 +11,7 @@ fn passing() -> [PathBuf; 3] {
     [compile("tests/programs/passing.c", &["-O2"]), plugin(), plugin()]
 }
 
-/// GPU time of stacks with this leaf; `None` if there are none.
+/// GPU time of stacks with this leaf frame, or `None` if there is no such stack.
 fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
     let folded = done.folded();
     let under = folded.iter().filter(|(frames, _)| frames.last().is_some_and(|frame| frame.starts_with(tip)));
@@ -31,8 +31,8 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     }
 }
 
-/// When the program takes over the records it also prints a line, before any record is flushed. One pipe receives this
-/// line and gpuflame's line, in order of time.
+/// When the program takes over the records, it prints a line before any record is flushed. This line and gpuflame's line
+/// are in one pipe, so their order in the pipe is the order in time.
 #[test]
 fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -41,8 +41,8 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The client reads a CUPTI attribute that gpuflame sets: once before it takes the records, and again after gpuflame
-/// has noticed the takeover.
+/// The client reads a CUPTI attribute that gpuflame sets: once before the client takes the records, and again after
+/// gpuflame has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -61,7 +61,7 @@ fn a_reopened_window_reclaims_the_records() {
     }
 }
 
-/// Runs with CUPTI 13.3 or later and a driver that supports several subscribers.
+/// Returns a run with CUPTI 13.3 or later and a driver that supports several subscribers.
 fn sharing(program: &Path, when: &str) -> Run {
     let run = Run::new(program, Way::Injected).arg(when);
     run.env("GPUSIM_CUPTI_VERSION", "13.4").env("GPUSIM_DRIVER", "13030")
@@ -82,8 +82,8 @@ fn two_sharing_clients_each_get_all_records_in_either_order() {
     }
 }
 
-/// Error 39: the client cannot subscribe. Error 14: calls that name no subscriber cannot be combined with calls that
-/// do.
+/// The client gets two error codes. 39: the client cannot subscribe. 14: calls that name no subscriber cannot be combined
+/// with calls that name one.
 #[test]
 fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -92,7 +92,7 @@ fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     done.assert_exact();
 }
 
-/// The client keeps its records, and a line explains why gpuflame has none.
+/// The client keeps its records, and a line explains why gpuflame gets no records.
 #[test]
 fn an_old_interface_client_that_came_first_keeps_its_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -101,7 +101,7 @@ fn an_old_interface_client_that_came_first_keeps_its_records() {
     assert!(done.stderr.contains("in a way that excludes gpuflame"), "{}", done.stderr);
 }
 
-/// A driver that does not support several subscribers still allows only one.
+/// A driver without support for several subscribers allows only one, even with a newer CUPTI.
 #[test]
 fn with_an_older_driver_the_second_client_is_refused() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -110,23 +110,23 @@ fn with_an_older_driver_the_second_client_is_refused() {
     assert_eq!(done.code, Some(21), "{}", done.stderr);
 }
 
-/// One client is linked to CUPTI, and the linker filled its table before gpuflame was loaded; the other client looks
-/// CUPTI's functions up later.
+/// Builds two clients. One is linked to CUPTI, so the dynamic linker resolves its calls before gpuflame is loaded. The
+/// other looks CUPTI's functions up later.
 fn clients() -> [PathBuf; 2] {
     let linked = ["-O2", "-DTO_CUPTI", "-Wl,--no-as-needed", "-l:libcupti.so.13"];
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// Asserts that the program's 50 launches before the client and 70 launches after it are present; the 40 launches in
-/// between may be missing.
+/// Asserts that the program's 50 launches before and 70 launches after the client is active are present. The 40 launches
+/// in between may be missing.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]after"), Some(afters * 70 * 1000), "{}", done.stderr);
 }
 
-/// The client gets exactly its own records and sees no setting of gpuflame, and when the client is done, gpuflame gets
-/// the records again.
+/// The client gets exactly its own records and sees no setting of gpuflame. After the client is done, gpuflame gets the
+/// records again.
 #[test]
 fn a_client_gets_all_its_records_and_gpuflame_reclaims_them_afterwards() {
     for program in clients() {
@@ -159,8 +159,8 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
 }
 
-/// gpuflame cannot intercept the calls of a client that registered before gpuflame was loaded. gpuflame detects such a
-/// client by the record kinds that the client enabled.
+/// gpuflame cannot intercept calls that a client made before gpuflame was loaded, but detects the client by the record
+/// kinds that the client enabled.
 #[test]
 fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let [program, _] = clients();
@@ -173,13 +173,13 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // At its end the client disables its kinds, and each kind has one switch for all clients; later records
-    // nevertheless arrive.
+    // At its end the client disables its record kinds, and CUPTI has one switch per kind for all clients. Nevertheless
+    // gpuflame gets the later records.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
-/// The client does not register its functions again, and does not know that gpuflame's functions were registered in
-/// between.
+/// At its restart the client does not register its functions again, because it does not know that gpuflame's functions
+/// were registered in between.
 #[test]
 fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     for program in clients() {
@@ -194,7 +194,8 @@ fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     }
 }
 
-/// CUPTI converts all times to a client's clock; gpuflame's times continue in nanoseconds.
+/// CUPTI converts all times to the clock that the client registered. After the client is done, gpuflame gets times in
+/// nanoseconds again.
 #[test]
 fn a_clients_clock_is_removed_when_the_client_is_done() {
     for program in clients() {
@@ -218,15 +219,15 @@ fn late_slow_and_subscribing_clients_get_all_their_records() {
         let (_, rest) = done.stdout.split_once("zeroed 0; kernels 40 of 40, calls ").expect(&done.stdout);
         assert!(rest.ends_with(", at another time 0\n"), "{how}: {}", done.stdout);
         assert_eq!(done.stdout.starts_with("subscribe 0"), subscribes, "{how}: {}", done.stdout);
-        // A client that flushes late is not done until it has flushed.
+        // A client that flushes late counts as active until it has flushed.
         let afters = if how == "late" { "[GPU_Kernel]after" } else { "[GPU_Kernel]" };
         assert!(nanos_under(&done, afters) >= Some(70 * 1000), "{how}\n{}", done.stderr);
         assert_before_and_after(&done, 1);
     }
 }
 
-/// If gpuflame cannot know when a client is done, the client keeps the records; another client that subscribes
-/// meanwhile takes no records from it either.
+/// If gpuflame cannot know when a client is done, the client keeps the records. If another client subscribes meanwhile,
+/// the first client still keeps them.
 #[test]
 fn no_record_is_taken_from_a_client_that_may_be_active() {
     let [program, _] = clients();
@@ -251,7 +252,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
         );
         done.assert_exact();
     }
-    // The ways include a CUPTI and a driver that support sharing.
+    // One of the ways uses a CUPTI and a driver that support several subscribers.
     let ways = [
         (&asking, Way::Injected, "13.0"),
         (&linked, Way::Preloaded, "13.0"),
@@ -261,7 +262,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     for (program, way, version) in ways {
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
-        // The client gets at least 40 launches and a wait, with an enter and an exit callback each.
+        // The client gets callbacks for at least 40 launches and a wait: an enter and an exit callback for each.
         let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
         let calls = calls.split(',').next().unwrap();
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
@@ -277,8 +278,8 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     }
 }
 
-/// Another thread launches when the client arrives, while the client is active and when the client leaves: gpuflame
-/// sees every launch with both enter and exit or not at all, and no work is attributed to another launch.
+/// Another thread launches all the time, while the client starts, is active and ends. gpuflame must see both enter and
+/// exit of a launch or neither, and must not attribute work to another launch.
 #[test]
 fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {
@@ -326,13 +327,13 @@ fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), None);
 }
 
-/// Number of times that each case runs: several in acceptance runs, once in CI.
+/// Number of times that each case runs: one in CI, more in acceptance runs.
 fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. CUPTI still has the client's functions, and gpuflame's own
-/// record kinds, flushes and timestamp queries would make CUPTI call them.
+/// A client that is done may free its state and be unloaded. CUPTI still holds pointers to the client's functions, and
+/// would call them because of gpuflame's record kinds, flushes and timestamp queries.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();
@@ -360,7 +361,8 @@ fn a_client_that_is_done_is_not_called_again() {
     });
 }
 
-/// The second client enables a kind before it registers its functions, as CUPTI's samples do, while another thread launches.
+/// The second client enables a record kind before it registers its functions, as CUPTI's samples do. Another thread
+/// launches meanwhile.
 #[test]
 fn functions_of_an_unloaded_client_are_not_registered_again() {
     let [program, plugin, other] = passing();
@@ -377,7 +379,7 @@ fn functions_of_an_unloaded_client_are_not_registered_again() {
     }
 }
 
-/// CUPTI reads a client's clock inside the call that registers it, and the clock may leave that call by longjmp.
+/// CUPTI calls a client's clock function inside the call that registers it. The function may leave that call by longjmp.
 #[test]
 fn the_end_of_a_client_that_left_a_call_by_longjmp_is_detected() {
     let [program, _] = clients();
@@ -398,8 +400,8 @@ fn no_flush_is_in_flight_while_a_client_finalizes_cupti() {
     }
 }
 
-/// gpuflame reads the linker's tables while CUDA starts, whatever protection the program has set on the pages that the
-/// tables name.
+/// gpuflame reads the dynamic linker's tables while CUDA starts. The program may have made the pages that these tables
+/// refer to unreadable.
 #[test]
 fn a_relocated_word_in_an_unreadable_page_is_replaced() {
     let program = compile("tests/programs/protected.c", &["-O2", "-Wl,--no-as-needed", "-l:libcupti.so.13"]);

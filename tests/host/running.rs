@@ -9,10 +9,10 @@ use gpuflame_model::record::Reader;
 
 use crate::support::{Done, Run};
 
-/// Checkpoint of a process that dies without running its exit handlers.
+/// Name of the checkpoint file that remains after a process dies without running its exit handlers.
 pub(crate) const FILE: &str = "out.gfr";
 
-/// Whether there is a recording whose head says that it has the sums of a process that exited.
+/// Whether the file is a recording whose header marks it as the sums of a process that exited.
 pub(crate) fn is_finished(path: &Path) -> bool {
     let head = fs::read(path).unwrap_or_default();
     Reader::new(&head[..]).is_ok_and(|reader| reader.state().finished)
@@ -37,7 +37,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Standard error of the program up to now.
+    /// Returns what the program has printed to standard error so far.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
     }
@@ -58,8 +58,7 @@ impl Running {
         });
     }
 
-    /// Waits until the condition holds. The condition also returns a description of the present state, for the message
-    /// on timeout.
+    /// Waits until `is_so` returns true. It also returns a description of the current state, for the message on timeout.
     pub(crate) fn wait_for(&mut self, mut is_so: impl FnMut(&Self) -> (bool, String)) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -67,7 +66,11 @@ impl Running {
             if is {
                 return;
             }
-            assert!(self.child.try_wait().unwrap().is_none(), "it is over: {what}\n{}", self.stderr());
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "the program has ended: {what}\n{}",
+                self.stderr()
+            );
             assert!(Instant::now() < deadline, "{what}");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -92,8 +95,8 @@ impl Running {
     }
 }
 
-/// Time that gpuflame's threads in this process, and this thread, have waited for a processor up to now, in ns. A delay of
-/// that length is due to the machine.
+/// Time in ns for which gpuflame's threads in `process`, and the calling thread, have waited for a processor so far. A
+/// delay of this length is caused by the machine.
 pub(crate) fn starved_for(process: u32) -> u64 {
     let waited = |folder: &Path| {
         let figures = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();

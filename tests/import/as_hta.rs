@@ -1,4 +1,4 @@
-//! `gpuflame states --as-hta` against the tables that HTA 0.5.0 computed from the eight ranks of a job.
+//! `gpuflame states --as-hta`, compared with the tables that HTA 0.5.0 computed from the eight ranks of a job.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::real_traces::{traces, unpacked_ranks};
 use crate::support::command::gpuflame;
 
-/// Lines of a CSV file that have numbers, as fields.
+/// Fields of the lines of a CSV file, without its header lines.
 fn fields(text: &str, header_lines: usize) -> Vec<Vec<&str>> {
     text.lines().skip(header_lines).map(|line| line.split(',').collect()).collect()
 }
@@ -32,7 +32,7 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
         let name = names.into_iter().find(|name| name.starts_with(&format!("worker{rank}_"))).unwrap();
         let ran = gpuflame(&unpacked, ["states", &name, "--as-hta", "--format", "json"]).ok();
         let tables: Value = serde_json::from_str(&ran.stdout).unwrap();
-        // rank, stream, count, mean, std, min, quartiles, max
+        // The columns are rank, stream, count, mean, std, min, quartiles, max.
         for row in fields(&queues, 3).into_iter().filter(|row| row[0] == rank.to_string()) {
             let number = |at: usize| row[at].parse::<f64>().unwrap();
             let all = tables["queue_length"].as_array().unwrap();
@@ -40,20 +40,20 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
             for (key, at) in [("count", 2), ("min", 5), ("p25", 6), ("p50", 7), ("p75", 8), ("max", 9)] {
                 assert_eq!(found[key].as_f64().unwrap(), number(at), "rank {rank}, {key}: {found}");
             }
-            // Mean and deviation differ by the order of launches and starts within the same microsecond.
+            // Mean and deviation differ, because launches and starts within the same microsecond may be in another order.
             for (key, at) in [("mean", 3), ("std", 4)] {
                 let difference = found[key].as_f64().unwrap() / number(at) - 1.0;
                 assert!(difference.abs() < 0.04, "rank {rank}, {key}: {found}");
             }
             compared += 1;
         }
-        // number, rank, stream, category, time, ratio
+        // The columns are number, rank, stream, category, time, ratio.
         for row in fields(&idles, 1).into_iter().filter(|row| row[1] == rank.to_string()) {
             let stream: u64 = row[2].parse().unwrap();
             let micros: f64 = row[4].parse().unwrap();
             let found = idle(&tables, stream, row[3]);
-            // On ranks 1 and 3, 64 operations of stream 7 have no launch in the trace. HTA takes the first row of the trace as
-            // their launch, so their gaps count as `host_wait` there.
+            // On ranks 1 and 3, 64 operations of stream 7 have no launch in the trace. HTA takes the first row of the trace for
+            // their launch, so it counts the gaps before them as `host_wait`.
             if [1, 3].contains(&rank) && stream == 7 && row[3] == "host_wait" {
                 let other = fields(&idles, 1)
                     .into_iter()

@@ -1,5 +1,5 @@
-//! Stacks of imported traces, compared with an oracle that checks for every single slice whether it is open when a
-//! launch begins.
+//! Stacks of imported traces, compared with a slow reference: for each launch, it checks every slice of the thread for
+//! whether the slice is open when the launch begins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -69,7 +69,7 @@ fn rank(event: &Value) -> Option<u8> {
     })
 }
 
-/// Stacks by definition: all slices that are open when the launch begins.
+/// Computes the stacks by their definition: all slices that are open when the launch begins.
 fn expected(trace: &Value) -> Stacks {
     let events: Vec<&Value> =
         trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").collect();
@@ -87,7 +87,8 @@ fn expected(trace: &Value) -> Stacks {
             threads.entry(thread(event)).or_default().push(slice);
         }
     }
-    // Outermost first: earlier start, later end, rank; a stable sort keeps the order of the file.
+    // Sorts outer slices first: by earlier start, later end, and rank. The sort is stable, so equal slices keep the order of
+    // the file.
     threads.values_mut().for_each(|slices| slices.sort_by_key(|slice| (slice.0, -slice.1, slice.2)));
     let mut launches = BTreeMap::new();
     for event in events.iter().filter(|event| rank(event) == Some(3)) {
@@ -98,8 +99,8 @@ fn expected(trace: &Value) -> Stacks {
         let at = first + slices[first..].iter().position(|slice| *slice == own).unwrap();
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
         let open: Vec<&Slice> = slices[..at].iter().filter(is_open).collect();
-        // The functions in the innermost operator's arguments are running at the launch. The functions in a range's
-        // arguments opened the range and have returned, so ranges are left out.
+        // Functions in the arguments of the innermost operator are running at the launch. Functions in the arguments of a
+        // range have opened the range and returned, so they are left out.
         let is_range = |slice: &Slice| {
             slice.2 == 1 || slice.4.last().is_some_and(|function| function.ends_with(": __enter__"))
         };
@@ -134,7 +135,7 @@ fn expected(trace: &Value) -> Stacks {
     stacks
 }
 
-/// Asserts that the stacks found and expected are equal, and otherwise shows the differences.
+/// Asserts that the found stacks equal the expected ones. If not, prints the differences.
 fn assert_same(found: &Stacks, expected: &Stacks, what: &str) {
     let differ: Vec<_> = expected.iter().filter(|(stack, time)| found.get(*stack) != Some(time)).collect();
     let ghosts: Vec<_> = found.keys().filter(|stack| !expected.contains_key(*stack)).collect();
@@ -158,7 +159,7 @@ impl Rng {
     }
 }
 
-/// A trace of slices that overlap arbitrarily, with few distinct times, so that many slices begin and end together.
+/// Returns a trace of slices that overlap arbitrarily. It has few distinct times, so many slices begin or end at the same time.
 fn random_trace(seed: u64) -> Value {
     let mut rng = Rng(seed);
     let mut events = Vec::new();
@@ -245,7 +246,7 @@ fn stacks_of_further_traces_consist_of_the_open_slices() {
     assert!(compared > 0);
 }
 
-/// `External id` is the profiler's own record of the operator around a launch.
+/// The `External id` of a launch names the operator around it, according to the profiler itself.
 #[test]
 fn the_innermost_operator_of_a_launch_is_the_one_the_profiler_names() {
     let Some(folder) = traces() else { return };
@@ -286,7 +287,7 @@ fn slices_may_consist_of_separate_begin_and_end_events() {
     let events = vec![
         edge("B", "user_annotation", "outer", 10),
         edge("B", "cpu_op", "over", 12),
-        // An end event needs no category, and events may come in any order.
+        // An end event needs no category, and events may be in any order.
         json!({"ph": "E", "pid": 1, "tid": 1, "ts": 15}),
         edge("b", "user_annotation", "another task's", 11),
         edge("E", "cuda_runtime", "cudaLaunchKernel", 27),
@@ -331,8 +332,7 @@ fn stack_at_launch(mut events: Vec<Value>) -> (String, String) {
 fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
     let outer = |phase: &str, time| edge(phase, "cpu_op", "outer", time);
     let inner = |phase: &str, category: &str, name: &str, time| edge(phase, category, name, time);
-    // The end event of an inner slice ends that slice and no other one, even if the category or the name is unknown or
-    // missing.
+    // The end event of an inner slice ends only that slice, even if its category or name is unknown or missing.
     for (category, name) in [("mylib", "inner"), ("", "inner"), ("mylib", ""), ("", "")] {
         let events = vec![
             outer("B", 0),
@@ -351,8 +351,8 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         assert_eq!(stack, "outer", "{category:?} {name:?}");
         assert!(stderr.contains("ignored 1 end without a begin"), "{stderr}");
     }
-    // The two slices end crosswise. The name of an end event decides which slice it ends; without a name, the innermost
-    // slice ends.
+    // One of the two open slices ends first. The name of the end event decides which one; without a name, the innermost slice
+    // ends.
     let crosswise = |name: &str| {
         vec![
             outer("B", 0),
@@ -396,7 +396,7 @@ fn gpu_work_may_consist_of_separate_begin_and_end_events() {
         call(6, 3),
         kernel("B", "a", 10, json!({"correlation": 1, "device": 0, "stream": 7})),
         kernel("E", "a", 30, json!({})),
-        // The end event may have the id.
+        // The id may be in the end event.
         kernel("B", "b", 40, json!({"device": 0, "stream": 7})),
         kernel("E", "b", 45, json!({"correlation": 2})),
         kernel("B", "endless", 50, json!({"correlation": 3, "device": 0, "stream": 7})),

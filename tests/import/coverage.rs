@@ -1,4 +1,4 @@
-//! Idle time is known only if GPU work was recorded for nearly all launches; otherwise no output states it.
+//! Idle time is known only if GPU work was recorded for nearly all launches. If it is unknown, no output states it.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// Twenty launches, one every 100 us. The first `recorded` launches have a kernel of 90 us.
+/// Returns a trace of twenty launches, one every 100 us. The first `recorded` launches have a kernel of 90 us.
 fn launches(recorded: u32) -> Trace {
     let mut trace = Trace::default();
     for id in 1..=20 {
@@ -24,7 +24,7 @@ fn launches(recorded: u32) -> Trace {
     trace
 }
 
-/// Eight steps of 1,000 us, of which the first `with_work` have a kernel.
+/// Returns a trace of eight steps of 1,000 us. The first `with_work` steps have a kernel.
 fn steps(with_work: u32) -> Trace {
     let mut trace = Trace::default();
     for step in 0..8 {
@@ -98,7 +98,7 @@ fn steps_without_gpu_work_are_listed_and_have_no_idle_time() {
 
 #[test]
 fn graph_launches_of_one_call_need_activities_if_some_have_them() {
-    // Twenty launches of a graph, of which `recorded` have a node, and one kernel.
+    // The trace has twenty launches of a graph, of which `recorded` have a node, and one launch of a kernel.
     let graphs = |recorded: u32| {
         let mut trace = Trace::default();
         trace.launch(100, "k", 1, 10, 20, 30);

@@ -1,5 +1,5 @@
-//! `gpuflame critical-path --as-hta` against the graphs that Holistic Trace Analysis (HTA) computed: every edge with
-//! its type, weight and attribution, the critical path node by node, and the classes of limiting resources.
+//! `gpuflame critical-path --as-hta`, compared with the graphs that Holistic Trace Analysis (HTA) computed: every edge with
+//! its type, weight and attribution, each node of the critical path, and the classes of limiting resources.
 //!
 //! `critical_path_with_hta.py` wrote the expected values in `tests/golden/hta`.
 
@@ -31,7 +31,7 @@ fn side(value: &Value) -> u64 {
     u64::from(value == "end")
 }
 
-/// Edges of our output: nodes, and the rest as HTA has it.
+/// Edges of gpuflame's output, by their nodes. The other values have the form that they have in HTA.
 fn our_edges(path: &Value) -> BTreeMap<[u64; 4], Value> {
     let edges = path["edges"].as_array().unwrap().iter();
     let number = |value: &Value| value.as_u64().unwrap();
@@ -64,7 +64,7 @@ fn our_nodes(path: &Value) -> Vec<Value> {
     nodes.map(|node| json!([node["event"], side(&node["side"])])).collect()
 }
 
-/// Compares everything; returns the output.
+/// Compares the edges and the path of gpuflame and HTA. Returns gpuflame's output.
 fn compare(folder: &Path, trace: &str, name: &str, instance: &str) -> Value {
     let golden = golden(name);
     let instance = ["--instance", instance];
@@ -83,7 +83,8 @@ fn compare(folder: &Path, trace: &str, name: &str, instance: &str) -> Value {
         })
         .collect();
     assert_eq!(json!(ours), golden["bound_by"], "{name}");
-    // With an edge from each launch, weights and attributions stay, and paths of equal length may change.
+    // If each launch gets an additional edge, weights and attributions stay the same, but of several paths of equal length
+    // another one may be found.
     let path_zero = path(folder, trace, &golden, &[instance[0], instance[1], "--zero-launch-edges"]);
     let further: Vec<_> = their_edges(&golden["zero_launch_edges"]).collect();
     let without_critical = |mut edge: Value| {
@@ -109,9 +110,9 @@ fn compare_real(file: &str, instance: &str) -> Option<Value> {
 fn every_edge_of_a_small_trace_equals_that_of_hta() {
     let folder = root().join("tests/golden/hta");
     let path = compare(&folder, "small.trace.json", "small", "0");
-    // By hand: `late` begins at 2,400 us, 1,650 us after `slow`; `node_a` shares the correlation id of `node_b`, so HTA
-    // drops it. The two calls that wait for the device take 1,800 and 40 us, the one for the event 265, the one for the
-    // stream 5.
+    // Worked out by hand: `late` begins at 2,400 us, 1,650 us after `slow`. `node_a` shares the correlation id of `node_b`, so
+    // HTA drops it. The two calls that wait for the device take 1,800 and 40 us, the call that waits for the event 265 us, and
+    // the call that waits for the stream 5 us.
     let rule = |name: &str, key: &str| {
         let rules = path["rules"].as_array().unwrap().iter();
         rules.clone().find(|row| row["rule"] == name).unwrap()[key].as_u64().unwrap()
@@ -126,7 +127,7 @@ fn every_edge_of_a_small_trace_equals_that_of_hta() {
 #[test]
 fn every_edge_of_a_pass_with_one_stream_equals_that_of_hta() {
     let Some(path) = compare_real("simple_add", "1") else { return };
-    // The counts that HTA's own tests expect.
+    // HTA's own tests expect these counts.
     let keys = ["critical_edges", "critical_nodes", "critical_events"];
     assert_eq!(keys.map(|key| path["path"][0][key].as_u64().unwrap()), [314, 315, 159]);
 }
@@ -175,7 +176,7 @@ fn a_window_that_does_not_exist_is_named() {
     let reversed = run(&["--annotation", "step", "--instance", "2-1"]);
     assert!(reversed.code == 2 && reversed.stderr.contains("such as 2-4"), "{reversed:?}");
     run(&["--annotation", "step", "--instance", "0-5"]).ok();
-    // Nothing but the annotation itself begins in its window.
+    // In this trace, only the annotation itself begins in the annotation's window.
     let alone = written("hta_alone", &events[..1]);
     gpuflame(&alone, ["critical-path", "t.json", "--as-hta", "--annotation", ""]).fails(1, &["no operators"]);
 }
@@ -216,7 +217,7 @@ fn changed_traces_have_a_path_or_an_error() {
         for _ in 0..=random.below(8) {
             let at = digits[random.below(digits.len())];
             match random.below(6) {
-                // Times far away, or below 0.
+                // Makes a time huge, or negative.
                 0 => drop(changed.splice(at..=at, b"9000000000000000".iter().copied())),
                 1 => drop(changed.splice(at..at, b"-".iter().copied())),
                 _ => changed[at] = b'0' + random.below(10) as u8,

@@ -3,8 +3,8 @@
 
     python3 critical_path_with_hta.py TRACE ANNOTATION INSTANCE > tests/golden/hta/NAME.json
 
-HTA 0.6.1 must be on PYTHONPATH (a checkout of commit f4d0062 of its repository; version 0.5.0 of the package registry lacks the
-rules of locks, of backward threads and of gaps of 1,500 us). INSTANCE is a number, two numbers such as 0-2, or `none`.
+HTA 0.6.1 must be on PYTHONPATH (a checkout of commit f4d0062 of its repository; version 0.5.0 from PyPI lacks the rules for
+locks, for backward threads and for gaps of 1,500 us). INSTANCE is a number, two numbers such as 0-2, or `none`.
 An edge is [from event, 0 start or 1 end, to event, 0 or 1, type, weight in us, attributed event or null, critical or not].
 Events have the numbers of their positions in `traceEvents`. `zero_launch_edges` are the further edges of
 CRITICAL_PATH_ADD_ZERO_WEIGHT_LAUNCH_EDGE=1.

@@ -1,5 +1,5 @@
-//! Sqlite databases written by other tools: exports of Nsight Systems of several versions, rocpd with schema 3 and 4, and
-//! `.rpd`. Each test writes a small database and checks sums that were added up by hand.
+//! SQLite databases of other tools: exports of several versions of Nsight Systems, rocpd with schemas 3 and 4, and `.rpd`.
+//! Each test writes a small database and checks sums that were added up by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -147,9 +147,9 @@ fn strange_values_in_a_database_stop_nothing() {
     gpuflame(&folder, ["info", "cut.sqlite"]).fails(1, &["cut.sqlite", "damaged or truncated", "again"]);
 }
 
-/// Two processes use equal ids, and work on streams 7 and 8 of two GPUs. Stream 8 waits for event 5, which is recorded
-/// after the first kernel of stream 7. At the end the host waits for stream 7; `syncType` has the number of a stream's wait,
-/// as in exports of schema 3.24.
+/// Returns an export of two processes with equal ids, which work on streams 7 and 8 of two GPUs. Stream 8 waits for event 5,
+/// which is recorded after the first kernel of stream 7. At the end the host waits for stream 7. As in exports of schema 3.24,
+/// `syncType` is the number for a wait for a stream.
 fn nsys_waits(record_columns: &str, records: &str, wait_record: &str) -> String {
     let process = |process: u32, device: u32, first_end: u32| {
         let (second, third) = (first_end + 40_000, first_end + 1000);
@@ -185,7 +185,8 @@ fn nsys_waits(record_columns: &str, records: &str, wait_record: &str) -> String 
     )
 }
 
-/// GPU, start and duration of the waits of all streams 8, in ns since the window began at 10,000 ns.
+/// Returns the GPU, start and duration in ns of the waits of all streams 8. Starts count from the start of the window at
+/// 10,000 ns.
 fn waiting_of_stream_8(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
     let flags = ["states", name, "--stream", "8", "--intervals", "-n", "0", "--format", "json"];
     let json: serde_json::Value = serde_json::from_str(&gpuflame(folder, flags).ok().stdout).unwrap();
@@ -201,13 +202,14 @@ fn streams_of_nsys_wait_until_the_work_before_the_events_record_ends() {
     let record = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 0, 1, 7, 2, PROCESS, 5, 11);";
     database(&folder, "records.sqlite", &nsys_waits(columns, record, "11"));
     assert_eq!(waiting_of_stream_8(&folder, "records.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // Older exports number no records. The wait is for the last record of the event before it, not for one after it.
+    // In older exports, records have no numbers. A wait is for the last record of the event before the wait, not for a later
+    // record.
     let columns = "deviceId, contextId, streamId, correlationId, globalPid, eventId";
     let records = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 1, 7, 2, PROCESS, 5),
         (0, 1, 7, 6, PROCESS, 5), (0, 1, 7, 1, PROCESS, 6);";
     database(&folder, "older.sqlite", &nsys_waits(columns, records, "NULL"));
     assert_eq!(waiting_of_stream_8(&folder, "older.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // Without records, only the time later than 10 us after the launch call is known to be a wait for the event.
+    // Without records, only the time from 10 us after the launch call on is known to be a wait for the event.
     database(&folder, "unknown.sqlite", &nsys_waits("eventId", "", "11"));
     assert_eq!(waiting_of_stream_8(&folder, "unknown.sqlite"), [(1, 4500, 36_500), (2, 4500, 16_500)]);
 }
@@ -221,14 +223,14 @@ fn waits_and_records_of_events_survive_sbt() {
     for (from, to) in [("again.sqlite", "a.sbt"), ("a.sbt", "b.sbt"), ("b.sbt", "c.sbt")] {
         gpuflame(&folder, ["convert", from, "--to", "sbt", "-o", to]).ok();
         assert_eq!(waiting_of_stream_8(&folder, to), [(1, 0, 40_000), (2, 0, 20_000)], "{to}");
-        // The format keeps the times of the wait, not those of its call.
+        // This format has the times of the wait, but not the times of its call.
         let ran = gpuflame(&folder, ["flamegraph", to, "--view", "wait", "--format", "folded"]).ok();
         assert_eq!(ran.stdout, "cudaStreamSynchronize 171780\n", "{to}");
         for fact in ["event records", "wait records stream wait", "wait records stream"] {
             assert_eq!(self::fact(&folder, to, fact), "2", "{to}: {fact}");
         }
     }
-    // In the first file, calls of the two processes are in the order of the database.
+    // The first file may differ, because its calls of the two processes are in the order of the database.
     assert_eq!(fs::read(folder.join("b.sbt")).unwrap(), fs::read(folder.join("c.sbt")).unwrap());
 }
 
@@ -351,7 +353,7 @@ fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
     database(&folder, "four.db", &four);
     let ran = folded(&folder, "four.db");
     assert_eq!(ran.stdout, "hipLaunchKernel;[GPU_Kernel]gemm 100\n");
-    // The end of the second dispatch is not in the table of times.
+    // The table of times lacks the end of the second dispatch.
     assert!(ran.stderr.contains("skipped 1 events without usable times"), "{}", ran.stderr);
     assert_eq!(fact(&folder, "four.db", "schema version"), "4.0.0");
 }
@@ -359,7 +361,7 @@ fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
 #[test]
 fn merged_rocpd_does_not_mix_up_the_ids_of_two_processes() {
     let folder = scratch("databases");
-    // The second process runs on another machine, so its GPUs are not those of the first.
+    // The second process runs on another machine, so it has other GPUs than the first process.
     let second = rocpd_3("_b").replace("'machine'", "'other machine'");
     database(&folder, "merged.db", &format!("{}{second}", rocpd_3("_a")));
     let stacks = folded(&folder, "merged.db").stdout;
@@ -381,7 +383,7 @@ fn rocpd_reports_compressed_columns_and_rows_that_are_left_out() {
         INSERT INTO rocpd_memory_allocate_0f VALUES (1, 2, 3), (2, 3, 4);";
     database(&folder, "packed.db", &format!("{}{more}", rocpd_3("_0f")));
     let ran = folded(&folder, "packed.db");
-    // The text of the range is compressed, so the range has the name of its call.
+    // The text of the range is compressed, so the range is shown with the name of its call.
     let expected = "[no launch stack];[GPU0_Kernel]add.kd 3\n\
                     hipMemcpy;[GPU1_Memcpy HtoD] 30\n\
                     roctxRangePushA;hipLaunchKernel;[GPU1_Kernel]add.kd 7\n\

@@ -1,5 +1,5 @@
-//! The idle view names the culprit of idle time: each of five traces has a planted culprit, which must be the view's
-//! top line, with the time that the culprit takes in the trace.
+//! The idle view names the culprit of idle time. Each of five traces has a planted culprit, which must be in the first line of
+//! the view, with the time that it takes in the trace.
 
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// A trace with two kernels that `compute` launches: one runs from 20 to 100 us, the other is launched at 1010 and
-/// starts at 1020. The caller plants a culprit into `main` between the two kernels.
+/// Returns a trace with two kernels that `compute` launches. One runs from 20 to 100 us. The other is launched at 1010 us and
+/// starts at 1020 us. The caller plants a culprit into `main` between the two kernels.
 fn trace() -> Trace {
     let mut trace = Trace::default();
     trace
@@ -54,7 +54,7 @@ fn a_sleep_after_a_wait_is_blamed_and_not_the_launch_that_follows() {
         idle(&trace),
         [
             line(860_000, "host_late", &format!("{checkpoint};<built-in function sleep>")),
-            // The culprit runs from 110 to 120 and from 980 to 990.
+            // `checkpoint` also runs from 110 to 120 us and from 980 to 990 us.
             line(20_000, "host_late", checkpoint),
             line(10_000, "host_late", main),
             line(10_000, "host_late", &format!("{main};train.py(50): compute")),
@@ -75,7 +75,7 @@ fn a_slow_function_is_blamed_without_the_time_of_its_callees() {
         "host_late",
         "train.py(1): main;data.py(3): preprocess;data.py(8): tokenize"
     )));
-    assert_eq!(found.iter().map(|(nanos, ..)| nanos).sum::<u64>(), 920_000, "all of the gap");
+    assert_eq!(found.iter().map(|(nanos, ..)| nanos).sum::<u64>(), 920_000, "the times add up to the gap");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn one_call_under_many_stacks_is_one_row() {
     let folder = scratch("idle");
     let mut trace = Trace::default();
     trace.python("train.py(1): main", 9, 0, 3000).launch(1, "k", 9, 10, 20, 100);
-    // `cudaFree` takes 700 us under `a` and 800 us under `b`; the GPU is idle meanwhile.
+    // `cudaFree` takes 700 us under `a` and 800 us under `b`, while the GPU is idle.
     trace.python("train.py(5): a", 9, 200, 1000).slice("cuda_runtime", "cudaFree", 9, 250, 950);
     trace.launch(2, "k", 9, 1010, 1020, 1100);
     trace.python("train.py(9): b", 9, 1200, 2100).slice("cuda_runtime", "cudaFree", 9, 1250, 2050);
@@ -152,12 +152,11 @@ fn one_call_under_many_stacks_is_one_row() {
         (row[key].as_str().unwrap().to_owned(), row["total_ns"].as_u64().unwrap())
     };
     assert_eq!(first("idle_calls", "call"), ("cudaFree".to_owned(), 1_500_000));
-    // Idle time under `b`: 50 us before `cudaFree`, the 800 us of the call, and 50 us after it. `a` has 100 us less.
+    // The idle time under `b` is 50 us before `cudaFree`, 800 us in the call, and 50 us after it. `a` has 100 us less.
     assert_eq!(first("idle_functions", "function"), ("train.py(9): b".to_owned(), 900_000));
     assert_eq!(first("idle_lines", "line"), ("train.py:9".to_owned(), 900_000));
     assert_eq!(first("idle_modules", "module").0, "train.py");
-    // The GPU is idle from 100 to 1020 and from 1100 to 2120; the two launches of 10 us each in these gaps have another
-    // cause.
+    // The GPU is idle from 100 to 1020 us and from 1100 to 2120 us. In each gap, the 10 us of the launch have another cause.
     assert_eq!(first("idle_causes", "cause"), ("host_late".to_owned(), 1_920_000));
 }
 
@@ -173,13 +172,13 @@ fn start_up_and_shutdown_of_a_trace_with_steps_are_apart() {
             .launch(2 + step, "mm", 9, start + 10, start + 20, start + 60);
     }
     trace.slice("cpu_op", "aten::add", 9, 1805, 1815).launch(9, "add", 9, 1810, 1820, 1830);
-    // The window lasts from 20 to 1,830 us. The steps last from 1,000 us until the last work launched in them ends at 1,260 us:
-    // 120 us busy, and idle for 20 and twice 60 us.
+    // The window lasts from 20 to 1,830 us. The steps last from 1,000 us until the end of the last work launched in them, at
+    // 1,260 us. In this time the GPU is busy for 120 us, and idle for 20 us and twice for 60 us.
     let sums =
         |cause: &str| idle(&trace).iter().filter(|line| line.1 == cause).map(|line| line.0).sum::<u64>();
     assert_eq!((sums("start_up"), sums("shutdown")), (950_000, 560_000));
     assert_eq!(sums("host_late") + sums("launch_latency"), 20_000 + 120_000);
-    // The culprits are those of the steps, whatever is long before and after them.
+    // The culprits are those of the steps, even if longer pauses are before and after the steps.
     let tables = idle_tables(&trace);
     for name in ["idle_calls", "idle_functions", "idle_lines", "idle_modules"] {
         let rows = tables[name].as_array().unwrap();

@@ -1,5 +1,6 @@
-//! GPU work finds its launch if correlation ids are missing, repeated or shared by several processes; if no launch can
-//! be found, the work is shown without one, and a remark reports it. Expected stacks and times were worked out by hand.
+//! The importers find the launch of GPU work even if correlation ids are missing, repeated or shared by several processes. If
+//! they find no launch, the work is shown without one, and a remark reports this. Expected stacks and times were worked out by
+//! hand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::command::{Ran, gpuflame};
 use crate::support::scratch;
 
-/// A complete event of 2 us or of `dur` us.
+/// A complete event of `dur` us.
 fn event(
     category: &str,
     name: &str,
@@ -85,7 +86,7 @@ fn launches_before_the_trace_are_known_by_the_ids_of_their_own_rank() {
         let on_gpu = |id: u64| json!({"correlation": id, "device": 0, "stream": 7});
         events.push(launch(process, 2, json!({"correlation": first})));
         events.push(kernel(gpu.clone(), 10, on_gpu(first)));
-        // The launch is not in the trace: its id is below those of rank 1, but not below those of rank 0.
+        // The launch of this kernel is not in the trace. Its id is below all ids of rank 1, but not below those of rank 0.
         events.push(kernel(gpu, 40, on_gpu(500)));
     }
     assert_eq!(
@@ -127,7 +128,7 @@ fn an_id_of_two_processes_is_resolved_by_flows_and_is_ambiguous_without() {
     let check = gpuflame(&folder, ["check", trace]).ok().stdout;
     let at_end = check.lines().find(|line| line.contains("the last launch has an activity")).unwrap();
     assert!(at_end.starts_with("ok"), "the recording did not end too early: {at_end}");
-    // The flows may come before their events, and their ids may be text.
+    // Flows may precede their events in the file, and their ids may be text.
     for ids in [[json!(101), json!(102)], [json!("0x1f"), json!("launch 2")]] {
         let [a, b] = ids;
         let mut with_flows = vec![flow("s", a.clone(), 11, 1, 2), flow("f", a, 0, 7, 20)];
@@ -231,7 +232,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
         let linked: Vec<&str> = ran.stdout.lines().filter(|line| line.ends_with("10000")).collect();
         assert_eq!(format!("{}\n", linked.join("\n")), stack, "{at}: {}", ran.stdout);
     }
-    // Without any of these links, work has no launch, which is not the same as a launch before the trace.
+    // Without any of these links, the launch of the work is unknown. It does not count as a launch before the trace.
     let ran = folded("no-ids", &[launch(1, 2, json!({})), kernel(0, 20, place)]);
     assert!(ran.stdout.contains("[no launch stack];[GPU_Kernel]k 10000"), "{}", ran.stdout);
     assert!(
@@ -297,8 +298,8 @@ fn flows_of_a_critical_path_do_not_overrule_correlation_ids() {
         operator("aten::mm", 1, 0, 8),
         launch(1, 2, json!({"correlation": 1})),
         kernel(0, 20, json!({"correlation": 1, "device": 0, "stream": 7})),
-        // A wait with a flow that ends inside the kernel. The flow's id is the wait's correlation id, and the flow is
-        // an edge of the critical path and not a launch.
+        // This wait has a flow that ends inside the kernel. The flow's id is the wait's correlation id, but the flow is an edge
+        // of the critical path, not a launch.
         event(
             "cuda_runtime",
             "cudaStreamSynchronize",
@@ -312,7 +313,7 @@ fn flows_of_a_critical_path_do_not_overrule_correlation_ids() {
         launch(1, 32, json!({"correlation": 3})),
         kernel(0, 40, json!({"correlation": 3, "device": 0, "stream": 7})),
         path("s", 2, 1, 1, 32),
-        // The launch of this kernel is not in the trace.
+        // The trace has no launch for this kernel.
         kernel(0, 60, json!({"correlation": 9, "device": 0, "stream": 7})),
         path("s", 4, 1, 1, 32),
         path("f", 4, 0, 7, 60),
@@ -400,7 +401,7 @@ fn slices_that_are_nested_by_the_thousand_make_truncated_stacks() {
     events.push(launch(1, 3 * count, json!({"correlation": 1})));
     events.push(kernel(0, 1_000_000, json!({"correlation": 1, "device": 0, "stream": 7})));
     let stdout = folded("nested", &events).stdout;
-    // 2,048 frames are kept, one of them the call.
+    // gpuflame keeps 2,048 frames, one of which is the call.
     let first = format!("[stack truncated];f{};", count - 2047);
     assert!(stdout.starts_with(&first), "{}", &stdout[..80]);
     assert!(stdout.ends_with(";f3999;cudaLaunchKernel;[GPU_Kernel]k 10000\n"));

@@ -1,4 +1,4 @@
-//! The JSON scanner, compared with `serde_json`, on unusual input, and with buffers of any size.
+//! The JSON scanner: compared with `serde_json`, with unusual input, and with buffers of any size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const READING: JsonOptions = JsonOptions { buffer: 1 << 16, accept_cut: false };
 
-/// A sink that writes every event as a line.
+/// A sink that stores every event as a line of text.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Lines(Vec<String>);
 
@@ -56,14 +56,14 @@ fn scanned(text: &[u8]) -> Result<(ReadCounts, Vec<String>), String> {
     Ok((seen, lines.0))
 }
 
-/// The line of a trace with one event.
+/// Scans a trace with one event. Returns its line.
 fn one(event: &str) -> String {
     let (seen, mut lines) = scanned(format!("{{\"traceEvents\": [{event}]}}").as_bytes()).unwrap();
     assert_eq!((seen.events, lines.len()), (1, 1), "{event}: {lines:?}");
     lines.remove(0)
 }
 
-/// `{"key": value, …}` in random order.
+/// Returns `{"key": value, …}` with the fields in random order.
 fn object(fields: &[(&str, &str)], random: &mut Random) -> String {
     let mut fields = fields.to_vec();
     for from in (1..fields.len()).rev() {
@@ -443,7 +443,7 @@ fn mutated_events_are_read_as_serde_json_reads_them() {
     assert!(alike > 1000 && refused > 1000, "{alike} compared, {refused} refused: too few to say anything");
 }
 
-/// A trace file of 12 MB, with misleading brackets and event-like text in strings.
+/// Writes a trace file of 12 MB, whose strings contain misleading brackets and text that looks like events.
 fn large(name: &str) -> (PathBuf, Vec<String>) {
     let mut random = Random(3);
     let mut text = String::from("{\"schemaVersion\": 1, \"traceEvents\": [\n");
@@ -478,7 +478,7 @@ fn the_result_does_not_depend_on_buffer_size_or_threads() {
     for buffer in [1 << 10, 64 << 10, (64 << 10) + 1, 1 << 20, 8 << 20] {
         for threads in [1, 2, 3, 5] {
             let options = Options { buffer, threads, ..Options::default() };
-            let mut lines = Lines::default();
+            let (mut lines, mut in_order) = (Lines::default(), Lines::default());
             let seen = opened(&path).read_parallel(&options, &mut lines).unwrap();
             assert_eq!(
                 (seen.events, seen.bytes),
@@ -486,6 +486,8 @@ fn the_result_does_not_depend_on_buffer_size_or_threads() {
                 "{buffer} {threads}"
             );
             assert!(lines.0 == expected, "{buffer} bytes, {threads} threads: another result");
+            assert_eq!(opened(&path).read(&options, &mut in_order).unwrap(), seen, "{buffer} {threads}");
+            assert!(in_order.0 == expected, "{buffer} bytes, {threads} threads, in order: another result");
         }
     }
     fs::remove_file(path).unwrap();
@@ -510,6 +512,10 @@ fn the_error_for_a_damaged_file_does_not_depend_on_threads() {
         let (one, two) = (read(1), read(2));
         assert_eq!(one.0, two.0);
         assert!(one.1 == two.1 || one.0.is_err(), "another result before the damage at {at}");
+        let mut lines = Lines::default();
+        let in_order = opened(&path).read(&Options::default(), &mut lines);
+        assert_eq!(in_order.map_err(|error| error.to_string()), one.0);
+        assert!(one.1 == lines, "another result before the damage at {at}, in order");
     }
     fs::remove_file(path).unwrap();
 }

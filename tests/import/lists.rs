@@ -1,5 +1,5 @@
-//! Findings about ten real traces, compared with a list that was written by hand, from independent sums, before the findings
-//! were. `must` is a finding that must be reported, `must_not` one that must not.
+//! Findings about ten real traces, compared with a list. The list was written by hand from independent sums, before the code
+//! that finds them. `must` is a finding that must be reported, and `must_not` a finding that must not be reported.
 
 use std::fs;
 use std::path::Path;
@@ -25,10 +25,10 @@ const EXCEPTIONS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// An entry whose cost is divided among two findings: the gaps before tiny kernels are gaps before launches, too.
+/// An entry whose cost is divided among two findings, because gaps before tiny kernels are also gaps before launches.
 const DIVIDED: (&str, &str, &str) = ("b200/eager_trace.json.gz", "launch_bound", "tiny_kernels");
 
-/// Names of an entry of the list among the findings.
+/// Returns the ids of the findings that correspond to an entry of the list.
 fn ids(entry: &str) -> Vec<&str> {
     match entry {
         "launches_without_activity" => vec!["launch_coverage"],

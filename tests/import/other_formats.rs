@@ -1,5 +1,5 @@
-//! Formats other than Chrome's JSON, in hand-written samples small enough to check by head: sqlite exports of Nsight
-//! Systems, rocprofv3's JSON, CUPTI's text and our own recordings.
+//! Formats other than Chrome's JSON: SQLite exports of Nsight Systems, rocprofv3's JSON, CUPTI's text, and gpuflame's
+//! recordings. The samples are hand-written and small enough to check without tools.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn folded(folder: &Path, name: &str) -> String {
     gpuflame(folder, ["flamegraph", name, "--format", "folded"]).ok().stdout
 }
 
-/// Writes an export with the columns that all versions have, and the columns `more`.
+/// Writes an export with the columns that all versions have, and with the additional columns `more`.
 fn nsys(path: &Path, more: &str) {
     let _ = fs::remove_file(path);
     let base = Connection::open(path).unwrap();
@@ -31,7 +31,7 @@ fn nsys(path: &Path, more: &str) {
              (4, 'cudaMemcpyAsync_v3020'), (5, 'decode');"
     );
     base.execute_batch(&tables).unwrap();
-    // Two processes with the same correlation ids: 7 and 8, each with one thread.
+    // Processes 7 and 8 have one thread each, and use the same correlation ids.
     let [seven, eight] = [7_i64 << 24, 8 << 24];
     for (table, values) in [
         ("RUNTIME", format!("100, 110, {}, 1, 1", seven | 70)),
@@ -97,7 +97,7 @@ fn nsys_exports_name_the_kinds_of_memory_by_their_own_numbers() {
     // 4,096 bytes in 40 ns are 102.4 GB/s.
     assert_eq!(copies(&folder, "report.sqlite"), ["40,1,4096,102.400000,0,HtoD,,"]);
     let base = Connection::open(&path).unwrap();
-    // In this file 0 is pageable memory, which CUPTI's own 0 is not.
+    // In this file 0 means pageable memory, but in CUPTI 0 does not.
     let kinds = "ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN srcKind INTEGER;
         ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN dstKind INTEGER;
         UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 0, dstKind = 2";
@@ -170,6 +170,41 @@ fn rocprof_dispatches_and_copies_are_under_the_calls_that_launched_them() {
     assert_eq!(folded(&folder, "out.json"), expected);
 }
 
+/// The names of rocprofv3's records of ranges are in a table by correlation id. A range of the whole process is in no stack.
+#[test]
+fn rocprof_ranges_of_a_thread_are_in_the_stacks_of_its_launches() {
+    let folder = scratch("rocprof");
+    let id = |id: u64| json!({"internal": id, "external": 0});
+    let range = |operation: u64, correlation: u64, from: u64, to: u64| {
+        json!({"kind": 2, "operation": operation, "correlation_id": id(correlation), "start_timestamp": from,
+            "end_timestamp": to, "thread_id": 5})
+    };
+    let trace = json!({"rocprofiler-sdk-tool": [{
+        "metadata": {"pid": 4},
+        "agents": [{"id": {"handle": 77}, "type": 2}],
+        "kernel_symbols": [{"kernel_id": 1, "kernel_name": "gemm", "formatted_kernel_name": "gemm"}],
+        "strings": {
+            "buffer_records": [
+                {"kind": "NONE", "operations": []},
+                {"kind": "HIP_API", "operations": ["hipLaunchKernel"]},
+                {"kind": "MARKER_CORE_RANGE_API", "operations": ["roctxMarkA", "roctxThreadRangeA", "roctxProcessRangeA"]},
+            ],
+            "marker_api": [{"key": 21, "value": "step"}, {"key": 22, "value": "forward"}, {"key": 23, "value": "epoch"}],
+        },
+        "buffer_records": {
+            "kernel_dispatch": [{
+                "correlation_id": id(11), "start_timestamp": 200, "end_timestamp": 300, "thread_id": 5,
+                "dispatch_info": {"agent_id": {"handle": 77}, "kernel_id": 1}, "stream_id": {"handle": 3},
+            }],
+            "hip_api": [{"kind": 1, "operation": 0, "correlation_id": id(11), "start_timestamp": 100,
+                "end_timestamp": 120, "thread_id": 5}],
+            "marker_api": [range(1, 21, 50, 180), range(1, 22, 90, 130), range(2, 23, 10, 400), range(0, 24, 95, 95)],
+        },
+    }]});
+    fs::write(folder.join("ranges.json"), trace.to_string()).unwrap();
+    assert_eq!(folded(&folder, "ranges.json"), "step;forward;hipLaunchKernel;[GPU_Kernel]gemm 100\n");
+}
+
 const CUPTI: &str = "\
 Calling CUPTI API: cuptiActivityEnable
 RUNTIME [ 100, 120 ] duration 20, \"cudaLaunchKernel_v7000\", cbid 211, processId 7, threadId 8, correlationId 3
@@ -199,6 +234,53 @@ fn cupti_text_is_read_with_fills_and_copies_and_quotes_in_names() {
     assert_eq!(copies(&folder, "gpu.txt"), ["40,1,4096,102.400000,1,HtoD,pageable,device"]);
 }
 
+/// Two kernels: `relu` on stream 8 is launched at 10 us, and may begin when `gemm` has ended, at 45 us.
+fn cupti_text_with_wait(record: &str) -> String {
+    let call = |id: u32, name: &str, from: u32, to: u32| {
+        format!(
+            "RUNTIME [ {from}, {to} ] duration 1, \"{name}\", cbid 211, processId 7, threadId 8, correlationId {id}\n"
+        )
+    };
+    let kernel = |id: u32, name: &str, stream: u32, from: u32, to: u32| {
+        format!(
+            "CONCURRENT_KERNEL [ {from}, {to} ] duration 1, \"{name}\", correlationId {id}\n\tgrid [ 1, 1, 1 ], block [ 1, 1, 1 ]\n\t\
+             deviceId 0, contextId 1, streamId {stream}, graphId 0, graphNodeId 0\n"
+        )
+    };
+    [
+        call(1, "cudaLaunchKernel", 1000, 3000),
+        kernel(1, "gemm", 7, 5000, 45_000),
+        call(2, "cudaEventRecord", 6000, 7000),
+        record.to_owned(),
+        call(3, "cudaStreamWaitEvent", 8000, 9000),
+        "SYNCHRONIZATION [ 8100, 8900 ] duration 800, type STREAM_WAIT_EVENT, contextId 1, streamId 8, correlationId 3, \
+         eventId 5, cudaEventSyncId 11\n"
+            .to_owned(),
+        call(4, "cudaLaunchKernel", 10_000, 12_000),
+        kernel(4, "relu", 8, 47_000, 57_000),
+    ]
+    .concat()
+}
+
+#[test]
+fn streams_wait_for_the_events_in_cupti_text() {
+    let folder = scratch("formats");
+    let waiting_and_pending = |text: String| {
+        fs::write(folder.join("waits.txt"), text).unwrap();
+        let ran = gpuflame(&folder, ["states", "waits.txt", "--stream", "8", "-f", "json"]).ok();
+        let tables: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        let row = &tables["states"][0];
+        ["waiting_ns", "pending_ns"].map(|state| row[state].as_u64().unwrap())
+    };
+    let numbered = "CUDA_EVENT contextId 1, streamId 7, correlationId 2, eventId 5, cudaEventSyncId 11\n";
+    assert_eq!(waiting_and_pending(cupti_text_with_wait(numbered)), [35_000, 2_000]);
+    // Before CUPTI 12.8 records and waits have no numbers, and the event tells which record is meant.
+    let by_event = cupti_text_with_wait(numbered).replace(", cudaEventSyncId 11", "");
+    assert_eq!(waiting_and_pending(by_event), [35_000, 2_000]);
+    // Without the record, the wait is known only from 10 us after the launch on.
+    assert_eq!(waiting_and_pending(cupti_text_with_wait("")), [25_000, 12_000]);
+}
+
 #[test]
 fn extract_and_stats_read_recordings_with_windows_as_steps() {
     let folder = scratch("recording");
@@ -222,7 +304,7 @@ fn extract_and_stats_read_recordings_with_windows_as_steps() {
     let Ran { stdout, stderr, .. } = gpuflame(&folder, ["extract", "hand.gfr", "-", &window]).ok();
     assert_eq!(stdout, expected.concat());
     assert!(stderr.contains("skipped 1 events without usable times"), "{stderr}");
-    // The window is open from 5 to 100 us: `early` began before it.
+    // The window is open from 5 to 100 us, and `early` began before that.
     let expected = "operation_name,avg_start_time_us,avg_end_time_us,avg_duration_us,bubble_time_us\n\
                     gemm<float>,15.0,25.0,10.0,15.0\n\
                     Memcpy HtoD,15.0,27.0,12.0,0.0\n\

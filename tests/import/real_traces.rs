@@ -1,8 +1,8 @@
-//! Real traces, recorded with other tools: each trace opens, its number of linked operations equals an independent
+//! Real traces, recorded with other tools. Each trace can be read, its number of linked operations equals an independent
 //! count, and no nanosecond is lost.
 //!
-//! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the tests look
-//! for them in the folder `GPUFLAME_TRACES`, or next to the checkout.
+//! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository. The tests look for
+//! them in the folder `GPUFLAME_TRACES`, or next to the checkout.
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Read as _;
@@ -23,8 +23,8 @@ use gpuflame_traces::import::{self, Kind, LinkReport, Options};
 use gpuflame_traces::steps::Ops;
 use serde_json::Value;
 
-/// Name of a trace; its numbers of events, of GPU operations, of linked operations, of operations launched before the
-/// trace, and of launches with several operations; the most operations of a launch; nanoseconds.
+/// Name of a trace, and its numbers of events, of GPU operations, of linked operations, of operations launched before the
+/// trace, of launches with several operations, of the most operations of one launch, and of nanoseconds of GPU work.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
 
 const CHROME: [Counted; 17] = [
@@ -59,7 +59,7 @@ const DLRM: [Counted; 8] = [
     ("worker7", 3250, 262, 262, 0, 0, 1, 2_825_000),
 ];
 
-/// Folder of traces; prints why a test is skipped if there is none.
+/// Returns the folder of traces. If there is none, prints why the test is skipped and returns `None`.
 pub(crate) fn traces() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
@@ -70,8 +70,8 @@ pub(crate) fn traces() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// A trace as `serde_json` reads it, with times kept as text, because floating-point numbers would be off by a quarter
-/// of a microsecond.
+/// Reads a trace with `serde_json`. Times stay text, because floating-point numbers would be wrong by up to a quarter of a
+/// microsecond.
 pub(crate) fn document(path: &Path) -> Value {
     let bytes = fs::read(path).unwrap();
     let text = match path.extension().is_some_and(|ending| ending == "gz") {
@@ -151,7 +151,7 @@ fn check(path: &Path, counted: &Counted) -> Vec<String> {
     );
     assert_eq!((linked.multi_op_launches, linked.max_ops_per_launch), (shared, most), "{name}: shared ids");
     assert_eq!(linked.gpu_ns, nanos, "{name}: GPU time");
-    assert_eq!(weights(&folded), nanos, "{name}: the folded weights");
+    assert_eq!(weights(&folded), nanos, "{name}: the sum of the folded weights");
     folded
 }
 
@@ -168,12 +168,13 @@ fn chrome_traces_are_linked_as_counted_and_lose_no_nanosecond() {
 #[test]
 fn waits_have_their_calls_and_the_records_of_their_events() {
     let Some(traces) = traces() else { return };
-    // Records of events, how many of them have a call, calls that make a stream wait, calls in which the host waits.
+    // Numbers of event records, of event records with a call, of calls that make a stream wait, and of calls in which the host
+    // waits.
     let counted = [
         ("hta-critical/alexnet.json.gz", [20, 20, 20, 21]),
         ("hta-critical/event_sync.json.gz", [1, 1, 0, 4]),
         ("hta-critical/event_sync_multi_stream.json.gz", [3, 3, 1, 4]),
-        // Counted with Python's `sqlite3`; no export has records of events.
+        // These were counted with Python's `sqlite3`. The exports have no records of events.
         ("nsys/h100_2gpu_1s.sqlite", [0, 0, 236, 8]),
         ("nsys/mock.sqlite", [0, 0, 0, 1]),
     ];
@@ -195,7 +196,7 @@ fn operations_launched_before_the_trace_are_marked() {
     assert!(folded.iter().any(|line| line.starts_with("[launched before recording];")), "{folded:?}");
 }
 
-/// A trace in which 25 graph launches share their ids with up to 15 kernels each.
+/// In this trace, each of 25 graph launches shares its id with up to 15 kernels.
 #[test]
 fn all_kernels_of_a_graph_launch_are_under_its_call() {
     let Some(folder) = traces() else { return };
@@ -241,7 +242,7 @@ fn the_ranks_of_a_job_are_linked_as_counted() {
     }
 }
 
-/// The eight traces of a job, unpacked into a folder of this test.
+/// Unpacks the eight traces of a job into a folder of this test.
 pub(crate) fn unpacked_ranks(folder: &Path) -> PathBuf {
     let unpacked = scratch("ranks-of-a-job");
     let archive = folder.join("dlrm-8-ranks/dlrm_kineto.tar.gz");
@@ -264,18 +265,18 @@ fn a_launch_is_under_the_python_code_that_made_it() {
     assert!(line.is_some(), "no operator between Python and the call");
 }
 
-/// The work that HolisticTraceAnalysis analyses: work with a launch that was launched before the last profiler step
-/// began, or everything if the trace has a single step.
+/// The work that HolisticTraceAnalysis analyses: work whose launch is in the trace and is before the last profiler step. If
+/// the trace has only one step, everything.
 #[derive(Default)]
 struct LookedAt {
     timeline: Timeline,
-    /// Times at which any of a set of kinds of work ran, by bit mask of the kinds.
+    /// Times at which any of several kinds of work ran, by the bit mask of these kinds.
     kinds: [Timeline; 8],
     /// Communication kernels.
     communicate: HashSet<NameId>,
     aggregate: Aggregate,
-    /// Correlation id, duration of the call, duration on the GPU, time from the end of the call to the start on the
-    /// GPU; in nanoseconds.
+    /// For each launch: correlation id, and in ns the duration of the call, the duration on the GPU, and the time from the
+    /// end of the call to the start on the GPU.
     launches: Vec<[u64; 4]>,
 }
 
@@ -319,8 +320,8 @@ impl LookedAt {
         profile.times().iter().map(|time| time.busy).sum()
     }
 
-    /// Time during which all of `kinds` ran and nothing else did, by inclusion and exclusion: the time of the other
-    /// kinds and of subsets of `kinds` is added and subtracted in turn.
+    /// Time during which all of `kinds` ran and no other kind did. Computed by inclusion and exclusion: times of unions with
+    /// subsets of `kinds` are added and subtracted in turn.
     fn exactly(&self, kinds: usize) -> u64 {
         let all = COMPUTATION | COMMUNICATION | MEMORY;
         let besides = |others: usize| i128::from(self.any_of(all)) - i128::from(self.any_of(others));
@@ -366,9 +367,9 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     (looked_at, profile)
 }
 
-/// A trace, the folder of its golden tables, its rank, and whether its times have digits below the microsecond. If
-/// so, the other tool rounds all starts and ends to whole microseconds before it subtracts them, so that each of its
-/// figures is off by up to 2 us.
+/// Returns each analysed trace, with the folder of its golden tables, its rank, and whether its times have digits below the
+/// microsecond. If they have, the other tool rounds all starts and ends to whole microseconds before it subtracts them, so
+/// each of its figures is wrong by up to 2 us.
 fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
     let golden = folder.join("golden-hta");
     let kineto =
@@ -404,7 +405,7 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let table = rows_of(&golden.join(format!("launch_rank{rank}.csv")));
         let (launches, _) = looked_at(&trace);
-        // The other tool's table has no launches of graphs, because many operations share the id of one call.
+        // The other tool's table omits launches of graphs, because many operations share the id of one call.
         let mut calls = BTreeMap::<u64, Vec<[u64; 4]>>::new();
         launches.iter().for_each(|launch| calls.entry(launch[0]).or_default().push(*launch));
         calls.retain(|_, launches| launches.len() == 1);
@@ -415,13 +416,13 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
             .map(|row| ["cpu_duration", "gpu_duration", "launch_delay"].map(|column| nanos(row, column)))
             .collect();
         if !rounded {
-            // Our launches are sorted, because our ids are renumbered and several threads launch.
+            // Both lists are sorted, because gpuflame renumbers ids and several threads launch.
             ours.sort_unstable();
             theirs.sort_unstable();
             assert!(ours == theirs, "{}: other launches", trace.display());
             continue;
         }
-        // With one launching thread both lists are in call order.
+        // If only one thread launches, both lists are in the order of the calls.
         for (ours, theirs) in ours.iter().zip(&theirs) {
             let is_near = ours.iter().zip(theirs).all(|(ours, theirs)| ours.abs_diff(*theirs) <= 2000);
             assert!(is_near, "{ours:?} {theirs:?}, {}", trace.display());
@@ -439,7 +440,7 @@ fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
                 let [sum, least, most, mean] =
                     ["sum (us)", "min (us)", "max (us)", "mean (us)"].map(|column| nanos(&row, column));
                 let count = if mean > 0 { (sum as f64 / mean as f64).round() as u64 } else { 0 };
-                // `Memcpy HtoD (Pinned -> Device)`: our names do not include the kind of host memory.
+                // gpuflame's names do not include kinds of memory, as in `Memcpy HtoD (Pinned -> Device)`.
                 let is_memory = row["kernel_type"] == "MEMORY";
                 let name = row["name"].split(" (").next().filter(|_| is_memory).unwrap_or(&row["name"]);
                 let all = theirs.entry(name.to_owned()).or_insert([0, u64::MAX, 0, 0]);
@@ -461,7 +462,7 @@ fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
             assert!(ours.nanos.abs_diff(sum) <= wrong * ours.count, "{name}: {ours:?} {sum}");
             let ends_wrong = one.min.abs_diff(least).max(one.max.abs_diff(most));
             assert!(ends_wrong <= wrong, "{name}: {one:?} {least} {most}");
-            // Most durations are truncated to 0, so the count cannot be recovered from the durations.
+            // If most durations are truncated to 0, the count cannot be computed from the durations.
             assert!(rounded || count == ours.count || sum == 0, "{name}: {ours:?} {count}");
             found += 1;
         }
@@ -512,7 +513,7 @@ fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
             let both = found.exactly(COMPUTATION | COMMUNICATION)
                 + found.exactly(COMPUTATION | COMMUNICATION | MEMORY);
             let ours = 100.0 * both as f64 / found.any_of(COMMUNICATION) as f64;
-            // The other tool prints two digits.
+            // The other tool prints two decimals.
             assert!((ours - percent).abs() <= 0.0051, "{}: {ours} {percent}", trace.display());
         }
         let (sums, operations) = jobs.entry(golden).or_default();
@@ -538,7 +539,7 @@ fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
 #[test]
 fn exposed_communication_equals_that_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // Nanoseconds of exposed and hidden communication over all ranks of a job.
+    // Sums over all ranks of a job: nanoseconds of exposed communication, and of communication that overlaps computation.
     let mut jobs = BTreeMap::<PathBuf, [u64; 2]>::new();
     for (trace, golden, rank, rounded) in analysed(&folder) {
         if rounded {
@@ -586,7 +587,7 @@ fn the_backward_pass_of_resnet_is_under_the_model() {
         let lines: Vec<_> = text.lines().filter(|line| is(line)).map(str::to_owned).collect();
         weights(&lines)
     };
-    // Expected value: sums over the operators that name a forward thread, computed by a script in another language.
+    // The expected value is a sum over the operators that name a forward thread, computed by a script in another language.
     let is_hung = |line: &str| line.contains(".py(") && line.contains(";[backward];");
     assert_eq!(of(&ran.stdout, is_hung), BACKWARD_OF_RESNET);
     assert_eq!(of(&under_autograd, |line| line.contains("[backward]")), 0);

@@ -1,8 +1,8 @@
 //! `gpuflame instructions` on random simulated programs, whose instructions and dependencies follow from the simulator's
 //! log.
 //!
-//! The expected instructions are computed here, from the log alone. A trace has less than the log: work of the host and
-//! moves of unified memory have no rows, and a record of an event is known only if something waited for it.
+//! The expected instructions are computed here, from the log alone. A trace has less than the log: host functions of
+//! streams and moves of unified memory have no rows, and a record of an event is known only if something waited for it.
 
 mod counts;
 #[path = "../support/skip.rs"]
@@ -49,9 +49,13 @@ impl<'a> Program<'a> {
         let calls: BTreeMap<u64, &Value> = rows("call").map(|call| (number(call, "corr"), call)).collect();
         let mut all = Vec::new();
         let mut launches: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();
-        for op in rows("op").filter(|op| op["kind"] != "host" && op["kind"] != "pages") {
+        for op in rows("op").filter(|op| op["kind"] != "pages") {
             let is_node = number(op, "graph") != 0;
+            if op["kind"] == "host" && !is_node {
+                continue;
+            }
             let kind = match op["kind"].as_str().unwrap() {
+                "host" => "host_function",
                 "kernel" => "kernel",
                 "memset" => "fill",
                 _ => "copy",
@@ -102,7 +106,16 @@ impl<'a> Program<'a> {
         all.sort_by_key(|one| {
             let corr = number(one.row, "corr");
             let ran = ["begin", "end", "node"].map(|key| one.row[key].as_u64().unwrap_or(0));
-            (number(calls[&corr], "begin"), corr, one.kind != "graph", ran)
+            let [begin, end, node] = ran;
+            (
+                number(calls[&corr], "begin"),
+                corr,
+                one.kind != "graph",
+                begin,
+                end,
+                one.kind == "host_function",
+                node,
+            )
         });
         Self { calls, all }
     }
@@ -158,6 +171,13 @@ impl<'a> Program<'a> {
                 let is_launch =
                     |other: &Expected<'_>| other.kind == "graph" && number(other.row, "corr") == corr;
                 add(self.last(at, is_launch), "graph");
+                let waits = one.row["waits"].as_array().unwrap().iter();
+                for wait in waits.filter(|wait| wait["why"] == "edge" || wait["why"] == "programmatic") {
+                    let is_awaited = |other: &Expected<'_>| {
+                        other.row["op"] == wait["op"] && number(other.row, "corr") == corr
+                    };
+                    add(self.last(at, is_awaited), "graph_edge");
+                }
             }
             _ => {}
         }
@@ -257,7 +277,7 @@ fn ancestors(lines: &[Value]) -> Vec<BTreeSet<u64>> {
 }
 
 /// Checks that all work for which other work waited, according to the simulator, is its ancestor. Implicit waits of
-/// default streams and the edges of a graph are not in the trace. An event on a stream that waits for a default stream
+/// default streams are not in the trace. An event on a stream that waits for a default stream
 /// happens after the default stream's work.
 fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BTreeMap<String, u32> {
     let ancestors = ancestors(lines);
@@ -278,7 +298,7 @@ fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BT
         let Some(&at) = numbers.get(&number(op, "op")) else { continue };
         for wait in op["waits"].as_array().unwrap() {
             let why = wait["why"].as_str().unwrap();
-            if why == "default_stream" || why == "edge" {
+            if why == "default_stream" {
                 continue;
             }
             let Some(&awaited) = numbers.get(&number(wait, "op")) else { continue };
@@ -286,8 +306,9 @@ fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BT
             if why == "event" && !is_own(key(op), number(wait, "op"), own) {
                 continue;
             }
-            // A node of a graph stands for its graph launch.
-            let awaited = lines[awaited]["launch"].as_u64().unwrap_or(awaited as u64);
+            // A node of a graph stands for its graph launch, except in its own graph.
+            let launch = lines[awaited]["launch"].as_u64().filter(|_| why != "edge");
+            let awaited = launch.unwrap_or(awaited as u64);
             assert!(ancestors[at].contains(&awaited), "{wait} of {op}\n{}", lines[at]);
             *met.entry(why.to_owned()).or_default() += 1;
         }
@@ -301,7 +322,7 @@ fn check_programs(seeds: std::ops::Range<u32>) {
         let outcome = Run::new("random", &[&seed.to_string()]).stepped().env("GPUSIM_NDEV", "2").outcome();
         assert_eq!(outcome.code, Some(0), "seed {seed}: {}", outcome.stderr);
         let program = Program::new(&outcome.schedule);
-        let ops = program.all.iter().filter(|one| one.row["what"] == "op");
+        let ops = program.all.iter().filter(|one| one.row["what"] == "op" && one.kind != "host_function");
         let Some(zero) = ops.clone().map(|one| number(one.row, "begin")).min() else { continue };
         let with_work = ops.map(|one| number(one.row, "context")).collect();
         let (head, lines) = printed(&outcome.kineto, &format!("instructions-{seed}"), &[]);
@@ -316,11 +337,11 @@ fn check_programs(seeds: std::ops::Range<u32>) {
             *met.entry(why).or_insert(0) += count;
         }
     }
-    let all = ["copy", "fill", "graph", "kernel", "record", "synchronize", "wait"];
+    let all = ["copy", "fill", "graph", "host_function", "kernel", "record", "synchronize", "wait"];
     assert_eq!(kinds, all.map(str::to_owned).into(), "the programs meet every kind");
-    let all = ["context", "event", "graph", "same_graph", "stream"];
+    let all = ["context", "event", "graph", "graph_edge", "same_graph", "stream"];
     assert_eq!(reasons, all.map(str::to_owned).into(), "the programs meet every reason");
-    for why in ["stream", "event", "graph", "programmatic"] {
+    for why in ["stream", "event", "graph", "edge", "programmatic"] {
         assert!(met.get(why).copied().unwrap_or(0) > 20, "{met:?}");
     }
 }

@@ -2,10 +2,9 @@
 // node compare.mjs FOLDER STACKS... Times are medians; a picture counts when the frame after it was presented.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { chromium } from 'playwright-core';
+import { launchUnlimited, rendererMemory, serve } from './measuring.mjs';
 import { modelOf, writePage } from './model.mjs';
 
 const LOADS = 3;
@@ -88,19 +87,6 @@ function speedscopePage(rows) {
   return { url: 'index.html#profileURL=/stacks.folded&title=stacks', code: bytes, page: bytes + text.length };
 }
 
-const server = createServer((request, response) => {
-  const name = decodeURIComponent(request.url.split(/[?#]/)[0].slice(1));
-  const types = { html: 'text/html', js: 'text/javascript', css: 'text/css' };
-  for (const place of [folder, release]) {
-    try {
-      const body = readFileSync(join(place, name));
-      response.writeHead(200, { 'content-type': types[name.split('.').pop()] ?? 'application/octet-stream' }).end(body);
-      return;
-    } catch { /* It may be in the other folder. */ }
-  }
-  response.writeHead(404).end();
-});
-
 /** In the page: zooms once, and returns the time until the frame after the change was presented, in ms. */
 const zoom = {
   own: (step) => {
@@ -153,8 +139,7 @@ function installTimer() {
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
 async function measure(name, base, made) {
-  const args = ['--no-sandbox', '--disable-gpu-vsync', '--disable-frame-rate-limit', '--use-gl=angle', '--use-angle=swiftshader', '--enable-unsafe-swiftshader'];
-  const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args });
+  const browser = await launchUnlimited();
   try {
     return await measureIn(browser, base, made, name);
   } finally {
@@ -174,13 +159,7 @@ async function measureIn(browser, base, made, name) {
   }
   const zooms = [];
   for (let step = 0; step < ZOOMS; step++) zooms.push(await page.evaluate(zoom[name], step));
-  const session = await browser.newBrowserCDPSession();
-  const { processInfo } = await session.send('SystemInfo.getProcessInfo');
-  const resident = processInfo.filter(({ type }) => type === 'renderer').map(({ id }) => {
-    const [, kib] = /^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${id}/status`, 'utf8'));
-    return kib / 1024;
-  });
-  return { first: median(loads), zoom: median(zooms), worst: Math.max(...zooms), memory: Math.max(...resident) };
+  return { first: median(loads), zoom: median(zooms), worst: Math.max(...zooms), memory: await rendererMemory(browser) };
 }
 
 async function drawnAt(page) {
@@ -193,8 +172,7 @@ async function drawnAt(page) {
 }
 
 mkdirSync(folder, { recursive: true });
-await new Promise((ready) => server.listen(0, '127.0.0.1', ready));
-const base = `http://127.0.0.1:${server.address().port}`;
+const { base, close } = await serve([folder, release]);
 console.log('| stacks | viewer | code, bytes | page with data, KB | first picture, ms | zoom, ms | slowest zoom, ms | memory, MB |');
 console.log('|---:|---|---:|---:|---:|---:|---:|---:|');
 for (const count of counts) {
@@ -211,4 +189,4 @@ for (const count of counts) {
     }
   }
 }
-server.close();
+close();

@@ -68,6 +68,7 @@ fn pages_of_the_command_work_in_chromium() {
 }
 
 #[test]
+#[ignore = "half a minute; .ci/long runs it"]
 fn pages_of_the_command_work_in_firefox() {
     run_page_tests("firefox", "/usr/bin/firefox-esr");
 }

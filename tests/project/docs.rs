@@ -1,5 +1,5 @@
-//! The pages in `docs/` and the README are correct: links have targets, blocks that this machine can run are run and
-//! their output is compared, and all other blocks at least parse in the language that their fence names.
+//! Checks of the pages in `docs/` and of the README: links have targets. Blocks that this machine can run are run, and their
+//! output is compared. All other blocks must at least parse in the language that their fence names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -106,7 +106,7 @@ fn every_page_is_in_the_index_of_pages() {
     }
 }
 
-/// The command and the library in the layout of an installation.
+/// Folder with the command and the library, laid out like an installation.
 fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -161,7 +161,7 @@ fn runnable_blocks_in_pages_print_the_documented_output() {
             let said = blocks
                 .get(at + 1)
                 .filter(|next| next.kind == "text")
-                .expect("what it prints stands behind it");
+                .expect("the block after it has its output");
             let mut lines = printed.lines();
             for pattern in said.text.lines() {
                 assert!(
@@ -196,7 +196,7 @@ fn commands_of_the_skill_work() {
     let page = root().join("SKILL.md");
     let folder = scratch("skill");
     fs::copy(compile("examples/llm_inference.c", &["-O2"]), folder.join("app")).unwrap();
-    // A Python whose programs launch work.
+    // This stand-in for Python runs a program that launches work, whatever its arguments.
     fs::create_dir(folder.join("bin")).unwrap();
     fs::write(folder.join("bin/python"), "#!/bin/sh\nexec ./app\n").unwrap();
     fs::set_permissions(folder.join("bin/python"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -227,7 +227,7 @@ fn commands_of_the_skill_work() {
     }
     for question in questions {
         let output = run(question);
-        // Neither a GPU nor communication between GPUs is here.
+        // These commands may fail, because this machine has no GPU and the recording no communication between GPUs.
         let may_fail = ["gpuflame doctor", "--by comm"].iter().any(|part| question.contains(part));
         let why = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() || may_fail && output.status.code() == Some(1), "{question}: {why}");
@@ -258,7 +258,7 @@ fn the_skill_has_the_form_that_agents_read_and_names_tools_that_exist() {
     }
 }
 
-/// A Python with a YAML reader, if one was installed.
+/// Returns a Python with a YAML reader, if `tests/python/install` installed one.
 fn python() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("python/arrow/bin/python");
@@ -275,7 +275,7 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
     let folder = scratch("blocks");
     let include = root().join("include");
     for block in pages().iter().flat_map(|page| blocks(page)) {
-        // A block without includes is part of a program, so it is put into a function.
+        // A block without includes is only a part of a program, so it is put into a function.
         let is_piece = !block.text.contains("#include");
         let inside = |head: &str| match is_piece {
             true => format!(
@@ -293,7 +293,7 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
                 Some(python) => (block.text.clone(), Command::new(python)),
                 None => continue,
             },
-            // The only TOML in pages are settings files. `run` checks them before it runs the command.
+            // All TOML blocks in pages are settings files. `run` checks them before it runs the command.
             "toml" => (block.text.clone(), Command::new(installed().join("bin/gpuflame"))),
             "json" => {
                 serde_json::from_str::<serde_json::Value>(&block.text).unwrap();

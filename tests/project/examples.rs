@@ -1,13 +1,12 @@
-//! The examples work: they are built as their first lines say, and their results equal the simulated stack's truth
-//! file.
+//! Tests of the examples: they are built with the commands in their first lines, and their results equal the simulated stack's
+//! truth file.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::{Run, Way, compile, root, scratch, skip};
 
-/// Flags that include the simulated stack's headers in place of CUDA's; as system headers they are exempt from strict
-/// warnings.
+/// Flags that include the simulated stack's headers in place of CUDA's. As system headers, they cause no warnings.
 fn as_system() -> [String; 2] {
     ["-isystem".to_owned(), root().join("tests/gpusim/include").display().to_string()]
 }
@@ -37,8 +36,8 @@ fn the_decode_loop_is_exact_with_and_without_frame_pointers() {
     }
 }
 
-/// If gpuflame is linked, it sees no launch before the program's window; if it is injected, it sees those launches and
-/// leaves them out.
+/// Asserts that only the launches in the program's window are recorded. If gpuflame is linked, it does not see the launches
+/// before the window. If it is injected, it sees them, but leaves them out.
 fn assert_only_the_middle_is_recorded(program: &Path) {
     for (way, before) in [(Way::None, 0), (Way::Injected, 100), (Way::Preloaded, 100)] {
         let done = Run::new(program, way).env("GPUFLAME_ENABLED", "0").ok();
@@ -70,7 +69,7 @@ fn embedding_in_strict_cpp11_records_the_middle_hundred() {
     assert_only_the_middle_is_recorded(&example("examples/embed.cpp", &flags));
 }
 
-/// Path of an example program as cargo builds it.
+/// Path of an example program that cargo has built.
 pub(crate) fn rust_example(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap();
     let program = deps.parent().and_then(Path::parent).unwrap().join("examples").join(name);
@@ -97,7 +96,7 @@ fn embedding_in_rust_records_the_middle_hundred_and_prints_statistics_during_the
     assert_eq!((stacks.len(), done.stdout.as_str()), (2, told.as_str()));
 }
 
-/// Command that runs the demo in a folder of its own.
+/// Returns a command that runs the demo in `folder`.
 fn demo(folder: &Path) -> Command {
     let mut command = Command::new(rust_example("demo"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GPU")) {
@@ -139,7 +138,8 @@ fn the_demo_writes_its_files_and_prints_the_cuda_stack_it_used() {
     assert!(stderr.contains("gpuflame: complete: ") && stdout.contains("matmul_kernel"), "{stdout}{stderr}");
 }
 
-/// Builds an example with the examples' own script; `None` if this machine has no nvcc and cannot get one.
+/// Builds an example with the script `examples/build-cuda.sh`. Returns `None` if this machine has no nvcc and cannot install
+/// one.
 fn with_nvcc(name: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let script = root().join("examples/build-cuda.sh");
@@ -168,7 +168,7 @@ fn the_cuda_program_that_nvcc_builds_is_exact_on_the_simulated_stack() {
 fn a_graph_that_nvcc_captures_shows_the_functions_of_its_layers() {
     let Some(program) = with_nvcc("graph_decode") else { return };
     let done = Run::new(&program, Way::Injected).ok();
-    // 40 layers of 8 kernels for 1,000 tokens.
+    // The program runs 40 layers of 8 kernels for 1,000 tokens.
     let (nodes, parts) = done.sum("graph activities");
     assert_eq!((nodes, parts["created"]), (320_000, 320_000), "{}", done.stderr);
     // Each token takes 10 us per node; the graph was captured again for the second half.

@@ -1,5 +1,5 @@
-//! Checks of the layout that Cargo does not make: which packages must not depend on each other, import cycles between
-//! modules and files, and where unsafe code is allowed.
+//! Checks of the source layout that Cargo does not make: forbidden dependencies between packages, import cycles between
+//! modules and between files, and places where unsafe code is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,13 +13,13 @@ const COMMAND_ONLY: [&str; 3] = ["gpuflame-traces", "gpuflame-offline", "gpuflam
 fn the_shared_library_depends_on_nothing_of_the_command() {
     let tree = packages_below("gpuflame-capi", "normal");
     assert!(tree.contains("gpuflame-recorder"), "{tree:?}");
-    // The last two are of `gpuflame mcp`.
+    // The last two packages are used by `gpuflame mcp`.
     for package in COMMAND_ONLY.iter().chain(&["rmcp", "tokio"]) {
         assert!(!tree.contains(*package), "gpuflame-capi depends on {package}");
     }
 }
 
-/// The demo is the first thing that a user builds, so it must build fast.
+/// The demo is often the first thing that a user builds, so it must build fast.
 #[test]
 fn the_demo_builds_without_the_command_and_its_libraries() {
     let tree = packages_below("gpuflame", "normal,dev");
@@ -30,7 +30,7 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     }
 }
 
-/// The half of the command that reads files must need no Unix, so that it can be built on other systems later.
+/// The part of the command that reads files must not depend on Unix, so that it can be built on other systems later.
 #[test]
 fn packages_that_explain_files_need_no_unix() {
     let mut command = Command::new(env!("CARGO"));
@@ -63,7 +63,7 @@ fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
 }
 
-/// Imports in the tests inside the source files count, too.
+/// Imports in the tests inside the source files count too.
 #[test]
 fn the_modules_of_a_package_have_no_cycle() {
     let mut wrong = Vec::new();
@@ -128,14 +128,14 @@ fn module_path(name: &str, package: &Path, path: &Path) -> Vec<String> {
     module
 }
 
-/// Full paths, from the package on, of the modules and functions that the code of the module `own` names.
+/// Full paths, beginning with the package, of the modules and functions that the code of the module `own` names.
 fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
     let mut paths = BTreeSet::new();
     let code: String =
         code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     for root in ["crate::", "super::"] {
         for (at, _) in code.match_indices(root) {
-            // The rest of `super::super::` is not a path.
+            // The second half of `super::super::` is not a separate path.
             if code[..at].ends_with("::") {
                 continue;
             }
@@ -176,8 +176,8 @@ fn add_paths(paths: &mut BTreeSet<Vec<String>>, mut from: Vec<String>, mut rest:
     }
 }
 
-/// Returns the names that import each other in a cycle, and the names that import those. `left` maps each name to its
-/// imports.
+/// Returns the names that import each other in a cycle, and the names that import names in a cycle. `left` maps each name to
+/// its imports.
 fn in_cycles(mut left: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     loop {
         // A name whose imports have all been removed is in no cycle.
@@ -268,7 +268,7 @@ pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Module of a file: `src/explain/join/launch_index.rs` belongs to `join`; the root of a package belongs to no module.
+/// Module of a file, such as `join` for `src/explain/join/launch_index.rs`. The root of a package belongs to no module.
 fn module_of(package: &Path, path: &Path) -> Option<String> {
     let first = path.strip_prefix(package).unwrap().components().next().unwrap();
     let first = first.as_os_str().to_str().unwrap();
@@ -276,7 +276,7 @@ fn module_of(package: &Path, path: &Path) -> Option<String> {
     (module != "lib" && module != "main").then(|| module.to_owned())
 }
 
-/// Modules that paths below `root` in `text` begin with.
+/// Returns the first modules after `root` in all paths in `text` that begin with `root`.
 fn paths_from(root: &str, text: &str) -> BTreeSet<String> {
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
@@ -313,7 +313,7 @@ fn top_level_items(list: &str) -> Vec<String> {
     items.iter().map(|item| item.trim().to_owned()).collect()
 }
 
-/// Module that a path begins with; `None` for `Error` and other items of the root.
+/// Module at the beginning of a path, or `None` for `Error` and other items of the root.
 fn first_name(path: &str) -> Option<String> {
     let name: String = path.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
     name.starts_with(|letter: char| letter.is_lowercase()).then_some(name)

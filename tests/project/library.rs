@@ -22,11 +22,11 @@ fn readelf_of(library: &Path, option: &str) -> String {
     output(Command::new("readelf").args([option, "-W"]).arg(library).env("LC_ALL", "C"))
 }
 
-/// Names of dynamic symbols: those the library defines, and those it imports.
+/// Returns the names of the dynamic symbols that the library defines, and of those that it imports.
 fn symbols() -> (BTreeSet<String>, BTreeSet<String>) {
     let text = readelf("--dyn-syms");
     let mut sets = (BTreeSet::new(), BTreeSet::new());
-    // Num: Value Size Type Bind Vis Ndx Name
+    // The columns are Num: Value Size Type Bind Vis Ndx Name.
     for fields in text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
         let [number, _, _, _, _, _, index, name, ..] = fields[..] else { continue };
         if !number.trim_end_matches(':').bytes().all(|byte| byte.is_ascii_digit()) {
@@ -159,7 +159,7 @@ fn the_installed_library_is_found_by_pkg_config_cmake_and_its_command() {
     asked.args(["--cflags", "--libs", "gpuflame"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let flags = match asked.output() {
         Ok(flags) => String::from_utf8(flags.stdout).unwrap(),
-        // If there is no pkg-config, the flags that it would print are used.
+        // Without pkg-config, the test uses the flags that it would print.
         Err(_) => format!("-I{0}/include -L{0}/lib -lgpuflame", prefix.display()),
     };
     assert!(flags.contains("-lgpuflame"), "{flags}");
@@ -176,7 +176,7 @@ fn the_installed_library_is_found_by_pkg_config_cmake_and_its_command() {
     builds_with_cmake(&prefix);
 }
 
-/// A CMake project that finds the installed library, and another that uses only its header.
+/// Builds a CMake project that finds the installed library, and another one that uses only its header.
 fn builds_with_cmake(prefix: &Path) {
     if Command::new("cmake").arg("--version").output().is_err() {
         return skip("there is no cmake; .ci/install installs it");
@@ -249,7 +249,7 @@ fn the_library_depends_on_no_command_line_crate() {
     ]);
     let text = output(tree.current_dir(root()));
     let names: BTreeSet<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert!(names.contains("gpuflame-recorder") && names.contains("inferno"), "{names:?}");
+    assert!(names.contains("gpuflame-recorder") && names.contains("blazesym"), "{names:?}");
     let unwanted =
         ["clap", "clap_builder", "lexopt", "pico-args", "structopt", "env_logger", "indicatif", "anyhow"];
     for name in unwanted {
@@ -257,13 +257,13 @@ fn the_library_depends_on_no_command_line_crate() {
     }
 }
 
-/// The crates must also be absent if the library is built together with the command, as in this test and by `cargo
+/// The library must not contain these crates even if it is built together with the command, as in this test and by `cargo
 /// build --release`.
 #[test]
 fn the_linker_drops_crates_that_only_the_command_uses() {
     let symbols = readelf("-sW");
     let has = |name: &str| symbols.contains(&format!("{}{name}", name.len()));
-    assert!(has("inferno") && has("gpuflame"), "functions have names, as Rust writes them");
+    assert!(has("blazesym") && has("gpuflame"), "the library has symbols with Rust's mangled names");
     for name in [
         "arrow_array",
         "arrow_ipc",
@@ -294,7 +294,7 @@ fn the_library_links_only_common_system_libraries() {
     assert!(!needed.is_empty());
 }
 
-/// If the library called such a function, a disk that hangs would block the calling thread.
+/// If the library called such a function, a hanging disk would block the calling thread.
 #[test]
 fn the_library_never_calls_fsync_or_similar_functions() {
     let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
@@ -306,8 +306,8 @@ fn the_library_never_calls_fsync_or_similar_functions() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_library_loads_without_space_in_the_static_tls_block() {
-    // An offset from the thread pointer would need space in the static TLS block; a descriptor uses that space only if there
-    // is some.
+    // A variable at an offset from the thread pointer would need space in the static TLS block. A TLS descriptor uses this
+    // space only if some is available.
     let relocations = readelf("-r");
     assert!(relocations.contains("R_X86_64_TLSDESC"), "{relocations}");
     assert!(!relocations.contains("TPOFF"), "{relocations}");
@@ -317,23 +317,24 @@ fn the_library_loads_without_space_in_the_static_tls_block() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_librarys_thread_local_data_fits_the_loaders_tls_reserve() {
-    // Number, value, size, type, binding, visibility, section, name.
+    // The columns are number, value, size, type, binding, visibility, section, name.
     let symbols = readelf("-s");
     let pointer = symbols.lines().find(|line| line.ends_with(" gpuflame_thread_0_1")).expect("the pointer");
     let fields: Vec<_> = pointer.split_whitespace().collect();
     assert_eq!((fields[2], fields[3]), ("8", "TLS"), "{pointer}");
-    // Type, offset, two addresses, size in the file, size in memory. Includes the standard library's variables, which are in
-    // the same segment. glibc gives at most 512 bytes to all libraries that can do without static TLS.
+    // The columns are type, offset, two addresses, size in the file, and size in memory. The size includes the standard
+    // library's variables, which are in the same segment. glibc gives at most 512 bytes to all libraries that can do without
+    // static TLS.
     let segments = readelf("-l");
     let segment = segments.lines().find(|line| line.trim_start().starts_with("TLS ")).expect("a segment");
     let size = segment.split_whitespace().nth(5).and_then(|size| size.strip_prefix("0x")).expect("a size");
     assert!(usize::from_str_radix(size, 16).unwrap() <= 448, "{segment}");
 }
 
-/// Functions that the library imports: name, version (if any), and whether the symbol is weak.
+/// Functions that the library imports: the name, the version (if any), and whether the symbol is weak.
 fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     let text = readelf_of(library, "--dyn-syms");
-    // Num: Value Size Type Bind Vis Ndx Name@VERSION (number)
+    // The columns are Num: Value Size Type Bind Vis Ndx Name@VERSION (number).
     let fields = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let undefined = fields.filter(|fields| fields.len() > 7 && fields[6] == "UND" && fields[7] != "Name");
     let symbol = |fields: Vec<&str>| {
@@ -344,8 +345,8 @@ fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     undefined.map(symbol).collect()
 }
 
-/// Symbols because of which an older C library's loader would refuse the library, or which the loader would not find
-/// when they are called.
+/// The library must not import symbols because of which the loader of an older C library would refuse it, or which that
+/// loader would not find when they are called.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_library_runs_on_glibc_2_17() {
@@ -360,12 +361,12 @@ fn the_library_runs_on_glibc_2_17() {
                 let minor: u32 = minor.and_then(|minor| minor.parse().ok()).expect(version);
                 assert!(minor <= 17, "{name}@{version}: see STAND_INS in capi/build.rs");
             }
-            None => assert!(weak, "{name} has no version and is no choice"),
+            None => assert!(weak, "{name} has no version and is not weak"),
         }
     }
 }
 
-/// Every program that a shell starts loads this library, whatever its C library.
+/// In a shell with the preload, every program loads this library, whatever C library the program uses.
 #[test]
 fn the_preload_library_is_small_and_links_no_library() {
     let library = preload();
@@ -376,7 +377,7 @@ fn the_preload_library_is_small_and_links_no_library() {
     for (name, version, weak) in all {
         assert!(version.is_none() && weak, "{name}");
     }
-    // The loader maps and writes no more pages than necessary.
+    // With two segments, the loader maps and writes no more pages than necessary.
     let segments = readelf_of(&library, "-l");
     assert_eq!(segments.matches(" LOAD ").count(), 2, "{segments}");
     let written =
@@ -388,8 +389,8 @@ fn the_preload_library_is_small_and_links_no_library() {
     output(strict.arg(root().join("capi/preload.c")));
 }
 
-/// The library has 3.49 MiB today, and in addition 0.1 MiB of tables for unwinding its own panics. If either figure grows,
-/// the reason must be known.
+/// The library's size is 3.49 MiB today, plus 0.1 MiB of tables for unwinding its own panics. If either figure grows, find out
+/// why.
 #[test]
 fn the_release_librarys_code_and_data_are_at_most_3_6_mib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
@@ -397,7 +398,7 @@ fn the_release_librarys_code_and_data_are_at_most_3_6_mib() {
         return skip(&format!("there is no {}; run `cargo build --release`", release.display()));
     }
     let sizes = output(Command::new("size").arg(&release));
-    // text data bss dec hex filename
+    // The columns are text, data, bss, dec, hex and filename.
     let line = sizes.lines().nth(1).unwrap();
     let [text, data]: [u64; 2] =
         std::array::from_fn(|field| line.split_whitespace().nth(field).unwrap().parse().unwrap());

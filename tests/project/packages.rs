@@ -1,5 +1,5 @@
-//! The files that users install, as `dist/pack` packs them, and the demo of an installation. Small programs stand in for the
-//! binaries: `.ci/long` builds and tries the real packages.
+//! The packages that `dist/pack` makes for users, and the demo of an installation. Here the packages contain small programs
+//! instead of the real binaries. `.ci/long` builds and tries the real packages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,8 @@ fn run(command: &mut Command) -> String {
     stdout
 }
 
-/// A folder as `dist/build` makes it, of small files: the command is a program that starts the real one.
+/// Creates a folder like the one that `dist/build` makes, with small files. The command in it is a program that starts the
+/// real command.
 fn stand_ins() -> PathBuf {
     let built = scratch("stand-ins");
     let compile = |source: &str, flags: &[&str], name: &str| {
@@ -54,8 +55,7 @@ fn stand_ins() -> PathBuf {
     built
 }
 
-/// Packs `built` into a new folder, under this mask of permissions and with these variables. `python` has the builder of
-/// the wheel.
+/// Packs `built` into a new folder, with this umask and these variables. `python` has the builder of the wheel.
 fn pack(python: &Path, built: &Path, umask: &str, variables: &[(&str, &str)]) -> PathBuf {
     let out = scratch("packages");
     let mut command = Command::new("sh");
@@ -65,7 +65,7 @@ fn pack(python: &Path, built: &Path, umask: &str, variables: &[(&str, &str)]) ->
     out
 }
 
-/// Stand-ins and their packages; `None` if this machine cannot make the packages.
+/// Returns the folder of stand-ins and the folder of their packages, or `None` if this machine cannot make the packages.
 fn packages() -> Option<&'static (PathBuf, PathBuf)> {
     static PACKAGES: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
     let packages = PACKAGES.get_or_init(|| {
@@ -85,7 +85,7 @@ fn archive() -> String {
     format!("gpuflame-{VERSION}-x86_64-linux")
 }
 
-/// The only file in `folder` with this ending.
+/// Returns the only file in `folder` whose name has this ending.
 fn only(folder: &Path, ending: &str) -> PathBuf {
     let files = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> = files.filter(|path| path.to_str().unwrap().ends_with(ending)).collect();
@@ -93,7 +93,7 @@ fn only(folder: &Path, ending: &str) -> PathBuf {
     found.remove(0)
 }
 
-/// Unpacks all packages into a new folder, as `archive`, `deb` and `wheel`.
+/// Unpacks all packages into a new folder, in its folders `archive`, `deb` and `wheel`.
 fn unpacked(out: &Path) -> PathBuf {
     let folder = scratch("unpacked");
     run(Command::new("tar").arg("xzf").arg(out.join(archive() + ".tar.gz")).arg("-C").arg(&folder));
@@ -160,7 +160,7 @@ fn archive_deb_and_wheel_have_the_binaries_the_demo_and_all_licences() {
     );
 }
 
-/// Checks the wheel's list of its files with Python's modules: each row is NAME, sha256=DIGEST, SIZE.
+/// Python program that checks the list of files in a wheel. Each row is NAME, sha256=DIGEST, SIZE.
 const CHECK_RECORD: &str = "
 import base64, csv, hashlib, io, sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
@@ -182,7 +182,7 @@ fn the_wheel_lists_the_digest_and_size_of_each_of_its_files() {
     assert_eq!(rows.trim(), files(&unpacked(out).join("wheel")).len().to_string());
 }
 
-/// Unpacks the sources for pip into a new folder.
+/// Unpacks the source package for pip into a new folder.
 fn sources(out: &Path) -> PathBuf {
     let folder = scratch("sources");
     let archive = out.join(format!("gpuflame-{VERSION}.tar.gz"));
@@ -218,7 +218,7 @@ fn the_sources_for_pip_name_cargo_if_it_is_missing() {
     assert!(said.contains("cargo, which builds gpuflame, is not on PATH: install Rust"), "{said}");
 }
 
-/// The address of the project is in both manifests, because hatchling reads only the version from the other one.
+/// The address of the project is in both manifests, because hatchling reads only the version from Cargo's manifest.
 #[test]
 fn the_python_package_names_the_repository_of_the_workspace() {
     let project = fs::read_to_string(root().join("pyproject.toml")).unwrap();
@@ -236,7 +236,7 @@ fn the_debian_package_lists_its_files_and_needs_the_c_library_only() {
     {
         assert!(control.lines().any(|other| other == line), "{line}\n{control}");
     }
-    // The links libgpuflame.so and libgpuflame.so.0 have no digest.
+    // The two links, libgpuflame.so and libgpuflame.so.0, have no digest.
     let checked = run(Command::new("md5sum").args(["-c", "DEBIAN/md5sums"]).current_dir(&deb));
     assert_eq!(checked.lines().count(), files(&deb.join("usr")).len() - 2, "{checked}");
 }
@@ -285,13 +285,13 @@ fn notices_have_the_licence_of_each_linked_crate_once() {
     let notices =
         run(Command::new("python3").arg(root().join("dist/notices.py")).arg(&zig).current_dir(root()));
     let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap();
-    // Linked into the library, the command, and both.
+    // These crates are linked into the library, the command, or both.
     for name in ["framehop", "clap", "rusqlite", "libc"] {
         let version = lock.split_once(&format!("name = \"{name}\"\nversion = \"")).unwrap().1;
         let heading = format!("\n{name} {}: ", version.split('"').next().unwrap());
         assert_eq!(notices.matches(&heading).count(), 1, "{heading}");
     }
-    // For tests only.
+    // This crate is used only by tests.
     assert!(!notices.contains("\njsonschema "), "a development dependency is not linked");
     assert!(notices.contains("The LLVM Project"));
     let texts = notices.split("\n-- ").skip(1).filter_map(|text| text.split_once("\n\n")).map(|text| text.1);
@@ -300,7 +300,7 @@ fn notices_have_the_licence_of_each_linked_crate_once() {
     assert_eq!(distinct.len(), texts.iter().filter(|text| text.len() > 200).count(), "a text is repeated");
 }
 
-/// Installs the command, the library and the demo that the tests were built with.
+/// Installs the command, the library and the demo that were built with the tests.
 fn installed_demo() -> PathBuf {
     let built = scratch("built-demo");
     let demo = built.join("gpuflame-demo");
@@ -340,10 +340,10 @@ fn the_installed_command_records_its_demo_and_names_what_is_missing() {
     let is_simulated = stdout.contains("on the simulated CUDA stack, whose times are made up");
     assert_eq!(is_simulated, stdout.contains("The GPU was simulated"), "{stdout}");
     assert!(is_simulated || Path::new("/dev/nvidiactl").exists(), "{stdout}{stderr}");
-    // stderr is a file, which takes messages only if it is known to be stderr.
+    // stderr is a file here. gpuflame writes messages to a file only if it knows that the file is stderr.
     assert!(stderr.contains("gpuflame: complete: "), "{stdout}{stderr}");
     let table = fs::read_to_string(only(&folder, ".csv")).unwrap();
-    // 52 tokens through 4 layers of 4 products each.
+    // The demo decodes 52 tokens with 4 layers of 4 products each.
     assert!(table.lines().any(|row| row.starts_with("kernel,matmul_kernel,0,832,")), "{table}");
 
     fs::remove_dir_all(prefix.join("lib/gpuflame-demo")).unwrap();

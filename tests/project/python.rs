@@ -1,5 +1,5 @@
-//! The Python package: its wheel is installed into an empty environment, with the oldest supported Python and the newest on
-//! this machine, and used in that environment on the simulated stack.
+//! The Python package. Its wheel is installed into empty environments, with the oldest supported and the newest Python of this
+//! machine, and used there on the simulated stack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::pythons::{package_builder, pythons};
+use crate::support::pythons::{debian_pythons, package_builder, pythons};
 use crate::support::{Done, Run, Way, compile, gpuflame, root, scratch, skip};
 
 fn run(command: &mut Command) -> String {
@@ -17,7 +17,8 @@ fn run(command: &mut Command) -> String {
     said.into_owned()
 }
 
-/// A wheel of the tests' library and command: `wheel`, or `wheel:editable`. `None` if there is nothing to build it with.
+/// Builds a wheel of the tests' library and command. `kind` is `wheel` or `wheel:editable`. Returns `None` if the tools to
+/// build it are missing.
 fn wheel(kind: &str) -> Option<PathBuf> {
     let python = package_builder()?;
     let (built, out) = (scratch("built"), scratch("wheel"));
@@ -33,7 +34,7 @@ fn wheel(kind: &str) -> Option<PathBuf> {
     Some(built.expect("one wheel"))
 }
 
-/// An environment that contains only the package, installed without a network. Returns its Python.
+/// Creates an environment that contains only the package, installed without a network. Returns its Python.
 fn installed(python: &Path, wheel: &Path) -> PathBuf {
     let folder = scratch("venv");
     run(Command::new(python).args(["-m", "venv"]).arg(&folder));
@@ -51,12 +52,12 @@ fn shared_wheel() -> Option<&'static Path> {
 }
 
 /// Python of an environment that the tests share, made with `python3`.
-fn shared() -> Option<&'static Path> {
+pub(crate) fn shared() -> Option<&'static Path> {
     static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
     PYTHON.get_or_init(|| Some(installed(Path::new("python3"), shared_wheel()?))).as_deref()
 }
 
-fn script(python: &Path, way: Way, path: &str) -> Run {
+pub(crate) fn script(python: &Path, way: Way, path: &str) -> Run {
     Run::new(python, way).arg(root().join(path))
 }
 
@@ -90,6 +91,21 @@ fn the_installed_package_records_a_window_on_the_oldest_and_newest_python() {
     }
 }
 
+/// `dist/try` and `tests/pytorch/install` install into such environments.
+#[test]
+fn environments_work_for_pythons_with_pip_and_for_those_that_a_script_starts() {
+    let ours = ((0, 0), PathBuf::from("python3"));
+    for (_, python) in [ours].into_iter().chain(debian_pythons().into_iter().next()) {
+        let folder = scratch("environment").join("venv");
+        run(Command::new(root().join("tests/python/environment")).arg(&python).arg(&folder));
+        // The program is in the environment, and is the requested Python.
+        let code = "import sys; print(sys.prefix != sys.base_prefix, sys.prefix, sys.version)";
+        let version = run(Command::new(&python).args(["-c", "import sys; print(sys.version)"]));
+        let said = run(Command::new(folder.join("bin/python")).args(["-c", code]));
+        assert_eq!(said, format!("True {} {version}", folder.display()));
+    }
+}
+
 #[test]
 fn the_wheel_is_for_this_machine_and_contains_header_and_command() {
     let Some(python) = shared() else { return };
@@ -119,8 +135,7 @@ fn the_python_module_runs_and_records_a_script() {
     let Some(python) = shared() else { return };
     let run = Run::new(python, Way::None).args(["-m", "gpuflame", "run"]);
     let done = run.arg(root().join("examples/embed.py")).ok();
-    // If gpuflame is injected, it runs from the start: the first window holds the launches before the program's own
-    // window.
+    // Injected gpuflame records from the start, so its first window holds the launches before the program's own window.
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["outside"]), (300, 200, 100), "{}", done.stderr);
     assert!(done.stderr.contains("300 launches"), "{}", done.stderr);
@@ -183,76 +198,4 @@ fn arrow_tables_of_recordings_and_traces_have_the_sums_of_the_stacks() {
     command.current_dir(&recorded.folder);
     let said = run(&mut command);
     assert_eq!(said, format!("{} activities\n", recorded.sum("activities").0));
-}
-
-/// Number of calls and fills in each timeline in `folder`.
-fn timelines(folder: &Path) -> Vec<(usize, usize)> {
-    let files = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
-    let files = files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("kineto_"));
-    let counts = files.map(|path| {
-        let text = fs::read_to_string(path).unwrap();
-        let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let events = trace["traceEvents"].as_array().unwrap();
-        let of = |kind: &str| events.iter().filter(|event| event["cat"] == kind).count();
-        (of("cuda_runtime"), of("gpu_memset"))
-    });
-    counts.collect()
-}
-
-#[test]
-fn a_driver_makes_two_workers_record_with_a_flag_file() {
-    let Some(python) = shared() else { return };
-    let folder = scratch("flag");
-    script(python, Way::None, "examples/vllm_window.py").arg(&folder).ok();
-    // Each of two workers has two windows. A window opens at the first tick that sees the flag file, and closes at the
-    // first tick that does not see it. Between these ticks are two steps with the file and one without, of ten fills
-    // each.
-    assert_eq!(timelines(&folder), [(30, 30); 4]);
-}
-
-#[test]
-fn the_manager_writes_the_same_windows_with_and_without_torch() {
-    let Some(python) = shared() else { return };
-    for torch in [true, false] {
-        let folder = scratch("manager");
-        let run = script(python, Way::None, "tests/python/manager.py").arg(&folder);
-        let done = if torch { run.arg("--with-torch") } else { run }.ok();
-        assert_eq!(done.stdout, "3 windows, and one is open\n", "{}", done.stderr);
-        let mut windows = timelines(&folder);
-        windows.sort_unstable();
-        assert_eq!(windows, [(3, 3), (4, 4), (5, 5), (6, 6)], "{}", done.stderr);
-        let told = done.stderr.lines().filter(|line| line.contains("PyTorch is not installed")).count();
-        assert_eq!(
-            (told, done.stderr.lines().count()),
-            (usize::from(!torch), usize::from(!torch)),
-            "{}",
-            done.stderr
-        );
-    }
-}
-
-#[test]
-fn a_disabled_manager_records_and_prints_nothing() {
-    let Some(python) = shared() else { return };
-    let code = "import os\nfrom chakra_trace.manager import get_global_manager\nmanager = get_global_manager()\n\
-                open('flag', 'w').close()\nfor _ in range(3):\n    manager.tick_by_flag()\n\
-                manager.start()\nmanager.step()\nmanager.stop()\nprint(manager.active, manager.written, sorted(os.listdir()))\n";
-    let run = Run::new(python, Way::None).args(["-c", code]).env("VLLM_CHAKRA_FLAG", "flag");
-    let done = run.env("VLLM_CHAKRA_TRACE", "0").env("VLLM_CHAKRA_RECORD_SHAPES", "1").ok();
-    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("False [] ['flag']\n", ""));
-}
-
-#[test]
-fn the_manager_prints_the_missing_parts_if_it_cannot_record() {
-    let Some(python) = shared() else { return };
-    let code = "import os, sys\nsys.modules['torch'] = None\n\
-                from chakra_trace.manager import get_global_manager\n\
-                manager = get_global_manager()\nopen('flag', 'w').close()\n\
-                for _ in range(3):\n    manager.tick_by_flag()\nos.remove('flag')\nmanager.tick_by_flag()\nprint(manager.written)\n";
-    let run = Run::new(python, Way::None).args(["-c", code]).with_libraries(Path::new("/nowhere"));
-    let done = run.env("VLLM_CHAKRA_FLAG", "flag").env("VLLM_CHAKRA_TRACE_MAX_STEPS", "many").ok();
-    assert_eq!(done.stdout, "[]\n", "{}", done.stderr);
-    for word in ["have no calls", "no execution trace", "traces go to", "is not a number"] {
-        assert_eq!(done.stderr.matches(word).count(), 1, "{word}\n{}", done.stderr);
-    }
 }

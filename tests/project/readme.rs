@@ -1,5 +1,5 @@
-//! Pages match the code: the table of settings equals the one from which the code parses settings, and the table of
-//! costs is written by the benchmark. Also checks assumptions that one part of the code makes about another.
+//! Checks that pages match the code: the table of settings equals the one from which the code parses settings, and the table
+//! of costs is written by the benchmark. Also checks assumptions that one part of the code makes about another part.
 
 use std::fs;
 
@@ -52,7 +52,7 @@ fn the_cost_table_agrees_with_the_performance_page() {
     };
     let (short, page) = (between("docs/cost.md"), between("tests/bench/performance.md"));
     let machine =
-        page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("it names the machine");
+        page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("the page names the machine");
     assert!(short.contains(&format!("({machine})")), "{machine}");
     // The page has one table per situation, with the columns: method, 16, 32 and 64 calls.
     let rows = cells(&page);
@@ -64,8 +64,8 @@ fn the_cost_table_agrees_with_the_performance_page() {
     }
 }
 
-/// If CUPTI does not answer, gpuflame's waits must time out before the simulation's watchdog aborts the program. A wait
-/// at an exit may itself wait for another wait, and each may last as long as the limit.
+/// If CUPTI does not answer, gpuflame's waits must time out before the simulation's watchdog aborts the program. A wait at an
+/// exit may have to wait until another wait ends, and each of them may last as long as the limit.
 #[test]
 fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();

@@ -1,5 +1,5 @@
-//! The recipes for containers, Homebrew and conda, and the workflow of a release: their syntax, and what they name. `dist/try`
-//! runs the steps of the container.
+//! The recipes for containers, Homebrew and conda, and the workflow of a release. The tests check their syntax, and that the
+//! files and commands in them exist. `dist/try` runs the steps of the container.
 
 use std::fs;
 use std::path::PathBuf;
@@ -68,7 +68,9 @@ fn the_conda_recipe_has_the_version_and_licences_of_the_workspace() {
 fn recipes_get_the_digest_of_the_sources() {
     let folder = scratch("recipes");
     fs::write(folder.join(format!("gpuflame-{VERSION}.tar.gz")), "abc").unwrap();
-    let written = Command::new(dist("recipes")).arg(&folder).output().unwrap();
+    // The path of the folder is relative to the current folder.
+    let mut recipes = Command::new(dist("recipes"));
+    let written = recipes.arg(".").current_dir(&folder).output().unwrap();
     assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
     // The digest of "abc" in FIPS 180-2, appendix B.1.
     let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

@@ -1,5 +1,5 @@
-//! The C examples under the sanitizers, and the demo under valgrind: with gpuflame these tools report the same as
-//! without it, and each program ends the same way.
+//! The C examples under the sanitizers, and the demo under valgrind. With gpuflame these tools report the same as without it,
+//! and each program ends in the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::examples::{example, rust_example};
 use crate::support::{Done, Run, Way, gpuflame, root, scratch, skip};
 
-/// Path of gcc's runtime for a sanitizer; `None`, after printing a sentence, if gcc lacks it.
+/// Returns the path of gcc's runtime for a sanitizer. If gcc has none, prints a sentence and returns `None`.
 fn runtime(name: &str) -> Option<PathBuf> {
     let found = Command::new("gcc").arg(format!("-print-file-name=lib{name}.so")).output().unwrap();
     let found = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim());
@@ -46,7 +46,7 @@ fn assert_clean(sanitizer: &str, options: (&str, &str), first: Option<&Path>) {
             assert_eq!((done.code, reports(&done)), (without.code, reports(&without)), "{}", done.stderr);
             assert!(done.sum("launches").1["matched"] > 0, "{}", done.stderr);
         }
-        // A linked program contains gpuflame even without injection.
+        // A program linked to gpuflame uses it even without injection, so there must be no reports.
         assert!(!is_linked || reports(&without).is_empty(), "{}", without.stderr);
     }
 }
@@ -59,8 +59,8 @@ fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// The thread sanitizer sees memory accesses of libraries but not the synchronization that orders these accesses,
-/// unless the libraries were built for the sanitizer.
+/// If libraries were not built for the thread sanitizer, it sees some of their memory accesses, but not the synchronization
+/// that orders these accesses.
 #[test]
 fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     if runtime("tsan").is_some() {
@@ -68,7 +68,7 @@ fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// Valgrind's only finding is the loop that reads the stack slots of the last walk again: some of these slots are no
+/// Valgrind's only finding is the loop that reads the stack slots of the last walk again, because some of these slots are no
 /// longer initialized.
 #[test]
 fn valgrind_reports_only_the_one_suppressed_loop_in_the_demo() {

@@ -1,4 +1,4 @@
-//! Rules for the tests themselves, and for the commands that pages, scripts and comments give to run them.
+//! Rules for the tests themselves, and for the commands in pages, scripts and comments that run tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::root;
 
-/// This file, which contains examples of wrong names.
+/// Path of this file, which contains examples of wrong names.
 const THIS_FILE: &str = "tests/project/test_suite.rs";
 
 #[test]
@@ -22,7 +22,7 @@ fn tests_are_skipped_by_one_function() {
     }
 }
 
-/// Checks packages, programs, examples, and the words that select tests.
+/// Checks the names of packages, programs and examples in commands, and the words that select tests.
 #[test]
 fn cargo_commands_in_pages_scripts_and_comments_name_existing_tests() {
     let (mut wrong, mut count) = (Vec::new(), 0);
@@ -107,11 +107,11 @@ fn wrong_names_in_a_command_are_found() {
     assert_eq!(found("cargo test -p gpuflame-os --lib join::"), ["no test matches `join::`"]);
 }
 
-/// What cargo builds: a library, a program, a test program, a bench or an example.
+/// A cargo target: a library, a program, a test program, a bench or an example.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Target {
     package: String,
-    /// Whether cargo uses the package if a command names no package.
+    /// Whether cargo builds the package if a command does not name a package.
     is_default: bool,
     /// `lib`, `cdylib`, `bin`, `test`, `bench` or `example`.
     kind: String,
@@ -189,7 +189,7 @@ fn cargo_commands(line: &str) -> Vec<Vec<&str>> {
     commands
 }
 
-/// Names in a command of `cargo_commands` that do not exist.
+/// Describes the names in a command of `cargo_commands` that do not exist.
 fn problems(command: &[&str]) -> Vec<String> {
     let (mut packages, mut kinds, mut named, mut filters) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut words = command[1..].iter().copied();
@@ -259,7 +259,7 @@ fn problems(command: &[&str]) -> Vec<String> {
     problems
 }
 
-/// Lines with their numbers. A line that ends in a backslash is joined with the next line.
+/// Returns the lines with their numbers. A line that ends with a backslash is joined with the next line.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -274,7 +274,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Texts in backquotes, of blocks that are not fenced.
+/// Returns the texts in backquotes, except those in fenced blocks.
 fn quoted(page: &str) -> Vec<&str> {
     let is_fenced = |part: &&str| part.contains('\n');
     page.split('`').skip(1).step_by(2).filter(|part| !is_fenced(part)).collect()
@@ -294,7 +294,7 @@ fn text_files() -> Vec<PathBuf> {
     files
 }
 
-/// All files below `folder`, without those that builds and installers made.
+/// All files below `folder`, except files that builds and installers created.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,4 +1,5 @@
-"""A recording and a trace as tables: python read.py RECORDING TRACE FOLDED LARGE. The same sums as the folded stacks have."""
+"""Reads a recording and a trace as tables: python read.py RECORDING TRACE FOLDED LARGE. Their sums equal those of the folded
+stacks."""
 
 import sys
 

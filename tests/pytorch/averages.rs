@@ -1,4 +1,4 @@
-//! PyTorch's own table, `key_averages()`, next to `gpuflame top` about the trace of the same run.
+//! PyTorch's own table, `key_averages()`, compared with `gpuflame top` on the trace of the same run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn figures_equal_those_of_key_averages() {
         .ok();
     let averages = averages(&table);
     let kernels = sums(&folder, &[], ["kernels", "name", "total_ns"]);
-    // Names of copies and fills differ, and annotations are spans of time on the GPU, not work.
+    // Copies and fills have different names in the two tables, and annotations are spans of GPU time without work of their own.
     let is_kernel = |row: &&Average| row.on_gpu && !row.is_annotation && !row.name.starts_with("Mem");
     let theirs: BTreeMap<_, _> =
         averages.iter().filter(is_kernel).map(|row| (row.name.clone(), row.self_ns)).collect();
@@ -69,7 +69,7 @@ fn figures_equal_those_of_key_averages() {
     let innermost = sums(&folder, &["--self"], ["function", "function", "gpu_ns"]);
     let all = sums(&folder, &[], ["function", "function", "gpu_ns"]);
     let mut compared = 0;
-    // PyTorch has rows for calls too, without the work that they launch.
+    // PyTorch also has rows for calls, whose time does not include the work that they launch.
     for row in averages.iter().filter(|row| !row.on_gpu && !row.name.starts_with("cuda")) {
         let of = |sums: &BTreeMap<String, u64>| sums.get(&row.name).copied().unwrap_or(0);
         assert_eq!(of(&innermost), row.self_ns, "{}", row.name);

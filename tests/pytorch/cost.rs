@@ -1,11 +1,11 @@
-//! `cost/cost.py --limits`: which figures of a table exceed the limits that gpuflame promises. The figures are made up,
-//! because a test must not depend on measurements of the machine.
+//! `cost/cost.py --limits`, which reports the figures that exceed the limits that gpuflame promises. The figures here are
+//! made up, because a test must not depend on measurements of the machine.
 
 use crate::installed::{folder, run};
 use crate::support::{Way, root, scratch};
 
-/// A run's figures: a step in ns, the run's end in ms, its memory in MiB, and the share of time that it waits for the
-/// GPU.
+/// Figures of each run: the duration of a step in ns, the duration of the process's end in ms, its memory in MiB, and the
+/// share of a step for which it waits for the GPU.
 const FIGURES: &str = "
 off, null, profiler = [(900, 50, 300, 0.5)], [(1000, 50, 300, 0.5)], [(3000, 400, 500, 0.01)]
 def said(loop, *gpuflame):
@@ -29,7 +29,7 @@ fn figures_over_the_cost_limits_are_reported() {
     std::fs::write(&program, head + FIGURES).unwrap();
     let told =
         run(folder, program.to_str().unwrap(), Way::None).env("PYTHONDONTWRITEBYTECODE", "1").ok().stdout;
-    // gpuflame may add 80 ns to the null client's 1,000 ns, and 100 of the 2,000 ns that the profiler adds.
+    // gpuflame may add 80 ns to the null client's 1,000 ns, and at most 100 ns, 5 % of the 2,000 ns that the profiler adds.
     let beside = "beside the null client, %: 8.1, and not 8 at most";
     let expected = format!(
         "launch-bound []\n\

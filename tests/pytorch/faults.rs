@@ -1,4 +1,5 @@
-//! Training loops with a planted fault: a verb names the function and the line of the fault in its first three rows. The lines are those that `programs/faults.py` marks.
+//! Training loops with a planted fault. In its first three rows, a verb names the function and the line of the fault, which
+//! `programs/faults.py` marks.
 
 use std::fs;
 
@@ -16,7 +17,7 @@ fn line_of(fault: &str) -> String {
     format!("{}:{}", path.display(), at + 1)
 }
 
-/// Runs a loop with CPU samples and waits; `None` if the kernel refuses them.
+/// Runs a loop with samples of CPU time and of waits. Returns `None` if the kernel refuses to sample.
 fn sampled(fault: &str) -> Option<Done> {
     let run = run(folder()?, "faults.py", Way::Injected).arg(fault).env("GPUSIM_NDEV", "2");
     let run = run.env("GPUFLAME_CPU_SAMPLES", "99").env("GPUFLAME_OFF_CPU", "1").env("GPUSIM_TRUTH", "");
@@ -48,7 +49,7 @@ fn column<'a>(tables: &'a Value, table: &str, column: &str) -> Vec<&'a str> {
     rows.iter().map(|row| row[column].as_str().unwrap_or_default()).collect()
 }
 
-/// A function of the program that keeps the GPU waiting in each step.
+/// Asserts that `top --by idle` names `function`, which makes the GPU wait in each step.
 fn assert_idle_in(fault: &str, function: &str) {
     let Some(done) = sampled(fault) else { return };
     let tables = top(&done, "idle");
@@ -56,7 +57,7 @@ fn assert_idle_in(fault: &str, function: &str) {
     assert!(functions.iter().any(|name| name.starts_with(&format!("{function} (faults.py"))), "{tables:#}");
     assert!(column(&tables, "idle_lines", "line").contains(&&*line_of(fault)), "{tables:#}");
     let stacks = column(&tables, "idle", "stack");
-    // Time in which other programs kept it from running has no samples, and may be the first row.
+    // Time in which other programs kept the program from running has no samples, and may be the first row.
     assert!(stacks.iter().any(|stack| stack.contains(function)), "{tables:#}");
 }
 
@@ -104,7 +105,7 @@ fn a_straggler_is_named_with_the_line_that_makes_it_late() {
     assert_eq!(of_both("host_line")[1], format!("{} (validate)", line_of("straggler")), "{merged:#}");
 }
 
-/// The lines that a plain run prints at its end, without samples. `fault` is the argument of `faults.py`.
+/// Runs `faults.py` with the argument `fault` and without samples, for the lines that gpuflame prints at the end.
 fn last_lines(fault: &str, environment: &[(&str, &str)]) -> Option<Done> {
     let run = run(folder()?, "faults.py", Way::Injected).arg(fault).env("GPUSIM_NDEV", "2");
     let run = run.env("GPUSIM_TRUTH", "").env("GPUFLAME_OUTPUT", "rank%r");

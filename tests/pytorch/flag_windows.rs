@@ -1,5 +1,6 @@
-//! Windows that a flag file opens in workers (`chakra_trace.manager`): one set of files per process and window, in which
-//! every GPU operation leads to the operator that started it and from there to the execution trace.
+//! Windows that a flag file opens in workers (`chakra_trace.manager`). There is one set of files per process and window, in
+//! which every GPU operation is linked to the operator that started it, and this operator to the execution trace. The manager
+//! also links timelines and execution traces (`VLLM_CHAKRA_AUTO_CONVERT=1`), and the linked traces contain the same links.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::chakra_decoder::{assert_acyclic, decode};
 use crate::installed::{folder, run};
 use crate::support::{Done, Way, gpuflame, root, scratch};
 
@@ -31,14 +33,14 @@ fn package() -> PathBuf {
 fn record(python: &Path, kinds: [&str; 2]) -> Done {
     let run = run(python, "flag_window.py", Way::None).arg(".").args(kinds).env("GPUSIM_NDEV", "2");
     let run = run.env("PYTHONPATH", package()).env("PYTHONDONTWRITEBYTECODE", "1");
-    run.env("GPUSIM_TRUTH", "truth-%p.json").ok()
+    run.env("GPUSIM_TRUTH", "truth-%p.json").env("VLLM_CHAKRA_AUTO_CONVERT", "1").ok()
 }
 
 fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Files of a process, in the order of its windows.
+/// Files whose names begin with `start`, in the order of their windows.
 fn files(done: &Done, start: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(&done.folder).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> =
@@ -47,7 +49,7 @@ fn files(done: &Done, start: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Times of the recorded calls of a worker: three in the first window, two in the second.
+/// Times of the recorded calls of a worker, by window.
 fn recorded_calls(worker: &Value) -> [Vec<(u64, u64)>; 2] {
     let calls = worker["calls"].as_array().unwrap().iter().filter(|call| call["recorded"] == true);
     let times = calls.map(|call| (call["began"].as_u64().unwrap(), call["ended"].as_u64().unwrap()));
@@ -57,7 +59,7 @@ fn recorded_calls(worker: &Value) -> [Vec<(u64, u64)>; 2] {
     [first, second]
 }
 
-/// Durations of the GPU work that ran in these times, according to the simulation.
+/// Durations of the GPU work that ran during `times`, according to the simulation.
 fn truth(done: &Done, process: u64, times: &[(u64, u64)]) -> Vec<u64> {
     let rows = done.file(&format!("truth-{process}.json"));
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -94,7 +96,8 @@ fn is_work(event: &Value) -> bool {
     ["kernel", "gpu_memcpy", "gpu_memset"].iter().any(|kind| event["cat"] == *kind)
 }
 
-/// Asserts that all GPU work of a window, and nothing else, is in its timeline, and leads to the execution trace.
+/// Asserts that a window's timeline contains exactly the GPU work of the window, and that all of it is linked to the execution
+/// trace.
 fn assert_window(timeline: &Path, mut expected: Vec<u64>) {
     let trace = json(timeline);
     let name = timeline.to_str().unwrap();
@@ -132,6 +135,33 @@ fn assert_window(timeline: &Path, mut expected: Vec<u64>) {
     assert!((2..=3).contains(&steps.count()), "a step per call");
 }
 
+/// Asserts that all GPU work of a window is below an operator in the linked traces.
+fn assert_linked(timeline: &Path, mut expected: Vec<u64>) {
+    let tag = timeline.file_stem().unwrap().to_str().unwrap().replace("kineto_", "");
+    let (_, nodes) = decode(&fs::read(timeline.with_file_name(format!("chakra_trace_{tag}.et"))).unwrap());
+    assert_acyclic(&nodes);
+    let is_root = |name: &str| name.starts_with("[pytorch|profiler|execution_trace|");
+    let operators: BTreeSet<u64> =
+        nodes.iter().filter(|node| !node.is_gpu() && !is_root(&node.name)).map(|node| node.id).collect();
+    let mut ran = Vec::new();
+    for work in nodes.iter().filter(|node| node.is_gpu()) {
+        assert!(work.ctrl_deps.iter().all(|id| operators.contains(id)), "{work:?} is not below an operator");
+        ran.push(work.number("duration_ns").unwrap());
+    }
+    ran.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(ran, expected, "{tag}");
+    let linked = json(&timeline.with_file_name(format!("pytorch_et_plus_{tag}.json")));
+    assert_has_all_parents(&linked);
+    let kinds = ["kernel", "gpu_memcpy", "gpu_memset"];
+    let work = linked["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|node| kinds.iter().any(|kind| node["cat"] == *kind));
+    assert_eq!(work.count(), ran.len(), "{tag}");
+}
+
 fn check(kinds: [&str; 2]) {
     let Some(python) = folder() else { return };
     let done = record(python, kinds);
@@ -143,9 +173,13 @@ fn check(kinds: [&str; 2]) {
         let timelines = files(&done, &format!("kineto_pid{process}_"));
         assert_eq!(timelines.len(), 2, "one file per window");
         for (timeline, times) in timelines.iter().zip(recorded_calls(&worker)) {
-            assert_window(timeline, truth(&done, process, &times));
+            let expected = truth(&done, process, &times);
+            assert_window(timeline, expected.clone());
+            assert_linked(timeline, expected);
         }
-        assert_eq!(files(&done, &format!("pytorch_et_pid{process}_")).len(), 2);
+        for start in ["pytorch_et_pid", "pytorch_et_plus_pid", "chakra_trace_pid"] {
+            assert_eq!(files(&done, &format!("{start}{process}_")).len(), 2, "{start}");
+        }
         assert_eq!(
             files(&done, &format!("gpuflame_pid{process}")).len(),
             1,
@@ -166,7 +200,7 @@ fn all_gpu_work_of_a_flag_window_of_two_ranks_leads_to_an_operator() {
     check(["ddp", "ddp"]);
 }
 
-/// The other worker's files are complete. Of the killed worker, the recording remains.
+/// The files of the other worker are complete. The killed worker leaves its recording.
 #[test]
 #[ignore = "takes half a minute; .ci/long runs it"]
 fn a_worker_killed_in_a_window_leaves_its_recording_and_no_timeline() {

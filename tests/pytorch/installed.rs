@@ -1,4 +1,4 @@
-//! The wheel as `tests/pytorch/install` leaves it, and runs of the Python that it installs.
+//! The wheel that `tests/pytorch/install` installs, and runs with the Python of that installation.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::support::{Run, Way, is_ci, root, skip, stage};
 
-/// Folder of Python and the wheel; `None`, with a message, if they cannot be installed on this machine.
+/// Returns the folder of Python and the wheel. If they are not installed, prints a message and returns `None`.
 pub(crate) fn folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(install).as_deref()
@@ -16,7 +16,7 @@ pub(crate) fn folder() -> Option<&'static Path> {
 
 fn install() -> Option<PathBuf> {
     let mut command = Command::new(root().join("tests/pytorch/install"));
-    // No developer's `cargo test` downloads half a gigabyte without being asked to.
+    // Outside CI, `cargo test` must not download half a gigabyte unasked.
     let output = command.args((!is_ci()).then_some("--found")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
@@ -26,21 +26,21 @@ fn install() -> Option<PathBuf> {
     None
 }
 
-/// Folder of Transformers; `None`, with a message, if they are not installed. Transformers are too large for each run
-/// of CI.
+/// Returns the folder of Transformers. If it is not installed, prints a message and returns `None`. Transformers is too
+/// large for each run of CI.
 pub(crate) fn transformers() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| found("tests/pytorch/transformers")).as_deref()
 }
 
-/// Folder of Triton; `None`, with a message, if it is not installed.
+/// Returns the folder of Triton. If it is not installed, prints a message and returns `None`.
 pub(crate) fn triton() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| found("tests/pytorch/triton")).as_deref()
 }
 
-/// Folder of the packages that a program needs besides PyTorch; `None`, with a message, if they or PyTorch are not
-/// installed.
+/// Returns the folder of the packages that a program needs in addition to PyTorch. If they or PyTorch are not installed,
+/// prints a message and returns `None`.
 pub(crate) fn packages(program: &str) -> Option<&'static Path> {
     match program {
         "transformers_models.py" => transformers(),
@@ -58,7 +58,7 @@ fn found(script: &str) -> Option<PathBuf> {
     None
 }
 
-/// The simulated libraries, and the libraries that stand in for NVIDIA's packages.
+/// Folder of the simulated libraries and of the libraries that replace NVIDIA's packages.
 fn libraries(folder: &Path) -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
@@ -78,7 +78,7 @@ fn libraries(folder: &Path) -> &'static Path {
     })
 }
 
-/// A run of one of the programs in `programs/`. The name of every kernel determines its duration.
+/// Returns a run of one of the programs in `programs/`. The duration of each kernel depends on its name.
 pub(crate) fn run(folder: &Path, program: &str, way: Way) -> Run {
     let run = Run::new(&folder.join("bin/python"), way).with_libraries(libraries(folder));
     run.arg(root().join("tests/pytorch/programs").join(program)).env("GPUSIM_KERNELS", "by_name")

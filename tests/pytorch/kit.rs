@@ -1,4 +1,4 @@
-//! `tests/gpu/steps/85-programs.sh`, which runs these programs on real hardware, works: here it runs on the simulated
+//! Test of `tests/gpu/steps/85-programs.sh`, which runs these programs on real hardware. Here it runs them on the simulated
 //! stack.
 
 use std::fs;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::installed::{folder, transformers, triton};
 use crate::support::{gpuflame, root, scratch};
 
-/// The kit step's report about these programs, with two GPUs; `None` if PyTorch is not installed.
+/// Runs the kit's step with these programs and two GPUs. Returns its report, or `None` if PyTorch is not installed.
 fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     let folder = folder()?;
-    // The kit searches Pythons for PyTorch; this Python finds the libraries that stand in for NVIDIA's, in addition to
-    // the kit's libraries.
+    // The kit searches for a Python with PyTorch. This Python uses the libraries that replace NVIDIA's, in addition to the
+    // kit's libraries.
     let python = scratch("kit-python").join("python");
     let (stand_ins, program) = (folder.join("stand-ins"), folder.join("bin/python"));
     let text = format!(
@@ -44,8 +44,8 @@ fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     Some(step)
 }
 
-/// Asserts that each program was run twice and ended alike, and that each ledger, if the program has one, adds up and
-/// agrees with the truth file.
+/// Asserts that each program ran twice and ended in the same way, and that its ledger, if it has one, adds up and agrees
+/// with the truth file.
 fn assert_held(step: &Value, programs: &str) {
     let checks = step["checks"].as_array().unwrap();
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:#?}");

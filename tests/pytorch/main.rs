@@ -1,5 +1,5 @@
-//! PyTorch's CUDA wheel, unmodified, on the simulated stack: programs as users write them, whose launch stacks were not
-//! designed for these tests. gpuflame's output is compared with what ran, and with PyTorch's own profiler.
+//! PyTorch's unmodified CUDA wheel on the simulated stack. The programs are like those of users, so their launch stacks were
+//! not designed for these tests. gpuflame's output is compared with the work that ran, and with PyTorch's own profiler.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../support/mod.rs"]
@@ -7,6 +7,8 @@ mod support;
 
 mod averages;
 mod captured;
+#[path = "../support/chakra_decoder.rs"]
+mod chakra_decoder;
 mod cost;
 mod faults;
 mod flag_windows;
@@ -16,5 +18,6 @@ mod one_run;
 mod operators;
 mod programs;
 mod ranks;
+mod replayed;
 mod wheel;
 mod witness;

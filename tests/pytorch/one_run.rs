@@ -1,10 +1,9 @@
 //! Kineto and gpuflame in one run.
 //!
-//! CUPTI's records go to one of two clients, unless both use its functions that take a subscriber (`_v2`, shared from
-//! 13.3 on), and it refuses a client that mixes `_v2` functions with older ones. PyTorch's profiler calls only the
-//! older functions: the profiler takes the records, and gpuflame keeps the callbacks. Both therefore see the calls of
-//! the run. These tests compare Kineto's GPU work with the truth file of the run; gpuflame's GPU work is compared in
-//! runs of its own (`witness.rs`).
+//! CUPTI gives its records to only one of two clients, unless both use the functions that take a subscriber (`_v2`, shared
+//! from 13.3 on). It refuses a client that mixes `_v2` functions with older ones. PyTorch's profiler calls only the older
+//! functions: it takes the records, and gpuflame keeps the callbacks. So both see the calls of the run. These tests compare
+//! Kineto's GPU work with the truth file of the run. gpuflame's GPU work is compared in separate runs (`witness.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +15,7 @@ use crate::installed::{folder, run};
 use crate::support::{Done, Way};
 use crate::witness::{calls, events, ran};
 
-/// A newer wheel may share the records; then gpuflame's records can be compared with Kineto's one by one.
+/// Fails if a newer wheel shares the records. Then gpuflame's records can be compared with Kineto's one by one.
 #[test]
 fn the_wheels_profiler_does_not_share_its_cupti_records() {
     let Some(folder) = folder() else { return };
@@ -30,14 +29,14 @@ fn the_wheels_profiler_does_not_share_its_cupti_records() {
     assert!(!of_cupti.iter().any(|name| name.ends_with("_v2")), "{of_cupti:?}");
 }
 
-/// Converts microseconds to nanoseconds. Microseconds are written with three decimals, which a double holds for a trace
-/// whose times are less than a century.
+/// Converts microseconds, which are written with three decimals, to nanoseconds. A double is exact enough for the times of
+/// this trace, which are below a century.
 fn nanos(micros: &Value) -> u64 {
     (micros.as_f64().unwrap() * 1e3).round() as u64
 }
 
-/// The thread and the name of each call, by the call's id. nvcc 13 calls `__cudaLaunchKernel`, which gpuflame shows
-/// under its usual name.
+/// Thread and name of each call, by the call's id. nvcc 13 calls `__cudaLaunchKernel`, for which gpuflame shows the usual
+/// name.
 type Calls<'a> = BTreeMap<u64, (u64, &'a str)>;
 
 fn by_id(events: &[Value]) -> Calls<'_> {
@@ -50,20 +49,20 @@ fn by_id(events: &[Value]) -> Calls<'_> {
     calls(events).map(one).collect()
 }
 
-// CUPTI turns nanoseconds into ticks of the processor, the clock that Kineto asks for, and Kineto turns ticks back into
-// nanoseconds. Durations are therefore off by two roundings and by the error of the two rates, each of which is at
-// first measured to a ten-thousandth. Starts are all off by the same amount, the time between the readings of the two
-// clocks: about 0.1 us, plus the time that the thread was off its processor in between.
+// Kineto requests the processor's clock, so CUPTI converts nanoseconds to ticks, and Kineto converts ticks back to
+// nanoseconds. Durations are therefore wrong by two roundings and by the errors of the two rates, each of which is at first
+// measured to a ten-thousandth. All start times are wrong by the same amount, the time between the readings of the two
+// clocks: about 0.1 us, plus any time in between for which the thread had no processor.
 
-/// Maximum error of a rate: a ten-thousandth.
+/// Reciprocal of the maximum error of a rate: a ten-thousandth.
 const RATE: u64 = 10_000;
-/// Maximum error of the start times, in ns: 47 ns were seen.
+/// Maximum error of the start times, in ns. The largest observed error is 47 ns.
 const MOST_LATE: u64 = 1_000_000;
-/// Maximum difference in ns between the errors of two starts at the same time: 14 ns were seen.
+/// Maximum difference in ns between the errors of two starts at the same time. The largest observed difference is 14 ns.
 const MOST_APART: u64 = 100;
 
-/// Asserts that Kineto's GPU work is that of the run, id by id, with the same starts and durations. `base` is the time
-/// from which Kineto counts.
+/// Asserts that Kineto's GPU work is the work that ran, with the same ids, starts and durations. `base` is the time from
+/// which Kineto counts.
 fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     let is_work =
         |event: &&Value| matches!(event["cat"].as_str(), Some("kernel" | "gpu_memcpy" | "gpu_memset"));
@@ -76,8 +75,7 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     kineto.sort_unstable();
     let truth = ran(done);
     assert_eq!(kineto.len(), truth.len());
-    // For each piece of work: how much later it starts than in the truth file, and its start relative to the first
-    // piece.
+    // For each piece of work: the delay of its start compared with the truth file, and its start relative to the first piece.
     let first = truth.iter().map(|work| work[3]).min().unwrap();
     let later = |(theirs, truth): (&[u64; 5], &[u64; 5])| {
         ((base + theirs[3]).cast_signed() - truth[3].cast_signed(), truth[3] - first)
@@ -97,8 +95,8 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     }
 }
 
-/// Kineto takes the records without a subscription. gpuflame reports that and makes nothing up, and Kineto's trace is
-/// unchanged: each call in the trace has the id, the thread and the name that gpuflame has for that call.
+/// Kineto takes the records without a subscription. gpuflame reports that and invents no work, and Kineto's trace is
+/// unchanged: each call in the trace has the same id, thread and name as in gpuflame's output.
 #[test]
 #[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn a_warning_is_printed_if_kineto_takes_the_records() {
@@ -120,7 +118,7 @@ fn a_warning_is_printed_if_kineto_takes_the_records() {
     let ids = ran(&done).into_iter().map(|work| work[0]);
     assert!(
         ids.clone().all(|id| gpuflame.contains_key(&id)),
-        "every piece of work is of a launch that we have"
+        "each piece of work belongs to a launch that gpuflame has"
     );
     let said = format!(
         "another CUPTI client took over the activity records: the GPU work of {launches} launches is \
@@ -129,7 +127,7 @@ fn a_warning_is_printed_if_kineto_takes_the_records() {
     assert!(done.stderr.contains(&said), "{}", done.stderr);
 }
 
-/// Time of the kernels whose name contains this text: by the truth file, and by gpuflame.
+/// Returns the time of the kernels whose names contain `kernel`, according to the truth file and according to gpuflame.
 fn nanos_of(done: &Done, kernel: &str) -> (u64, u64) {
     let rows = done.file("works.jsonl");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -140,8 +138,8 @@ fn nanos_of(done: &Done, kernel: &str) -> (u64, u64) {
     (rows.filter(is_it).map(nanos).sum(), found.map(|(_, nanos)| nanos).sum())
 }
 
-/// Kineto profiles twice, with a clock of its own. gpuflame has, to the nanosecond, all work that ran before Kineto
-/// started and after it ended.
+/// Kineto profiles twice, with its own clock. gpuflame has, to the nanosecond, all work that ran before Kineto started and
+/// after it ended.
 #[test]
 fn kineto_owns_the_records_while_it_profiles_and_gpuflame_before_and_after() {
     let Some(folder) = folder() else { return };

@@ -1,5 +1,5 @@
-//! Operators: gpuflame recognizes an operator by the dispatcher's frames in a native stack, whereas PyTorch is told
-//! when each operator begins and ends. Kineto's `External id` names the innermost operator of each launch.
+//! Operators. gpuflame recognizes an operator by the dispatcher's frames in a native stack. PyTorch's profiler is notified
+//! when an operator begins and ends, and its `External id` names the innermost operator of each launch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::installed::run;
 use crate::support::{Done, Way, command, scratch};
 
-/// Names of operators according to the wheel itself: `aten::add_` by the name of its overload in C++,
-/// `aten::add__Tensor`.
+/// Names of operators from the wheel itself, by the C++ names of their overloads: `aten::add__Tensor` has the name
+/// `aten::add_`.
 fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
     static NAMES: OnceLock<HashMap<String, String>> = OnceLock::new();
     NAMES.get_or_init(|| {
@@ -26,8 +26,8 @@ fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
     })
 }
 
-/// The innermost operator of every piece of work, by device and stream in the order of time; `None` if the work belongs
-/// to no operator.
+/// Innermost operator of each piece of work, by device and stream, in order of time. `None` if the work belongs to no
+/// operator.
 type Operators = BTreeMap<(u64, u64), Vec<Option<String>>>;
 
 /// A piece of work: its start, and its operator.
@@ -56,7 +56,7 @@ fn of_kineto(events: &[Value]) -> Operators {
     in_order(streams)
 }
 
-/// Operators from the tables that the command writes from a recording, as the tables show them.
+/// Returns the operators in the tables that the command writes from a recording.
 fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "shown.csv"]).ok();
     let rows = |table: &str| {
@@ -89,8 +89,8 @@ pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done:
     for (stream, theirs) in &kineto {
         assert_eq!(theirs.len(), gpuflame[stream].len(), "{stream:?}");
         for (theirs, ours) in theirs.iter().zip(&gpuflame[stream]) {
-            // PyTorch calls other things operators too, such as autograd's nodes; those have no frame of the
-            // dispatcher.
+            // PyTorch also has operators that are not in the dispatcher, such as autograd's nodes. These have no frame of
+            // the dispatcher.
             let Some(theirs) = theirs.as_ref().filter(|name| name.starts_with("aten::")) else { continue };
             known += 1;
             if ours.as_ref() != Some(theirs) {

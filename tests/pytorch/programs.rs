@@ -1,5 +1,5 @@
-//! Each program runs under gpuflame: nothing is lost, every stack is the one that libgcc finds, all sums are those of
-//! the truth file, and the program behaves as it does alone.
+//! Each program runs under gpuflame. Nothing is lost, every stack is the one that libgcc finds, all sums equal those of the
+//! truth file, and the program behaves as without gpuflame.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::installed::{devices, folder, packages, run, triton};
 use crate::support::{Done, Way, command, gpuflame, scratch};
 use serde_json::Value;
 
-/// How often each kind of work ran, and for how long in all, by kind and by symbol or direction.
+/// Number of runs and total duration of GPU work, by kind and by symbol or direction.
 pub(crate) type Works = BTreeMap<(String, String), (u64, u64)>;
 
 /// Work that ran according to a summary of the simulation.
@@ -73,18 +73,18 @@ fn check(done: &Done, alone: &Done) {
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
     assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
     let mut ran = ran_by(done, "truth.json");
-    // Work that was refused has a row of its own.
+    // Refused work has a separate row.
     let failed = truth.count("failed_launches");
     (failed > 0).then(|| ran.insert(("lost".to_owned(), String::new()), (failed, 0)));
     assert_eq!(told_by(done, "out.csv"), ran);
 }
 
-/// Driver functions that programs ask for and can do without; PyTorch asks for this one, which serves memory that is
-/// mapped in pieces.
+/// Driver functions that programs look up but do not need. PyTorch looks up this one, which is for memory that is mapped in
+/// pieces.
 const DONE_WITHOUT: [&str; 1] = ["cuMemRetainAllocationHandle"];
 
-/// Asserts that a run under `GPUSIM_LOG=missing` called no other function that the simulated stack or the stand-in
-/// libraries do not simulate.
+/// Asserts that a run with `GPUSIM_LOG=missing` called no other function that neither the simulated stack nor the stand-in
+/// libraries simulate.
 pub(crate) fn assert_nothing_is_missing(done: &Done) {
     let names = done
         .stderr
@@ -94,7 +94,7 @@ pub(crate) fn assert_nothing_is_missing(done: &Done) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Both ways of loading gpuflame, each with one of two CUPTI versions. `OTHER` has the versions the other way round.
+/// Both ways of loading gpuflame, each with one of two CUPTI versions. In `OTHER` the versions are swapped.
 pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
 pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
 
@@ -103,12 +103,12 @@ fn every_way() -> Vec<(Way, &'static str)> {
     [ONE, OTHER].concat()
 }
 
-/// Runs a program alone, and with gpuflame loaded by each way with a version of CUPTI.
+/// Runs a program without gpuflame, and with gpuflame for each way of loading and version of CUPTI in `runs`.
 fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
     check_program_with(program, runs, "")
 }
 
-/// The same check with these faults.
+/// Checks a program like `check_program`, with simulated faults.
 fn check_program_with(program: &str, runs: &[(Way, &str)], faults: &str) -> Vec<Done> {
     let (Some(folder), Some(packages)) = (folder(), packages(program)) else { return Vec::new() };
     let cache = scratch("triton");
@@ -127,8 +127,8 @@ fn check_program_with(program: &str, runs: &[(Way, &str)], faults: &str) -> Vec<
     runs.iter().map(observed).collect()
 }
 
-/// Kernels that Triton compiles and launches by itself: they are under the function that calls them, through a launcher
-/// that Triton has generated. `.ci/long` installs Triton.
+/// Kernels that Triton compiles and launches by itself, through a launcher that Triton generates. They must be under the
+/// function that calls them. `.ci/long` installs Triton.
 #[test]
 fn triton_kernels_are_under_the_functions_that_launch_them() {
     for done in check_program("triton_kernels.py", &every_way()) {
@@ -154,7 +154,7 @@ fn transformers_models_are_recorded_completely() {
     check_program("transformers_models.py", &every_way());
 }
 
-/// Checks the combinations of a way and a version that the tests below leave out.
+/// Checks the combinations of way and version that the other tests leave out.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() {
@@ -170,7 +170,7 @@ fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() 
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn kernels_of_a_compiled_model_are_under_the_model() {
     let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
-    // Code is compiled only once, because later runs find it in this cache.
+    // The compiler runs only once, because later runs find its output in this cache.
     let cache = scratch("compiled");
     for mode in ["default", "reduce-overhead"] {
         let run = |way| {
@@ -198,7 +198,7 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
     let has = |frames: &[String], begin: &str| frames.iter().any(|frame| frame.starts_with(begin));
     let of =
         |mark: &str| kernels.iter().filter(|(frames, _)| frames.iter().any(|f| f.starts_with(mark))).count();
-    // Inductor's own code: the function `call` of a module that Inductor wrote.
+    // These kernels are launched by Inductor's code, the function `call` of a module that Inductor wrote.
     assert!(
         kernels.len() > 10 && kernels.iter().all(|(frames, _)| has(frames, "Runner.call (")),
         "{kernels:#?}"
@@ -229,14 +229,14 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
 #[test]
 fn a_training_step_is_recorded_completely() {
     for done in check_program("train.py", &ONE) {
-        // The backward pass runs on a thread of autograd, whose stacks begin where the thread was started.
+        // The backward pass runs on a thread of autograd, whose stacks begin at the function that the thread runs.
         let backward =
             |frames: &[String]| frames.iter().any(|frame| frame.contains("autograd::Engine::thread_main"));
         let gemms = |frames: &[String]| frames.last().unwrap().starts_with("[GPU_Kernel]sm90_xmma_gemm_bf16");
         let stacks = done.folded();
         assert!(stacks.iter().any(|(frames, _)| backward(frames) && gemms(frames)));
-        // The kernels are under the node that computes the gradient and under the operators that the node calls; the
-        // engine's own frames are not shown.
+        // The kernels are under the node that computes the gradient, and under the operators that the node calls. Frames
+        // of autograd's engine are not shown.
         let has = |frames: &[String], name: &str| frames.iter().any(|frame| frame == name);
         let node = |frames: &&(Vec<String>, u64)| has(&frames.0, "AddmmBackward0") && gemms(&frames.0);
         assert!(stacks.iter().any(|it| node(&it)), "{stacks:#?}");
@@ -244,12 +244,13 @@ fn a_training_step_is_recorded_completely() {
             let node =
                 frames.iter().position(|frame| frame.contains("autograd::Engine::thread_main")).unwrap() + 1;
             let name = frames[node].as_str();
-            // The engine adds gradients and converts them to the required type.
+            // In these functions the engine adds gradients and converts them to the required type.
             let is_engine = ["torch::autograd::InputBuffer::", "torch::autograd::validate_outputs"];
             let is_engine = is_engine.iter().any(|begin| name.starts_with(begin));
             assert!(name.ends_with("Backward0") || name == "AccumulateGrad" || is_engine, "{frames:#?}");
         }
-        // The stack must read as the author of the program thinks of it, from the author's own line down to the kernel.
+        // The stack must consist of the functions that the author of the program knows, from the author's own line to the
+        // kernel.
         let line = [
             "<module> (train.py:1)",
             "main (train.py:29)",
@@ -269,8 +270,8 @@ fn a_training_step_is_recorded_completely() {
             are_next(&line[3..6]) && line.iter().all(|part| left.any(|frame| frame.starts_with(part)))
         };
         assert!(stacks.iter().any(reads), "{stacks:#?}");
-        // The stack shows no frames of an operator's implementation, except those of the library that it calls, and no
-        // function of the same name that calls the operator.
+        // The stack must not show frames of an operator's implementation, except frames of the library that the operator
+        // calls, nor a function with the operator's name that calls it.
         for (frames, _) in &stacks {
             assert_eq!(native_in_operator(frames), None, "{frames:#?}");
             assert!(
@@ -283,11 +284,11 @@ fn a_training_step_is_recorded_completely() {
             frames.windows(2).any(|two| two[0].starts_with(loss[0]) && two[1] == loss[1])
         };
         assert!(stacks.iter().any(is_loss), "{stacks:#?}");
-        // All other stacks are under the program.
+        // All other stacks begin with the program.
         for (frames, _) in stacks.iter().filter(|(frames, _)| !backward(frames)) {
             assert!(frames[0].starts_with("<module> (train.py:"), "{frames:?}");
         }
-        // cuBLAS has no symbols, but its callers must be visible.
+        // cuBLAS has no symbols, but its callers must be shown.
         let callers = stacks.iter().filter(|(frames, _)| gemms(frames));
         callers.for_each(|(frames, _)| {
             assert!(frames.iter().any(|frame| frame.starts_with("at::cuda::blas::")), "{frames:?}")
@@ -295,7 +296,8 @@ fn a_training_step_is_recorded_completely() {
     }
 }
 
-/// A frame of ATen's implementation inside an operator; the operator's name already says what the frame does.
+/// Returns a frame of ATen's implementation inside an operator. Such a frame should be hidden, because it adds nothing to the
+/// operator's name.
 fn native_in_operator(frames: &[String]) -> Option<&String> {
     let operator = frames.iter().position(|frame| frame.starts_with("aten::"))?;
     frames[operator..].iter().find(|frame| frame.starts_with("at::native::"))
@@ -316,7 +318,7 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
             // Every node is under the line that captured it, with name and line number.
             let site = ["Decoder.capture (decode.py:", "Decoder.forward_once (decode.py:"];
             assert!(capture[1..].iter().zip(site).all(|(frame, site)| frame.starts_with(site)), "{frames:?}");
-            // An operator of the model, or the setup of the graph's own random numbers.
+            // The node is from an operator of the model, or from the setup of the graph's random numbers.
             assert!(capture.iter().any(|frame| frame.starts_with("aten::")), "{frames:?}");
         }
     }
@@ -340,8 +342,8 @@ fn matrix_products_are_computed_if_gpusim_math_is_set() {
     }
 }
 
-/// Workers of a DataLoader are child processes: gpuflame ignores forked workers; it is loaded into spawned workers, but
-/// these use no GPU.
+/// Workers of a DataLoader are child processes. gpuflame ignores forked workers. It is loaded into spawned workers, but they
+/// do not use the GPU.
 #[test]
 fn a_data_loader_with_workers_is_recorded_completely() {
     check_program("loader.py", &ONE);
@@ -356,8 +358,8 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             let within = stacks.iter().filter(|(frames, _)| frames.iter().any(is_it));
             within.map(|(_, nanos)| nanos).sum::<u64>()
         };
-        // Each range of the program occurs 4 times: the program tells the simulation by other means which range it is
-        // in.
+        // Each range of the program occurs 4 times. The truth file has the ranges too, because the program also reports them
+        // to the simulation.
         let sites = done.truth().sums;
         let ran =
             |site: &str| sites.iter().filter(|((at, _), _)| at == site).map(|(_, nanos)| nanos).sum::<u64>();
@@ -388,7 +390,7 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
     }
 }
 
-/// Under `emit_nvtx` the ranges of the backward pass say which forward operator they belong to.
+/// Under `emit_nvtx`, each range of the backward pass contains the number of the forward operator that it belongs to.
 #[test]
 fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     let Some(folder) = folder() else { return };
@@ -415,7 +417,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     let is_engine = |frames: &[String]| frames[0].contains("autograd::Engine::thread_main");
     let is_tied = |frames: &[String]| frames.iter().any(|frame| frame == "[backward]");
     let (all, tied) = (sum(&plain, &is_engine), sum(&hung, &is_tied));
-    assert_eq!(sum(&plain, &|_| true), sum(&hung, &|_| true), "no time moves out of the picture");
+    assert_eq!(sum(&plain, &|_| true), sum(&hung, &|_| true), "no time is lost from the flame graph");
     assert_eq!(tied + sum(&hung, &is_engine), all);
     let share = 100.0 * tied as f64 / all as f64;
     assert!(share > 50.0, "{share}: {said}");
@@ -439,8 +441,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         };
         assert!(count(&whole) > 10 && count(&plain) == 0, "{begin} {} {}", count(&whole), count(&plain));
     }
-    // The functions are those that called the operator with the node's number and name, as the flame graph without
-    // ranges shows them.
+    // The expected functions are those that, in `plain`, called the operator with the node's number and name.
     let numbered = |frame: &str, before: &str| -> Option<String> {
         let text = frame.strip_prefix("[range]")?.strip_prefix(before)?;
         Some(text.split_once(", op_id").map_or(text, |(text, _)| text).to_owned())
@@ -461,7 +462,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         }
     }
     assert!(compared > 10, "{compared}");
-    // Without native frames the same time is under the same functions, whichever exporter writes it.
+    // Without native frames, the same time is under the same functions in the files of each exporter.
     let (only, said_of_only) = folded(&["--keep-numbers", "--python", "only", "--backward", "forward"]);
     let share_of =
         |text: &str| text.lines().find(|line| line.contains(" is drawn under ")).map(str::to_owned);
@@ -482,23 +483,22 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     );
 }
 
-/// Whether a stack belongs to the part with ranges for every operator, and is under this operator according to its
-/// functions.
+/// Whether a stack is from the part of the program with ranges for every operator, and its functions show that it is under
+/// this operator.
 fn is_of_operators(frames: &[String], operator: &str) -> bool {
     let range = |frame: &String| frame.starts_with("[range") && frame.contains("aten::");
     frames.iter().any(range) && frames.iter().any(|frame| frame == operator)
 }
 
-/// Exceptions propagate through launches, memory is exhausted, and the child of a process that uses CUDA exits on its
-/// own.
+/// In this program exceptions propagate through launches, memory runs out, and a forked child of the process exits by itself.
 #[test]
 #[ignore = "takes half a minute; .ci/long runs it"]
 fn a_program_that_raises_exceptions_and_exhausts_memory_is_recorded_completely() {
     check_program("pressure.py", &ONE);
 }
 
-/// PyTorch itself throws exceptions in the middle of operators, in products of matrices and on autograd's threads, so
-/// that an exception unwinds each of these stacks.
+/// Failed launches make PyTorch throw exceptions inside operators, in matrix products and on autograd's threads, so an
+/// exception unwinds each of these stacks.
 #[test]
 fn launches_that_fail_inside_pytorch_raise_its_errors_and_are_counted() {
     for done in check_program_with("refused.py", &ONE, "launch_fail:every=97") {
@@ -529,9 +529,9 @@ fn two_devices_in_one_process_are_reported_separately() {
     }
 }
 
-/// The properties of the simulated H100 are read through `cudaDeviceProp` with the wheel's layout. The numbers are
-/// those of `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents; without opt-in shared memory
-/// PyTorch would have no attention kernel of its own.
+/// PyTorch reads the properties of the simulated H100 from `cudaDeviceProp`, with the wheel's layout. The expected numbers
+/// are those of `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents. If the GPU had no opt-in shared
+/// memory, PyTorch would use no attention kernel of its own.
 #[test]
 fn pytorch_finds_an_h100_and_a_kernel_for_attention() {
     let Some(folder) = folder() else { return };

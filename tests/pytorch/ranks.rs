@@ -1,5 +1,5 @@
-//! Programs of two cooperating processes: with a GPU each, they meet in NCCL's collectives (`ddp.py`); on one GPU, they
-//! share its memory (`share.py`).
+//! Programs of two cooperating processes. In `ddp.py` each has a GPU, and they meet in NCCL's collectives. In `share.py` they
+//! use one GPU and share its memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::installed::{folder, run};
 use crate::programs::{ONE, OTHER, assert_nothing_is_missing, assert_verified, ran_by, told_by};
 use crate::support::{Done, Way};
 
-/// The process of each rank, according to the files beside its outputs.
+/// Process id of each rank, from the description next to its outputs.
 fn processes(done: &Done) -> BTreeMap<u32, u64> {
     let of_rank = |rank: u32| {
         let about: Value = serde_json::from_str(&done.file(&format!("rank{rank}.set.json"))).unwrap();
@@ -20,7 +20,7 @@ fn processes(done: &Done) -> BTreeMap<u32, u64> {
     (0..2).map(of_rank).collect()
 }
 
-/// Start and end of each collective of a process, in their order.
+/// Name, start and end of each collective of a process, in order.
 fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     let rows = done.file(&format!("truth-{process}.json"));
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -34,21 +34,22 @@ fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     all
 }
 
-/// Asserts the durations of these collectives on the rank that comes last: 5 us, plus the bytes that cross between the
-/// two ranks at 200 GB/s.
+/// Asserts the durations of these collectives on the rank that arrives last: 5 us, plus the time for the bytes that move
+/// between the two ranks at 200 GB/s.
 fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]) {
     let nanos = |(_, start, end): &(String, u64, u64)| end - start;
     let last = |word: &str| {
         let both = first.iter().zip(second).filter(|(one, _)| one.0.contains(word));
         both.map(|(one, other)| nanos(one).min(nanos(other))).next_back()
     };
-    // A million floats; half of them, of which each rank needs a half; 1,000 floats each way at once.
+    // The collectives move a million floats; half of that, of which each rank needs one half; and 1,000 floats in each
+    // direction at once.
     assert_eq!(last("Broadcast"), Some(5_000 + 4_000_000 / 200));
     assert_eq!(last("ReduceScatter"), Some(5_000 + 1_000_000 / 200));
     assert_eq!(last("SendRecv"), Some(5_000 + 2 * 4_000 / 200));
 }
 
-/// Each rank is profiled completely, and the reported times that the ranks wait for each other are those of the truth
+/// Each rank is profiled completely, and the reported times for which the ranks wait for each other equal those of the truth
 /// files.
 #[test]
 fn two_ranks_and_their_waits_in_collectives_are_recorded_completely() {
@@ -62,8 +63,7 @@ fn two_ranks_are_recorded_completely_by_each_entry_with_each_cupti_version() {
     check_share(&OTHER);
 }
 
-/// Asserts that the ledgers of both processes report that all work was matched, and that no stack differs from the one
-/// that libgcc finds.
+/// Asserts that in the ledgers of both processes all work is matched, and no stack differs from the stack that libgcc finds.
 fn assert_whole(done: &Done) {
     for what in ["launches ", "activities "] {
         let ledgers = done.ledger(what);
@@ -147,14 +147,14 @@ fn check_share(runs: &[(Way, &str)]) {
             kernels.push(of_kernels.map(|(_, (count, _))| count).sum::<u64>());
         }
         kernels.sort_unstable();
-        // mul_ and add_ run 30 times each in one process, and 50 times each in the other.
+        // In one process, mul_ and add_ run 30 times each, and in the other 50 times each.
         assert_eq!(kernels, [60, 100]);
     }
 }
 
-/// A rank exits without a word while the other rank waits for it in a collective, inside a launch. The wait may end in
-/// an error, or the process that started both ranks ends it by a signal; in both cases the picture contains all work
-/// until then.
+/// A rank exits without notice while the other rank waits for it in a collective, inside a launch. Either the wait ends with
+/// an error, or the process that started both ranks ends the waiting rank by a signal. In both cases the flame graph
+/// contains all work until then.
 #[test]
 #[ignore = "takes a third of a minute; .ci/long runs it"]
 fn a_rank_abandoned_in_a_collective_still_writes_its_profile() {

@@ -1,10 +1,10 @@
-"""Makes the libraries that stand in for those of NVIDIA's packages, from what the wheel's libraries call.
+"""Builds the libraries that replace those of NVIDIA's packages, with the functions that the wheel's libraries call.
 
     stand_ins.py FOLDER VERSION              FOLDER has the installed wheel; fills FOLDER/stand-ins
-    stand_ins.py --check FOLDER LIBRARIES    whether the simulated libraries there have all that the wheel's call
+    stand_ins.py --check FOLDER LIBRARIES    checks that the simulated libraries there have all functions that the wheel's call
 
-A function that nobody wrote down in stand_ins/*.c fails, and is named once. Whatever is not as it should be ends in one
-line and the exit code 2.
+A function that is not written in stand_ins/*.c fails, and its name is printed once. Every problem ends the script with one line
+and exit code 2.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ import sys
 
 HERE = pathlib.Path(__file__).parent / "stand_ins"
 
-# For each library: its soname; the version node of its functions, or else the prefix of their names; the return value
-# of a function that is not simulated.
+# For each library: its soname; the version node of its functions, or else the prefix of their names; and the value that
+# functions return which are not simulated.
 LIBRARIES = [
     ("libcublas.so.13", "libcublas.so.13", None, 15),
     ("libcublasLt.so.13", "libcublasLt.so.13", None, 15),
@@ -40,7 +40,7 @@ def fail(text):
 
 
 def names(library, which):
-    """The dynamic symbols of a library: (name, version)."""
+    """Yields the dynamic symbols of a library as (name, version)."""
     out = subprocess.run(["nm", "-D", which, library], capture_output=True, text=True, check=True).stdout
     for line in out.splitlines():
         name, _, version = line.split()[-1].partition("@")
@@ -59,7 +59,7 @@ def check_wheel(torch, pinned):
 
 
 def source_of(soname, functions, written, code):
-    """C code for what a library lacks."""
+    """Returns C code for the functions that a library lacks."""
     rest = sorted(functions - written)
     macro = "KERNEL" if soname == "libcublas.so.13" else "MISSING"
     lines = [f'#define SONAME "{soname}"', f"#define CODE {code}", '#include "missing.h"']

@@ -1,4 +1,4 @@
-//! Tests of what is loaded, and of the messages about a wheel that is not as expected.
+//! Tests of the libraries that a program loads, and of the messages about an unexpected wheel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,7 +34,7 @@ fn version() -> String {
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-/// A folder that looks like an installed wheel with this text in `torch/version.py`.
+/// Creates a folder that looks like an installed wheel and has the text `told` in `torch/version.py`.
 fn wheel(told: &str) -> PathBuf {
     let cache = scratch("wheel");
     let folder = cache.join(format!("2.15.0-py{}", version()));
@@ -48,7 +48,7 @@ fn wheel(told: &str) -> PathBuf {
     cache
 }
 
-/// The message of `tests/pytorch/install` about this cache: one line, with exit code 2.
+/// Returns the message of `tests/pytorch/install` about this cache, which is one line, and checks its exit code 2.
 fn complaint(cache: &Path) -> String {
     let mut command = Command::new(root().join("tests/pytorch/install"));
     let output = command.arg("--found").env("GPUSIM_PYTORCH", cache).output().unwrap();

@@ -1,5 +1,5 @@
-//! PyTorch's own profiler as a witness: Kineto's trace of a program on the simulated stack is compared with gpuflame's
-//! output of another run of the program. Both are clients of CUPTI, and neither knows of the truth file.
+//! PyTorch's own profiler as a witness: Kineto's trace of a program on the simulated stack is compared with gpuflame's output
+//! of another run of the program. Both are clients of CUPTI, and neither reads the truth file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde_json::Value;
 struct Work {
     kind: &'static str,
     name: String,
-    /// Grid and block of a kernel.
+    /// Sizes of the grid and the block of a kernel.
     extents: Vec<u64>,
     /// Size of a copy or a fill.
     bytes: u64,
@@ -86,7 +86,7 @@ fn of_gpuflame(done: &Done, table: &str) -> Streams {
 
 fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
-    // Each of Kineto's names corresponds to exactly one of ours; Kineto's names include types and parameters.
+    // Each name of Kineto corresponds to exactly one of gpuflame's. Kineto's names include types and parameters.
     let mut names = HashMap::new();
     for (stream, theirs) in kineto {
         let ours = &gpuflame[stream];
@@ -94,11 +94,11 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
         for (place, (theirs, ours)) in theirs.iter().zip(ours).enumerate() {
             let alike =
                 theirs.kind == ours.kind && theirs.extents == ours.extents && theirs.bytes == ours.bytes;
-            // CUPTI turns nanoseconds into ticks of the processor, and Kineto turns ticks back into nanoseconds at a
-            // rate that it measures itself: a duration is therefore off by two roundings and two errors of rates. A
-            // difference of one nanosecond was seen.
+            // CUPTI converts nanoseconds to ticks of the processor, and Kineto converts ticks back to nanoseconds with a
+            // rate that it measures itself. So a duration is wrong by two roundings and by the errors of two rates. The
+            // largest observed difference is one nanosecond.
             let rounding = 2.0 + theirs.nanos / 1e4;
-            // How long a rank waits for another is not the same in two runs.
+            // The time for which a rank waits for another one differs between two runs.
             let waits = theirs.name.contains("ncclDevKernel");
             let alike = alike && (waits || (theirs.nanos - ours.nanos).abs() <= rounding);
             assert!(alike, "{stream:?}, {place}:\n{theirs:?}\n{ours:?}");
@@ -128,20 +128,20 @@ fn spans<'a>(events: &'a [Value], cat: &str) -> HashMap<u64, Vec<Span<'a>>> {
     threads
 }
 
-/// Calls of the runtime, and those calls of the driver that the program makes itself.
+/// Calls of the runtime, and calls of the driver that the program makes directly.
 pub(crate) fn calls(events: &[Value]) -> impl Iterator<Item = &Value> {
     events.iter().filter(|event| event["cat"] == "cuda_runtime" || event["cat"] == "cuda_driver")
 }
 
-/// Copies from one GPU to another have records of their own (kind 22), which Kineto does not ask for.
+/// Copies from one GPU to another have a separate kind of record (22), which Kineto does not request.
 const UNASKED: &str = "PtoP";
 
-/// Calls that wait, which both profilers report. gpuflame reports no thread for memory calls, so those are counted over
-/// all threads.
+/// Calls that wait for the GPU, which both profilers report. gpuflame does not report the thread of memory calls, so these
+/// are counted over all threads.
 const WAITS: [&str; 3] = ["cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize"];
 
-/// How often each thread made each call that led to GPU work, or that waited. Threads have other numbers in another
-/// run; nvcc 13 calls `__cudaLaunchKernel`, which gpuflame shows under its usual name.
+/// Number of calls of each function that started GPU work or waited, for each thread. Threads have other numbers in another
+/// run. nvcc 13 calls `__cudaLaunchKernel`, for which gpuflame shows the usual name.
 fn calls_by_thread(events: &[Value]) -> Vec<BTreeMap<&str, usize>> {
     let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
     let is_work = |event: &&Value| {
@@ -160,7 +160,7 @@ fn calls_by_thread(events: &[Value]) -> Vec<BTreeMap<&str, usize>> {
     threads
 }
 
-/// Kineto's trace without Kineto's own wait for the GPU at the end of the profile.
+/// Returns Kineto's trace without the wait for the GPU that Kineto itself makes at the end of the profile.
 fn without_own_wait(events: &[Value]) -> Vec<Value> {
     let is_wait = |event: &&Value| event["name"] == "cudaDeviceSynchronize" && event["cat"] == "cuda_runtime";
     let start = |event: &Value| event["ts"].as_f64().unwrap();
@@ -168,8 +168,8 @@ fn without_own_wait(events: &[Value]) -> Vec<Value> {
     events.iter().filter(|event| !is_wait(event) || start(event) < own).cloned().collect()
 }
 
-/// Asserts how often memory was allocated and freed: by Kineto's trace, and by the text above gpuflame's picture of the
-/// allocations.
+/// Asserts that the numbers of allocations and frees in Kineto's trace equal those in the text above gpuflame's flame graph
+/// of allocations.
 fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     let count =
         |names: &[&str]| calls(kineto).filter(|call| names.contains(&call["name"].as_str().unwrap())).count();
@@ -187,8 +187,8 @@ fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     assert_eq!(told, Some((given, taken)));
 }
 
-/// In Kineto's trace, the external id of GPU work is that of the innermost operator around its launch. Returns how much
-/// work has such an operator.
+/// Asserts that in Kineto's trace, the external id of GPU work is that of the innermost operator around its launch. Returns
+/// the number of pieces of work with such an operator.
 fn assert_external_ids(events: &[Value]) -> usize {
     let operators = spans(events, "cpu_op");
     let of = |cat: &'static str| events.iter().filter(move |event| event["cat"] == cat);
@@ -200,7 +200,7 @@ fn assert_external_ids(events: &[Value]) -> usize {
         let start = call["ts"].as_f64().unwrap();
         let end = start + call["dur"].as_f64().unwrap();
         let thread = operators.get(&call["tid"].as_u64().unwrap()).map_or(&[][..], Vec::as_slice);
-        // Operators are nested: the innermost one is the last that began before the launch and has not ended.
+        // Operators are nested, so the innermost one is the last operator that began before the launch and has not ended.
         let before = &thread[..thread.partition_point(|operator| operator.start <= start)];
         let innermost = before.iter().rev().find(|operator| operator.end >= end).and_then(|it| it.external);
         assert_eq!(innermost, work["args"].get("External id"), "{call}");
@@ -211,7 +211,7 @@ fn assert_external_ids(events: &[Value]) -> usize {
 
 const TRANSFORMERS: &str = "transformers_models.py";
 
-/// Runs a program, perhaps with arguments, under Kineto, and under gpuflame, which writes these formats.
+/// Runs a program, which may have arguments, once under Kineto and once under gpuflame, which writes `formats`.
 fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)> {
     let (program, args) = program.split_once(' ').unwrap_or((program, ""));
     let args = || args.split_whitespace();
@@ -225,12 +225,13 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
         run.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CUPTI_VERSION", "13.2")
     };
     if program == "compiled.py" {
-        // Code is compiled only once, because later runs find it in the caches.
+        // This first run fills the compiler's caches, so later runs compile nothing.
         drop(run(program, Way::None).args(args()).ok());
     }
     let traced =
         run("witness.py", Way::None).args(how.iter().copied()).args(["trace.json", program]).args(args());
-    // Kineto leaves out work that ends after the profile, so GPU work must be done when the program has waited for it.
+    // Kineto leaves out work that ends after the profile. With a real clock, work has ended when the program has waited for
+    // it.
     let traced = traced.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CLOCK", "real").ok();
     let done = run(program, Way::Injected).args(args()).env("GPUFLAME_FORMATS", formats);
     let done = done.env("GPUSIM_TRUTH", "summary:truth.json,works.jsonl").ok();
@@ -240,7 +241,7 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
 /// A piece of GPU work: the id of its call, device, stream, beginning and end.
 type Exactly = [u64; 5];
 
-/// Work of a run under gpuflame, by its table of activities.
+/// Returns the work of a run under gpuflame, from its table of activities.
 fn told(done: &Done) -> Vec<Exactly> {
     let table = done.file("out.activities.csv");
     let mut reader = csv::Reader::from_reader(table.as_bytes());
@@ -253,7 +254,7 @@ fn told(done: &Done) -> Vec<Exactly> {
     all
 }
 
-/// Work of any run, by the truth file, which lists every piece.
+/// Returns the work of any run, from the truth file, which lists every piece.
 pub(crate) fn ran(done: &Done) -> Vec<Exactly> {
     let row =
         |row: Value| ["corr", "device", "stream", "start", "end"].map(|name| row[name].as_u64().unwrap());
@@ -305,7 +306,7 @@ fn kineto_records_the_same_triton_kernels() {
     assert_eq!(launched_by_operators, 0);
 }
 
-/// Inductor's code, which launches Triton's kernels, and the graphs that Inductor captures.
+/// Compares Inductor's code, which launches Triton's kernels, and the graphs that Inductor captures.
 #[test]
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn kineto_records_the_same_work_of_a_compiled_model() {
@@ -315,7 +316,7 @@ fn kineto_records_the_same_work_of_a_compiled_model() {
     }
 }
 
-/// Both ranks write a trace. Only the time that they wait for each other differs from run to run.
+/// Both ranks write a trace. Only the time for which they wait for each other differs between runs.
 #[test]
 #[ignore = "takes a minute; .ci/long runs it"]
 fn kineto_records_the_same_work_of_two_ranks() {
@@ -343,10 +344,10 @@ fn kineto_records_the_same_work_of_two_ranks() {
 /// A Python function: the name of its file, and its own name.
 type PythonFrame = (String, String);
 
-/// The Python functions around each launch, root first, by device and stream in the order of time.
+/// Python functions around each launch, root first, by device and stream, in order of time.
 type Launches = BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>>;
 
-/// The same functions with their times, unordered.
+/// Time and Python functions of each launch, by device and stream, not sorted.
 type Timed<T> = BTreeMap<(u64, u64), Vec<(T, Vec<PythonFrame>)>>;
 
 fn without_times<T: PartialOrd>(streams: Timed<T>) -> Launches {
@@ -357,15 +358,15 @@ fn without_times<T: PartialOrd>(streams: Timed<T>) -> Launches {
     streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
 }
 
-/// Functions according to Kineto. `program` is the first of the program's own functions; the functions around it are
-/// Kineto's.
+/// Returns the functions according to Kineto. `program` is the outermost function of the program itself; the functions around
+/// it belong to Kineto.
 fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
     let mut names: HashMap<u64, Vec<(f64, f64, PythonFrame)>> = HashMap::new();
     for event in events.iter().filter(|event| event["cat"] == "python_function") {
         let (start, dur) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
         let name = event["name"].as_str().unwrap();
         let frame = match name.split_once("): ") {
-            // A module is called by this function.
+            // This is the function that calls a module.
             None if name.starts_with("nn.Module: ") => {
                 ("module.py".to_owned(), "_wrapped_call_impl".to_owned())
             }
@@ -417,7 +418,7 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
         if text("kind") != "kernel" {
             continue;
         }
-        // `Block.forward (model.py:12)`
+        // A frame has the form `Block.forward (model.py:12)`.
         let frame = |frame: &str| {
             let (name, place) = frame.strip_suffix(')')?.rsplit_once(" (")?;
             let (file, line) = place.rsplit_once(':')?;
@@ -432,7 +433,7 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
     without_times(streams)
 }
 
-/// Asserts that each kernel of a program is under the same functions in both. Returns how many kernels are under any
+/// Asserts that each kernel of a program is under the same functions in both outputs. Returns the number of kernels under any
 /// function, and the depth of the deepest stack.
 fn compare_frames(program: &str) -> Option<(usize, usize)> {
     let (kineto, done) = both(program, &["--stacks"], "gfr")?;
@@ -467,7 +468,7 @@ fn decode_loop_kernels_have_the_python_frames_that_kineto_records() {
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
-/// Models as users load them; `.ci/long` installs the packages.
+/// The program uses models as users load them. `.ci/long` installs the packages.
 #[test]
 fn transformers_kernels_have_the_python_frames_that_kineto_records() {
     let Some(launched_by_operators) = compare(TRANSFORMERS) else { return };

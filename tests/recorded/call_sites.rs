@@ -49,7 +49,7 @@ fn results_do_not_depend_on_the_delivery_order() {
         ("GPUSIM_FRAMES", "fp"),
         ("GPUSIM_CORR_START", "4294960000"),
     ] {
-        // Without a driver callback no client could learn the driver call's own id.
+        // Without driver callbacks, no CUPTI client could learn the id of a nested driver call.
         let hypotheses = if name == "GPUSIM_NESTED" { &["shared"][..] } else { &["shared", "distinct"] };
         for ids in hypotheses {
             let run = load().env(name, value).env("GPUSIM_CORR", ids);

@@ -26,7 +26,8 @@ fn nanos(micros: &Value) -> u64 {
 
 type Work = (String, String, u64, u64, u64);
 
-/// Kind, name, start, end and launching thread of each piece of work, by its id; flows connect a launch and its work.
+/// Kind, name, start, end and launching thread of each piece of work, by its id. In the trace, flows connect launches
+/// with their work.
 fn told(done: &Done) -> BTreeMap<u64, Work> {
     let (base, events) = events(done);
     let of = |phase: &str, categories: &[&str]| -> Vec<Value> {
@@ -39,7 +40,7 @@ fn told(done: &Done) -> BTreeMap<u64, Work> {
     let mut threads = BTreeMap::new();
     for call in of("X", &["cuda_runtime", "cuda_driver"]) {
         let before = threads.insert(id(&call), (call["tid"].as_u64().unwrap(), call["ts"].clone()));
-        assert_eq!(before, None, "a call is told once: {call}");
+        assert_eq!(before, None, "a call appears once: {call}");
     }
     for flow in of("s", &["ac2g"]) {
         let (thread, time) = &threads[&flow["id"].as_u64().unwrap()];
@@ -75,7 +76,7 @@ fn true_work(done: &Done) -> BTreeMap<u64, Work> {
     .collect()
 }
 
-/// Stacks that gpuflame draws from a file, with their weights.
+/// Returns the folded stacks, with their weights, that `gpuflame flamegraph` prints for a file.
 fn drawn(done: &Done, file: &str) -> Vec<String> {
     let text = gpuflame(&done.folder, ["-q", "flamegraph", file]).ok().stdout;
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()

@@ -11,8 +11,9 @@ fn copies(version: &str) -> Done {
     run.env("GPUFLAME_FORMATS", "folded,csv,activities").ok()
 }
 
-/// The program's copies and fills: the function, its leaf in the flame graph, the bytes, and the fields of the table: source
-/// and target memory, source and target device, whether it is asynchronous, and the number of copies in it.
+/// The program's copies and fills. Each has the function, its leaf frame in the flame graph, the number of bytes, and the
+/// fields of the table of activities: source and target memory, source and target device, whether it is asynchronous, and
+/// its number of copies.
 const DONE: [(&str, &str, u64, &str); 24] = [
     ("up_pageable", "[GPU_Memcpy HtoD]", 1000, "pageable device   0 1"),
     ("up_pageable_async", "[GPU_Memcpy HtoD]", 1001, "pageable device   1 1"),
@@ -44,12 +45,12 @@ const DONE: [(&str, &str, u64, &str); 24] = [
 fn each_form_of_copy_and_fill_has_its_own_leaf_and_time() {
     for version in ["11.8", "12.0", "12.9", "13.0", "13.4"] {
         let done = copies(version);
-        // The expected durations follow from two rates, which the simulated stack's README lists.
+        // The expected durations are computed from two rates, which the README of the simulated stack lists.
         let expected: BTreeMap<_, _> = DONE
             .iter()
             .map(|&(function, leaf, bytes, _)| {
                 let nanos = if leaf.contains("set") { 1_000 + bytes / 1_000 } else { 2_000 + bytes / 25 };
-                // A CUPTI that is older than an API function does not report which call made a copy.
+                // If a CUPTI does not know an API function yet, it does not report that this function made a copy.
                 let is_seen = function != "batch" || version.starts_with("13");
                 let site = if is_seen { format!("main;{function}") } else { String::new() };
                 ((site, leaf.to_owned()), nanos)
@@ -68,7 +69,7 @@ fn the_table_distinguishes_pageable_from_pinned_and_single_from_batched_copies()
         let text = done.file("out.activities.csv");
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let mut rows: Vec<BTreeMap<String, String>> = reader.deserialize().map(|row| row.unwrap()).collect();
-        // Work on one stream is ordered, and all calls except the synchronous calls use the same stream.
+        // All calls except the synchronous ones use the same stream, on which work runs in order.
         rows.sort_by_key(|row| row["correlation"].parse::<u64>().unwrap());
         let shown = |row: &BTreeMap<String, String>| {
             let words =

@@ -21,8 +21,8 @@ fn number(line: &str, word: &str) -> u64 {
     rest.split([' ', ',']).next().unwrap().parse().unwrap()
 }
 
-/// (kind, name, start, end, thread) of each piece of work by its id, from the text: the thread is that of the call with the
-/// same id.
+/// (kind, name, start, end, thread) of each piece of work by its id, from the text. The thread is the one that made the
+/// call with the same id.
 fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     let mut threads = BTreeMap::new();
     let mut all = BTreeMap::new();
@@ -32,7 +32,7 @@ fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
             "RUNTIME" => {
                 let is_new =
                     threads.insert(number(line, "correlationId"), number(line, "threadId")).is_none();
-                assert!(is_new, "a call is told once: {line}");
+                assert!(is_new, "a call appears once: {line}");
                 assert!(line.contains("\"cuda"), "{line}");
             }
             "CONCURRENT_KERNEL" | "MEMCPY" | "MEMSET" => {
@@ -73,12 +73,12 @@ fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
 #[test]
 fn the_trace_output_variable_names_the_file_that_gets_the_text() {
     let run = load(&["--threads", "3", "--launches", "3000"]);
-    // The file exists and is empty, as the caller of mkstemp leaves it.
+    // The file already exists and is empty, as after a call of mkstemp.
     let done = run.env(VARIABLE, "trace.txt").ok();
     let (found, expected) = (told(&done.file("trace.txt")), true_work(&done));
     assert!(expected.len() > 3000);
     assert_eq!(found, expected);
-    assert!(!done.folder.join("out.cupti.txt").exists(), "nobody asked for that one");
+    assert!(!done.folder.join("out.cupti.txt").exists(), "the default file was not requested");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn an_unread_stdout_does_not_block_the_program_and_lost_lines_are_counted() {
     let run = load(&["--threads", "2", "--launches", "60000"]).env(VARIABLE, "stdout");
     let (mut command, folder) = run.into_command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The pipe is held open, but is not read until the program has ended.
+    // The test holds the pipe open, but does not read it before the program has ended.
     let stdout = child.stdout.take().unwrap();
     let stderr = child.stderr.take().unwrap();
     let said: Vec<String> = BufReader::new(stderr).lines().map(|line| line.unwrap()).collect();

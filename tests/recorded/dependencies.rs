@@ -1,5 +1,5 @@
-//! Recorded dependencies, compared with the simulated stack's truth file: the recording contains exactly every event
-//! recorded on a stream and every wait, by call and by record.
+//! Recorded dependencies, compared with the simulated stack's truth file. The recording contains exactly the events that
+//! were recorded on streams and the waits for them, both as calls and as activity records.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -75,8 +75,7 @@ fn number(line: &Value, field: &str) -> Option<u64> {
     line[field].as_u64()
 }
 
-/// Compares the recording with the truth file, line by line. `has_ids` says whether this CUPTI numbers the records of
-/// events.
+/// Compares the recording with the truth file, line by line. `has_ids`: this CUPTI gives numbers to the records of events.
 fn assert_exact(done: &Done, has_ids: bool) {
     let found = Recorded::of(done);
     let truth = truth(done);
@@ -138,8 +137,8 @@ fn assert_exact(done: &Done, has_ids: bool) {
         }
     }
     assert_eq!((records, syncs), (found.records.len(), found.syncs.len()), "what nobody did");
-    assert_eq!(waited, found.waits.len(), "waits that nobody made");
-    // Events in a capture have a call and no record; refused events have neither.
+    assert_eq!(waited, found.waits.len(), "the recording has waits that the program did not make");
+    // Events that are recorded in a capture have a call and no activity record; refused events have neither.
     let mut drawn: Vec<_> = found.calls.iter().map(|call| found.stack(call.context)).collect();
     drawn.retain(|stack| stack.starts_with("main;captured"));
     assert_eq!(drawn.len(), 4, "{drawn:?}");
@@ -190,7 +189,7 @@ fn each_stream_wait_is_linked_to_exactly_one_event_record() {
 fn event_queries_that_fail_are_not_recorded() {
     let done = run(&[]);
     let refused = done.file("deps.json").lines().filter(|line| line.contains("\"result\":600")).count();
-    assert!(refused > 0, "the program asked in a loop");
+    assert!(refused > 0, "the program called in a loop");
     assert!(Recorded::of(&done).syncs.iter().all(|sync| sync.result == 0));
 }
 

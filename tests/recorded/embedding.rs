@@ -1,11 +1,11 @@
-//! Programs that call gpuflame through its C interface; they are linked to the library, or use only the header.
+//! Programs that call gpuflame through its C interface. They are linked to the library, or use only the header.
 
 use std::collections::BTreeMap;
 
 use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile};
 
-/// Values that the program read and printed, by moment and name.
+/// Values that the program read from gpuflame and printed, by the time of reading and the value's name.
 fn told(done: &Done) -> BTreeMap<&str, u64> {
     done.stdout
         .lines()
@@ -17,7 +17,7 @@ fn told(done: &Done) -> BTreeMap<&str, u64> {
 #[test]
 fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let program = compile("tests/programs/embedded.c", &["-O2", "-DLINKED"]);
-    // The last kernel runs for ten minutes: the kernel has not completed at the exit, which does not wait for it.
+    // The last kernel runs for ten minutes, so it has not completed at the exit. The exit does not wait for it.
     let run = Run::new(&program, Way::None).env("GPUSIM_CLOCK", "real").env("GPUFLAME_FORMATS", "folded,gfr");
     let done = run.ok();
     let told = told(&done);
@@ -26,10 +26,11 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
         let now = |name: &str| at(&format!("{when}.{name}"));
         assert_eq!((now("matched"), now("pending"), now("outside")), (matched, pending, outside), "{when}");
         assert_eq!(now("launches"), matched + pending + outside + now("dropped"), "{when}");
-        // In a buffer, CUPTI keeps back all records that follow an incomplete record.
+        // CUPTI does not deliver the records after an incomplete record in the same buffer.
         assert!((matched..=matched + outside).contains(&now("activities")), "{when}");
         assert_eq!((now("windows"), now("steps"), now("gpus"), now("kernels")), (1, 5, 1, 2), "{when}");
-        // Kernels run one after another on a stream, as in the truth file; those outside the window are on another stream.
+        // As in the truth file, the kernels of one stream run one after another. Kernels outside the window are on another
+        // stream.
         assert_eq!((now("large_d5000"), now("small_d1000")), (10 * 5000, 15 * 1000), "{when}");
         assert_eq!(now("window_ns"), now("busy_ns") + now("idle_ns"), "{when}");
         let causes = ["host_late", "launch_latency", "dependency", "unknown", "opening", "closing"];
@@ -40,7 +41,7 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let inside: u64 =
         truth.sums.iter().filter(|((site, _), _)| site == "main;inside").map(|(_, nanos)| nanos).sum();
     assert_eq!((inside, at("done.busy_ns")), (65_000, 65_000), "{:?}", truth.sums);
-    // The files are at the path that the program set last, including the recording, and nothing is at the earlier path.
+    // All files, including the recording, are at the path that the program set last, and no file is at the earlier path.
     let found = done.folded_file("second/prefix.folded");
     let nanos: u64 = found.iter().filter(|(frames, _)| frames[1] == "inside").map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, 65_000, "{found:?}");

@@ -34,7 +34,7 @@ fn generated_code_is_named_from_perf_maps_and_jit_dumps() {
 fn unnamed_generated_code_does_not_truncate_a_stack() {
     let done = program("none").ok();
     let stack = stack(&done);
-    // The offsets in the generated page are the addresses right after each of the two calls, minus one.
+    // For each of the two calls, the offset in the generated page is the address right after the call, minus one.
     assert_eq!(stack, ["main", "run", "[unknown]+0x9", "step", "[unknown]+0x105", "leaf"]);
 }
 
@@ -75,7 +75,7 @@ fn invalid_perf_maps_are_skipped_without_blocking() {
     }
 }
 
-/// The recording is read after its process has ended.
+/// The recording is read after the recorded process has ended.
 #[test]
 fn a_recording_keeps_the_names_of_generated_code() {
     use crate::support::command::gpuflame;

@@ -1,5 +1,5 @@
-//! CUDA graphs: every node is under the stack that launched it and the stack that created it, to the nanosecond. The
-//! reference is the simulated stack's truth file. A stack that cannot be known is replaced by a label that says so.
+//! CUDA graphs: the time of every node is under the stack that launched it and the stack that created it, to the
+//! nanosecond. The reference is the simulated stack's truth file. If a stack cannot be known, a label is in its place.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,8 +13,8 @@ use serde_json::Value;
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
 
-/// GPU time by (launch site, frames that the site of creation adds to it, leaf). Work that is not part of a graph has
-/// no site of creation.
+/// GPU time by (launch site, frames of the creation site that the launch site does not have, leaf frame). Work that is not
+/// part of a graph has no creation site.
 type Sums = BTreeMap<(String, Option<String>, String), u64>;
 
 fn program() -> &'static Path {
@@ -42,7 +42,7 @@ fn leaf(row: &Value) -> String {
     }
 }
 
-/// Frames of `created` beyond the frames that it shares with `site`.
+/// Returns the frames of `created` without those at its root that `site` has too.
 fn rest(site: &str, created: &str) -> String {
     let frames = |path: &str| path.split(';').map(str::to_owned).collect::<Vec<_>>();
     let (site, created) = (frames(site), frames(created));
@@ -50,7 +50,7 @@ fn rest(site: &str, created: &str) -> String {
     created[shared..].join(";")
 }
 
-/// Rows of the truth file that `wanted` selects.
+/// Returns the sums over the rows of the truth file that `wanted` selects.
 fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -65,7 +65,7 @@ fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     sums
 }
 
-/// The same sums from the folded file, without API calls.
+/// Returns the same sums from the folded file. Frames of API calls are removed.
 fn found(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, weight) in done.folded() {
@@ -88,7 +88,7 @@ fn total(done: &Done, what: &str) -> u64 {
     serde_json::from_str::<Value>(&last).unwrap()["totals"][what].as_u64().unwrap()
 }
 
-/// Number of nodes that ran, in total and by kind of outcome, from the ledger.
+/// Number of graph nodes that ran, in total and by outcome, from the ledger.
 fn ledger(done: &Done) -> (u64, BTreeMap<String, u64>) {
     done.sum("graph activities")
 }
@@ -152,15 +152,15 @@ fn a_graph_stack_shows_the_launch_and_then_the_nodes_creation() {
     assert!(explicit.lines().any(|line| line.ends_with(added)), "{explicit}");
 }
 
-/// File of each native frame of each stack that launches or creates a node, leaf first, as recorded: before the frames of
-/// CUDA and gpuflame are folded away.
+/// Returns the file of each native frame, leaf first, of each stack that launches or creates a node. The stacks are as
+/// recorded, so the frames of CUDA and gpuflame are still present.
 fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut modules, mut stacks) = (Vec::<Module>::new(), BTreeMap::<_, Vec<u64>>::new());
     while let Some(row) = reader.next_row().unwrap() {
         match row {
             Row::Module(module) => modules.push(module.clone()),
-            // Stacks of allocations and waits are skipped.
+            // Drops the stacks of allocations and waits.
             Row::HostCallSpan(called) => drop(stacks.remove(&called.context)),
             Row::Context { id, frames, .. } => {
                 let address = |frame: &gpuflame_model::record::Frame| match frame.kind() {
@@ -188,7 +188,7 @@ fn a_recorded_stack_begins_in_cupti_and_contains_no_gpuflame_frames() {
         for stack in stacks {
             assert!(stack[0].contains("cupti"), "{mode}: the first frame is not the tracer's: {stack:?}");
             assert!(!stack.iter().any(|file| file.contains("gpuflame")), "{mode}: one of ours: {stack:?}");
-            // main, the mode's function, and at least one function called from it.
+            // The program's own frames are main, the mode's function, and at least one function called from it.
             let own = stack.iter().filter(|file| *file == "graphs").count();
             assert!(own >= 3, "{mode}: {stack:?}");
         }
@@ -205,8 +205,8 @@ fn gpuflame_graph_selects_the_launch_or_the_capture_stack() {
     assert!(capture.file("out.folded").lines().any(|l| l == line), "{}", capture.file("out.folded"));
 }
 
-/// Nodes that allocate and free run no recorded work; nodes in conditional graphs, and updated nodes, keep the stack
-/// that created them.
+/// Nodes that allocate and free memory run no recorded work. Nodes in conditional graphs, and updated nodes, keep the
+/// stack that created them.
 #[test]
 fn conditional_and_updated_graph_nodes_are_exact() {
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
@@ -274,8 +274,8 @@ fn graphs_destroyed_while_running_keep_their_work() {
 
 #[test]
 fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
-    // Each of ten launches has two kernels, of 1,000 and 3,000 ns; two records of each kernel also appear a second
-    // time, without a launch.
+    // Each of ten launches has two kernels, of 1,000 and 3,000 ns. For each kernel, two records appear a second time,
+    // without a launch.
     let with = |fault: &str, version: &str| {
         run("explicitly").env("GPUSIM_FAULTS", fault).env("GPUSIM_CUPTI_VERSION", version).ok()
     };
@@ -283,7 +283,7 @@ fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
         done.folded().into_iter().find(|(frames, _)| frames.join(";") == stack).map(|(_, weight)| weight)
     };
     let made = "[graph];main;explicitly;build;add_kernel;cudaGraphAddKernelNode";
-    // Only the records of CUPTI 13.0 and later show that the GPU made the launch.
+    // Only records of CUPTI 13.0 and later show whether the GPU launched the graph.
     for (version, label, word) in
         [("13.0", "[device graph]", "device_graph"), ("12.9", "[no launch stack]", "no_launch_stack")]
     {
@@ -342,7 +342,7 @@ fn a_captured_decode_loop_is_exact_with_every_cupti_version() {
             launch == "main;generate"
                 && (created.contains(";layer;attention;") || created.contains(";layer;feed"))
         });
-        // There are eight call sites for seven kernels, captured by two callers.
+        // Seven kernels are launched from eight call sites, and two callers capture them.
         assert_eq!((layers.count(), sums.len()), (16, 16), "{sums:#?}");
     }
 }
@@ -355,13 +355,13 @@ fn callbacks_per_graph_launch_do_not_depend_on_the_node_count() {
         let calls = cost.split(", ").find_map(|part| part.strip_suffix(" calls")).unwrap().to_owned();
         let captured = done.ledger("lost:")[0].split("launches_captured ").nth(1).unwrap().to_owned();
         let captured = captured.split(',').next().unwrap().parse::<u64>().unwrap();
-        // One in 61 of the 500 calls is timed; the captured launches before the calls determine which calls are timed.
+        // Every 61st call is timed. Which of the 500 calls these are depends on the number of captured launches before.
         let told = done.ledger("graph launches:")[0].to_owned();
         assert!(told.ends_with(" timed), 500 of them"), "{told}");
         assert!([8, 9].iter().any(|timed| told.contains(&format!("median of {timed} timed"))), "{told}");
         calls.parse::<u64>().unwrap() - captured
     };
-    // Our callback runs once for each of 500 launches, whatever the size of the graph.
+    // gpuflame's callback runs once for each of the 500 launches, whatever the size of the graph.
     assert_eq!([1, 100].map(|layers| calls(&layers.to_string())), [500, 500]);
 }
 
@@ -376,8 +376,8 @@ fn nanoseconds_per_graph_launch_by_node_count() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Memory held at the end by a program that creates, launches and destroys `graphs` graphs, in MiB: gpuflame's memory
-/// by its own count, and that of the whole process with the simulated stack in it.
+/// Returns the memory in MiB that is held at the end of a program that creates, launches and destroys `graphs` graphs:
+/// gpuflame's memory by its own count, and the memory of the whole process including the simulated stack.
 fn held(graphs: &str) -> (f64, f64) {
     // A checkpoint copies the sums once a second, so the memory that the allocator keeps for checkpoints grows with
     // time, not with the number of graphs.
@@ -390,15 +390,15 @@ fn held(graphs: &str) -> (f64, f64) {
     (gpuflame, process)
 }
 
-/// Memory that gpuflame reports to hold.
+/// Memory that gpuflame holds by its own count, in MiB.
 fn own_mib(done: &Done) -> f64 {
     let cost = done.ledger("own cost:")[0].to_owned();
     let held = cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(&cost);
     held.parse().unwrap()
 }
 
-/// The state of one graph, its nodes, its instantiation and its launch takes more than 300 bytes, which makes 9 MiB for
-/// 30,000 graphs.
+/// Asserts that memory does not grow with the number of graphs. The state of one graph, its nodes, its instantiation and
+/// its launch takes more than 300 bytes: 9 MiB for 30,000 graphs.
 fn assert_flat(few: (f64, f64), many: (f64, f64)) {
     assert!(many.0 < few.0 + 2.0, "gpuflame holds {} MiB, and later {}", few.0, many.0);
     assert!(many.1 < few.1 + 3.0, "the process holds {} MiB, and later {}", few.1, many.1);

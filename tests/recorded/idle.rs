@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::{Done, Run, Way, compile};
 use serde_json::Value;
 
-/// Idle time by (GPU, function that launched the work that ended the gap). There is no gap before the first work.
+/// Idle time by GPU and by the function that launched the work after the gap. The time before the first work is not a gap.
 type Gaps = BTreeMap<(u64, String), u64>;
 
 fn stall(args: &[&str]) -> Run {
@@ -14,7 +14,7 @@ fn stall(args: &[&str]) -> Run {
     Run::new(&program, Way::Injected).args(args.iter().copied()).env("GPUSIM_TRUTH", truth)
 }
 
-/// Gaps in the union of the work on each GPU.
+/// Returns the gaps in which no work ran on a GPU, for each GPU.
 fn true_gaps(done: &Done) -> Gaps {
     let rows = done.file("lines.jsonl");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -37,8 +37,8 @@ fn true_gaps(done: &Done) -> Gaps {
     gaps
 }
 
-/// The same gaps from the idle profile, with all causes combined, and the part of each gap that is charged to a call
-/// alone, which is usually the duration of the last call before the one that ended the gap.
+/// Returns the same gaps from the idle profile, with all causes combined; and the part of each gap that is charged to a
+/// single call, usually the duration of the last call before the one that ended the gap.
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
@@ -51,7 +51,7 @@ fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     (ended, alone)
 }
 
-/// Asserts that all gaps are present, each under the function that ended it, except the part that is charged to a call alone.
+/// Asserts that each gap is under the function that ended it, except the part that is charged to a single call.
 fn assert_same_gaps(done: &Done) {
     let ((ended, alone), true_gaps) = (found_gaps(done), true_gaps(done));
     let sums = |all: &[&Gaps]| {
@@ -74,15 +74,15 @@ fn assert_same_gaps(done: &Done) {
     assert!(calls < true_gaps.values().sum::<u64>() / 2, "{calls} ns are charged to one call alone");
 }
 
-/// Function that made the launch that ended a gap.
+/// Returns the function that made the launch that ended a gap.
 fn ended_by(frames: &[String]) -> &str {
     let functions = &frames[..frames.len() - 2];
     let before = functions.iter().rev().find_map(|frame| frame.strip_prefix("[before] "));
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
         return functions.last().unwrap();
     };
-    // If one function made both calls, only the API calls follow the marks `[before]` and `[after`; the function is the
-    // frame in front of the marks.
+    // If one function made both calls, only API calls follow the marks `[before]` and `[after`, and the function is the
+    // frame before these marks.
     let shared = frames[..after].last().unwrap();
     before.unwrap_or(possibly_running(shared).unwrap_or(shared))
 }
@@ -96,7 +96,8 @@ fn idle(done: &Done) -> impl Iterator<Item = (Vec<String>, u64)> {
     done.folded_file("out.idle.folded").into_iter()
 }
 
-/// A GPU's totals from the ledger, checked against the idle profile: the window, busy time and idle time.
+/// Returns the lengths of the window, busy time and idle time of a GPU from the ledger, and checks them against the idle
+/// profile.
 fn account(done: &Done, gpu: u64) -> (u64, u64, u64) {
     let (window, parts) = done.sum(&format!("GPU {gpu} window_ns"));
     let (idle, causes) = done.sum(&format!("GPU {gpu} idle_ns"));
@@ -121,7 +122,7 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
             .sum();
         let true_gaps = true_gaps(&done);
         let gap = true_gaps[&(0, "load_batch".to_owned())];
-        // A busy machine may make the gap longer than the pause that the program has measured.
+        // On a busy machine the gap may be longer than the pause that the program measured.
         assert!((planted - planted / 100..=gap).contains(&blamed), "{blamed} of {planted} ns, {clock} clock");
         assert_same_gaps(&done);
         let (_, busy, idle_time) = account(&done, 0);
@@ -131,8 +132,8 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
     }
 }
 
-/// For a program that loses time in one place: the place under which most of its GPU idle time is shown, that idle
-/// time, and the time that the program lost.
+/// Runs a program that loses time in one place. Returns the place that has most of its GPU idle time, this idle time, and
+/// the time that the program lost.
 fn culprit(what: &str) -> (String, u64, u64) {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let run = Run::new(&program, Way::Injected)
@@ -142,7 +143,7 @@ fn culprit(what: &str) -> (String, u64, u64) {
     let true_idle: u64 = true_gaps(&done).values().sum();
     let all: u64 = idle(&done).map(|(_, nanos)| nanos).sum();
     let (_, parts) = done.sum("GPU 0 idle_ns");
-    // The program launches the same work again and again, so that no gap is in the start-up or in the shutdown.
+    // The program launches the same work repeatedly, so that no gap is in the start-up or in the shutdown.
     let edges: u64 = ["opening", "closing", "start_up", "shutdown"].map(|part| parts[part]).iter().sum();
     assert_eq!(all - edges, true_idle, "{}", done.stderr);
     let (frames, nanos) = idle(&done).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -173,7 +174,8 @@ fn the_top_idle_stack_names_the_calls_before_and_after_the_pause() {
     ] {
         let (top, nanos, lost) = culprit(what);
         assert_eq!(top, format!("{expected};[GPU_Idle host late]"), "{what}");
-        // The measured loss is within the pause, except for the first microseconds, in which the GPU was still working.
+        // The time that the program lost is inside the idle time, except for the first microseconds, in which the GPU was
+        // still busy.
         assert!((lost - lost / 20..lost + 100_000_000).contains(&nanos), "{what}: {nanos} of {lost} ns");
     }
 }
@@ -202,7 +204,7 @@ fn each_of_two_gpus_with_two_streams_has_its_own_idle_time() {
     let done = run.env("GPUSIM_NDEV", "2").env("GPUSIM_SHUFFLE", "3").ok();
     assert_same_gaps(&done);
     let (first, second) = (account(&done, 0), account(&done, 1));
-    assert_eq!(first.0, second.0, "one window for both");
+    assert_eq!(first.0, second.0, "both GPUs have the same window");
     let line = "GPU 1 streams: ";
     assert!(done.ledger(line)[0].starts_with("2; stream "), "{}", done.stderr);
     // The second GPU had no work until the first GPU was done.
@@ -219,8 +221,8 @@ fn a_window_filled_with_work_launched_earlier_is_not_idle() {
     let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
     let run = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0");
     let done = run.env("GPUSIM_KERNELS", "step_d200000=20ms").ok();
-    // With virtual time, 300 kernels of 20 ms follow each other. The first hundred kernels run for longer than the
-    // window is open; the second hundred, which are launched in the window, run after it.
+    // With virtual time, 300 kernels of 20 ms run one after another. The first hundred kernels still run when the window
+    // closes. The second hundred are launched in the window, and run after it.
     let (window, busy, idle) = account(&done, 0);
     assert_eq!((window - busy, idle), (0, 0), "{}", done.stderr);
     assert!(busy > 100 * 20_000_000, "{}", done.stderr);
@@ -244,8 +246,9 @@ fn a_gpu_clock_that_lags_is_reported() {
     let line = done.ledger("GPU 1 clock: ");
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
-    assert_eq!(words[0], "15", "all that ran there: {line}");
-    // The work begins at least 5 us after its launch, so the ledger shows nearly all of the clock's error.
+    assert_eq!(words[0], "15", "all work that ran there: {line}");
+    // The work begins 5 us or more after its launch, so the time by which it seems to begin before its launch is nearly
+    // the clock's whole error.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

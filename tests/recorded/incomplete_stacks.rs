@@ -1,11 +1,11 @@
-//! Incomplete stacks: each incomplete stack is counted, and no GPU time is lost because of them.
+//! Incomplete stacks: each of them is counted, and none makes GPU time disappear.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
 
 use crate::support::{Done, Run, Way, compile};
 
-/// Launches from this many stacks of each kind: `[whole, guessed, cut, both, deep]`.
+/// Runs a program that launches from `stacks` stacks of each kind: `[whole, guessed, cut, both, deep]`.
 fn run(stacks: [u32; 5]) -> Done {
     let program = compile("tests/programs/stacks.c", &["-O2", "-fomit-frame-pointer"]);
     let args = stacks.map(|count| count.to_string());
@@ -27,7 +27,11 @@ fn lost(done: &Done) -> BTreeMap<&str, u64> {
 fn complete_stacks_are_not_counted_as_incomplete() {
     let done = run([5, 0, 0, 0, 0]);
     assert_eq!(lost(&done), BTreeMap::new(), "{}", done.stderr);
-    assert_eq!(done.ledger("stacks "), ["6 distinct"], "five, and that of the wait in the end");
+    assert_eq!(
+        done.ledger("stacks "),
+        ["6 distinct"],
+        "the stacks of five launches and of the wait at the end"
+    );
 }
 
 #[test]
@@ -37,14 +41,14 @@ fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     assert_eq!(
         done.ledger("stacks "),
         ["12 distinct"],
-        "1 + 2 + 3 + 4, one that stands for five, and a wait"
+        "1 + 2 + 3 + 4, one stack for all five deep ones, and a wait"
     );
     let expected = [("stacks_guessed", 2 + 4), ("stacks_cut", 3 + 4), ("stacks_truncated", 1)];
     assert_eq!(lost(&done), BTreeMap::from(expected), "{}", done.stderr);
     let (launches, parts) = done.sum("launches");
-    assert_eq!((launches, parts["matched"]), (150, 150), "ten from each of fifteen stacks");
+    assert_eq!((launches, parts["matched"]), (150, 150), "10 launches from each of 15 stacks");
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
-    assert_eq!(nanos, done.truth().sums.values().sum::<u64>(), "every ns hangs under some stack");
+    assert_eq!(nanos, done.truth().sums.values().sum::<u64>(), "the time of all work is under some stack");
     // The count includes the stack of the wait.
     let verified = "151 stacks captured again, 0 differ from a walk of every frame, 0 differ from libgcc's \
                     walk";

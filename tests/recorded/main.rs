@@ -1,5 +1,5 @@
-//! Programs recorded on the simulated stack: their outputs are compared with the simulated stack's truth file, which
-//! lists what really ran.
+//! Programs recorded on the simulated stack. Their outputs are compared with the simulated stack's truth file, which
+//! lists the work that really ran.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,6 +12,7 @@ mod dependencies;
 mod devices;
 mod embedding;
 mod generated;
+mod graph_edges;
 mod graphs;
 mod idle;
 mod idle_twins;

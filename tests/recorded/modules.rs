@@ -18,7 +18,11 @@ fn launches_from_an_unloaded_plugin_have_the_plugins_function_names() {
     let plugins: Vec<_> = names.iter().map(|name| plugin(name)).collect();
     let done = plugins.iter().fold(Run::new(&program, Way::Injected), |run, plugin| run.arg(plugin)).ok();
     let addresses: BTreeSet<_> = done.stdout.lines().collect();
-    assert!(addresses.len() < names.len(), "no two plugins lay at the same address:\n{}", done.stdout);
+    assert!(
+        addresses.len() < names.len(),
+        "no two plugins were loaded at the same address:\n{}",
+        done.stdout
+    );
     let expected: Vec<_> = names
         .iter()
         .map(|name| {
@@ -46,8 +50,8 @@ fn code_without_symbols_appears_as_module_and_offset() {
     assert!(frames[3].starts_with("gone.so+0x"), "{frames:?}");
 }
 
-/// Paths are bytes: a path that is not UTF-8 is opened unchanged, at the exit and when the recording is read, and shown as
-/// well as possible.
+/// Paths are byte strings: gpuflame opens a path that is not UTF-8 unchanged, at the exit and when the recording is read.
+/// In outputs the path is shown as well as possible.
 #[test]
 fn code_in_files_with_non_utf8_paths_is_symbolized() {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9"));
@@ -78,7 +82,7 @@ fn code_in_files_with_non_utf8_paths_is_symbolized() {
     assert_eq!(again.stdout, done.file("out.folded"));
 }
 
-/// Runs `reloads` with these plugins.
+/// Runs the program `reloads` with these plugins.
 fn reload(cycles: u32, stacks: u32, namespace: &str, plugins: &[PathBuf]) -> Done {
     let program = compile("tests/programs/reloads.c", &["-O2"]);
     let run =
@@ -88,13 +92,13 @@ fn reload(cycles: u32, stacks: u32, namespace: &str, plugins: &[PathBuf]) -> Don
     let places = addresses.len();
     assert!(
         places <= cycles as usize / 2,
-        "the plugins hardly ever lay at the same address:\n{}",
+        "the plugins were rarely loaded at the same address:\n{}",
         done.stdout
     );
     done
 }
 
-/// Number of launches of 1,000 ns under the red plugin, the green plugin, and an unknown one.
+/// Number of launches of 1,000 ns under the red plugin, under the green plugin, and under an unknown module.
 fn launches_by_plugin(done: &Done) -> [u64; 3] {
     let mut launches = [0; 3];
     for (frames, nanos) in done.folded() {
@@ -130,7 +134,8 @@ fn plugins_that_alternate_beyond_the_epoch_limit_keep_their_names() {
 #[test]
 fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     let red = plugin("red");
-    // Each link looks like another file. The test needs many links, because an address has at most 4,094 epochs.
+    // To gpuflame, each link is a different file. The test needs many links, because one address can have up to 4,094
+    // epochs.
     let names = (0..5000).map(|n| red.with_file_name(format!("{n}.so")));
     let links: Vec<_> = names.inspect(|link| symlink(&red, link).unwrap()).collect();
     let done = reload(5000, 0, "-", &links);
@@ -141,15 +146,11 @@ fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
     let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();
     assert!(too_many > 50, "{files:?}");
-    // There are three launches per two files; files that were mapped at the address before may have used an epoch or
-    // two.
+    // Two files make three launches. Files that were mapped at the address before may have used one or two epochs.
     let expected = too_many * 3 / 2;
-    assert!(
-        (expected..expected + 12).contains(&unknown),
-        "{unknown} launches of {too_many} modules that are not known"
-    );
+    assert!((expected..expected + 12).contains(&unknown), "{unknown} launches of {too_many} unknown modules");
     let [losses] = done.ledger("lost: ")[..] else { panic!("{}", done.stderr) };
-    assert!(losses.contains(", stacks_module_unknown 1,"), "they all look alike: {losses}");
+    assert!(losses.contains(", stacks_module_unknown 1,"), "all of them have the same stack: {losses}");
 }
 
 #[test]
@@ -159,10 +160,15 @@ fn stacks_outside_a_reloaded_library_are_recorded_once() {
     // Each plugin has one stack for each address at which it was loaded.
     let plugins: BTreeSet<_> = done.stdout.lines().collect();
     let stacks = 500 + plugins.len() + 1;
-    assert_eq!(done.ledger("stacks "), [format!("{stacks} distinct")], "and that of a wait: {}", done.stderr);
+    assert_eq!(
+        done.ledger("stacks "),
+        [format!("{stacks} distinct")],
+        "including the stack of a wait: {}",
+        done.stderr
+    );
 }
 
-/// The test starts the loader with the program as its argument, so the kernel regards the loader as the program.
+/// The test starts the dynamic loader with the program as its argument, so for the kernel the loader is the program.
 #[test]
 fn a_program_started_through_the_loader_is_symbolized() {
     let program = compile("tests/programs/odd.c", &["-O2"]);

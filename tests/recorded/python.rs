@@ -1,6 +1,6 @@
-//! Python frames in stacks, compared with what `sys._getframe` returns at each launch, on every Python of this machine:
-//! `python3`; the Pythons of pyenv, which have a shared library; and the Pythons of `tests/python/interpreters`, which
-//! have no shared library, including their debug builds.
+//! Python frames in stacks, compared with the frames that `sys._getframe` returns at each launch. The tests use every
+//! Python of this machine: `python3`; the Pythons of pyenv, which have a shared library; and the Pythons of
+//! `tests/python/interpreters`, including debug builds, which have no shared library.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use serde_json::Value;
 use crate::support::pythons::{debian_pythons, pythons};
 use crate::support::{Done, Run, Way, compile, installed, root, skip};
 
-/// Versions whose frames are read.
+/// Versions of Python whose frames gpuflame can read.
 const KNOWN: std::ops::RangeInclusive<(u32, u32)> = (3, 9)..=(3, 15);
 
-/// Pythons whose frames are read.
+/// Returns the Pythons of this machine whose frames gpuflame can read.
 pub(crate) fn known() -> Vec<((u32, u32), PathBuf)> {
     let all = pythons("ctypes").into_iter().chain(debian_pythons());
     let found: Vec<_> = all.filter(|(version, _)| KNOWN.contains(version)).collect();
-    assert!(!found.is_empty(), "the tests need a Python from 3.9 to 3.15");
+    assert!(!found.is_empty(), "the tests need a Python 3.9 to 3.15");
     found
 }
 
@@ -28,7 +28,7 @@ fn program(python: &Path, path: &str) -> Run {
     Run::new(python, Way::Injected).arg(root().join(path))
 }
 
-/// Python frames of a stack: `function (file:line)`.
+/// Returns the Python frames of a stack, in the form `function (file:line)`.
 pub(crate) fn python_frames(frames: &[String]) -> Vec<&str> {
     let is_python = |frame: &&String| {
         let place = frame.strip_suffix(')').and_then(|rest| rest.rsplit_once(':'));
@@ -37,7 +37,7 @@ pub(crate) fn python_frames(frames: &[String]) -> Vec<&str> {
     frames.iter().filter(is_python).map(String::as_str).collect()
 }
 
-/// Python frames that a program prints for each of its launches, by kernel.
+/// Python frames that a program printed for each of its launches, by kernel.
 type Said = BTreeMap<String, Vec<String>>;
 
 fn said(done: &Done) -> Said {
@@ -63,7 +63,8 @@ fn assert_stacks_as_said(done: &Done) {
     }
 }
 
-/// The files have the name of the script, in the default place too, and so has the program in the set file.
+/// The names of the files are derived from the script's name, in the default folder too. The set file also gives the
+/// script's name as the program's name.
 #[test]
 fn files_of_a_python_program_have_the_name_of_its_script() {
     let (_, python) = known().into_iter().next().unwrap();
@@ -82,7 +83,7 @@ fn files_of_a_python_program_have_the_name_of_its_script() {
     );
 }
 
-/// Asserts the same, and that nothing was lost.
+/// Asserts that each launch has the frames that the program printed, and that no Python frame was lost.
 fn assert_as_said(done: &Done) {
     assert_stacks_as_said(done);
     let lost = done.ledger("lost: ")[0];
@@ -99,7 +100,7 @@ fn each_launch_appears_under_the_frames_that_python_reports() {
     }
 }
 
-/// Launches this many times from functions that come and go, on each Python.
+/// Checks launches from functions that are created and freed all the time, with each Python.
 fn assert_functions_come_and_go(launches: &str, seed: &str) {
     for (_, python) in known() {
         let run = program(&python, "tests/programs/redefined.py").args([launches, seed]);
@@ -118,14 +119,14 @@ fn many_short_lived_functions_have_their_own_names_and_lines() {
     assert_functions_come_and_go("100000", "7");
 }
 
-/// With trampolines that have no unwind information (`-X perf`, since 3.12) the Python functions are present
-/// nevertheless, and so are the frames below the trampolines.
+/// Since 3.12, `-X perf` makes Python call functions through trampolines without unwind information. Stacks nevertheless
+/// contain the Python functions and the frames below the trampolines.
 #[test]
 fn functions_called_through_perf_trampolines_have_the_same_frames() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
-        // With trampolines, the calls of a debug build need more stack than Python allows itself.
+        // With trampolines, the calls of a debug build need more stack than Python's own limit.
         let is_debug = python.to_str().is_some_and(|name| name.ends_with('d'));
         let done = run.args(is_debug.then_some("[!d]*")).ok();
         assert_as_said(&done);
@@ -133,7 +134,7 @@ fn functions_called_through_perf_trampolines_have_the_same_frames() {
     }
 }
 
-/// The trampolines are shown, by the names that Python gives them, only if Python functions are not shown: the outputs
+/// gpuflame shows trampolines, with the names that Python gives them, only if Python functions are hidden. The outputs
 /// never contain both.
 #[test]
 fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
@@ -147,7 +148,7 @@ fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
             let done = run.ok();
             let said = said(&done);
             for (frames, _) in done.folded() {
-                // 3.13 calls specialised functions without a trampoline.
+                // Python 3.13 calls specialised functions without a trampoline.
                 let is_called = |name: &&str| !name.ends_with("__init__");
                 let functions = frames.iter().filter_map(|frame| frame.strip_prefix("py::"));
                 let functions = functions.map(|name| name.rsplit_once(':').unwrap().0).filter(is_called);
@@ -163,8 +164,8 @@ fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
     }
 }
 
-/// A greenlet has its own functions, whatever ran on the same stack in between. Before 3.11 the ledger counts the
-/// stacks whose lower part has more evaluator calls than functions.
+/// Launches in a greenlet have the greenlet's functions, whatever ran on the same stack in between. Before 3.11 the ledger
+/// counts the stacks whose lower part has more evaluator calls than functions.
 #[test]
 fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     for ((_, minor), python) in known() {
@@ -179,7 +180,7 @@ fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     }
 }
 
-/// py-spy's program; `None`, and a line, if it cannot be installed.
+/// Returns the path of py-spy. If it cannot be installed, prints a line and returns `None`.
 pub(crate) fn py_spy() -> Option<String> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let output = Command::new(root().join("tests/python/py-spy")).arg(cache).output().unwrap();
@@ -191,8 +192,8 @@ pub(crate) fn py_spy() -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap().trim_end().to_owned())
 }
 
-/// py-spy reads the process from outside and independently of gpuflame: in threads that wait where they launched,
-/// py-spy finds the same functions that gpuflame found at their launches.
+/// py-spy reads the process from outside and independently of gpuflame. The threads wait at the place where they launched,
+/// so py-spy must find the same functions that gpuflame found at the launches.
 #[test]
 fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     let Some(spy) = py_spy() else { return };
@@ -231,7 +232,7 @@ fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     }
 }
 
-/// Since 3.13 loops may be compiled by Python's JIT; Debian's builds support it on request.
+/// Since 3.13, Python's JIT may compile loops. Debian's builds support it if it is requested.
 #[test]
 fn launches_from_pythons_jit_appear_under_their_functions() {
     let library = library();
@@ -258,8 +259,8 @@ fn launches_from_pythons_jit_appear_under_their_functions() {
     }
 }
 
-/// Before 3.12 the interpreter's thread state only lists the functions of its first interpreter, whichever interpreter
-/// runs: the functions that called the second interpreter are then shown, but none of the second interpreter's own.
+/// Before 3.12 gpuflame finds only the functions of the first interpreter, whichever interpreter runs. So the functions
+/// that called the second interpreter are shown, but not the functions of the second interpreter.
 #[test]
 fn functions_of_subinterpreters_are_shown_since_3_12() {
     for ((_, minor), python) in known() {
@@ -283,8 +284,8 @@ fn functions_of_subinterpreters_are_shown_since_3_12() {
     }
 }
 
-/// A child forked before CUDA starts is recorded by itself; children forked in the middle of launches record nothing and
-/// corrupt no thread's frames.
+/// A child forked before CUDA starts has its own recording. Children forked during launches record nothing and corrupt no
+/// thread's frames.
 #[test]
 fn forked_children_have_their_own_frames() {
     for (_, python) in known() {
@@ -297,7 +298,7 @@ fn forked_children_have_their_own_frames() {
     }
 }
 
-/// Runs under the address sanitizer's allocator, which delays the reuse of freed memory and checks each free.
+/// Makes a run use the address sanitizer's allocator, which delays the reuse of freed memory and checks each free.
 fn sanitized(run: Run) -> Done {
     let found = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
     let sanitizer = String::from_utf8(found.stdout).unwrap();
@@ -330,15 +331,15 @@ fn evaluated(definitions: &[&str]) -> Done {
     evaluates(definitions, None).ok()
 }
 
-/// Prepares the same run without starting it. With `word`, the second launch is made by a thread whose state is filled
-/// with that word.
+/// Prepares the same run without starting it. With `word`, the second launch is made by a thread whose Python thread state
+/// is filled with that word.
 fn evaluates(definitions: &[&str], word: Option<&str>) -> Run {
     let flags = ["-O2", "-shared", "-fPIC"].iter().chain(definitions).copied().collect::<Vec<_>>();
     let interpreter = compile("tests/programs/interpreter.c", &flags);
     Run::new(&compile("tests/programs/evaluates.c", &["-O2"]), Way::Injected).args(word).arg(interpreter)
 }
 
-/// The layouts of 3.13, 3.11 and 3.9.
+/// Definitions that select the memory layouts of Python 3.13, 3.11 and 3.9.
 const LAID_OUT: [&[&str]; 3] = [&[], &["-DVERSION=0x030b00f0"], &["-DVERSION=0x030900f0"]];
 
 #[test]
@@ -365,7 +366,8 @@ fn an_unknown_interpreter_layout_turns_python_frames_off_with_a_message() {
     }
 }
 
-/// The loader lists a library before it has relocated it. A call of one of its functions would then jump anywhere.
+/// The dynamic loader lists a library before it has relocated it. If gpuflame called a function of the library at that
+/// time, the call could jump to any address.
 #[test]
 fn launches_while_python_is_being_loaded_call_no_function_of_it() {
     let program = compile("tests/programs/half_loaded.c", &["-O2"]);
@@ -379,12 +381,13 @@ fn launches_while_python_is_being_loaded_call_no_function_of_it() {
             stacks.iter().filter(|(frames, _)| !python_frames(frames).is_empty()).collect::<Vec<_>>();
         let [(frames, nanos)] = &of_python[..] else { panic!("{definitions:?}: {}", done.stderr) };
         assert_eq!((python_frames(frames).len(), *nanos), (7, 100), "{definitions:?}");
-        // Within the 0.3 s there were launches.
+        // The program made launches during the 0.3 s.
         assert!(stacks.len() > 20, "{definitions:?}: {}", stacks.len());
     }
 }
 
-/// Debian's and conda's Pythons are compiled with a profile, which puts half of the evaluator's code elsewhere.
+/// Debian's and conda's Pythons are built with profile-guided optimization, which moves half of the evaluator's code to
+/// another place.
 #[test]
 fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     let done = evaluated(&["-DVERSION=0x030900f0", "-DCOLD"]);
@@ -396,8 +399,8 @@ fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
 }
 
-/// The first stack decides whether Python frames are trusted at all. If a later stack does not match, its functions are
-/// placed at the outermost evaluator call.
+/// The first stack decides whether gpuflame trusts Python frames at all. If the Python frames of a later stack do not
+/// match its native frames, they are placed at the outermost evaluator call.
 #[test]
 fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     // All 8 Python functions (16 with the layout of CPython 3.9) are outside every native frame.
@@ -432,7 +435,7 @@ fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     }
 }
 
-/// A thread that is being created has no frames yet, which is harmless; its state may also hold any value.
+/// A thread that is being created has no Python frames yet, which is harmless. Its state may even hold any value.
 #[test]
 fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];
@@ -453,7 +456,7 @@ fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     }
 }
 
-/// The library through which programs launch without Python.
+/// Compiles the library through which Python programs launch.
 pub(crate) fn library() -> PathBuf {
     compile("tests/programs/frames.c", &["-O2", "-shared", "-fPIC", "-std=gnu11"])
 }
@@ -512,7 +515,7 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
                 "{context}"
             );
         }
-        // The frame has no function, as while a frame is being created.
+        // The frame has no function, like a frame that is being created.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["code", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(
@@ -520,12 +523,12 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
             "{}",
             done.stderr
         );
-        // No frame exists yet.
+        // The thread has no frame yet.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["thread", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
-        // A ring of frames only counts as a stack that is too deep.
+        // If the frames form a ring, the stack counts as too deep, and nothing else is wrong.
         let done =
             program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
@@ -533,8 +536,8 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
     }
 }
 
-/// Frames that are hidden in pictures are in the recording, and hiding them moves no time: each kernel has the same
-/// time as with all frames, under the frames that remain.
+/// Frames that are hidden in flame graphs are still in the recording. Hiding frames moves no time: under the frames that
+/// remain, each kernel has the same time as with all frames.
 #[test]
 fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     use crate::support::command::gpuflame;
@@ -572,7 +575,8 @@ fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     }
 }
 
-/// Samples have Python's functions and no trampolines. Without Python frames, the native stack shows the trampolines.
+/// Stacks of samples contain Python's functions and no trampolines. If Python frames are off, the stacks contain the
+/// trampolines.
 #[test]
 fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
     let known = known().into_iter().filter(|(version, _)| *version >= (3, 12));
@@ -591,10 +595,10 @@ fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
                 _ => name.to_owned(),
             };
             let expected = [named("<module>"), named("main"), named(function)];
-            // An interpreter that was started by its own loader has native frames that gpuflame cannot name.
+            // If an interpreter is started through its own dynamic loader, gpuflame cannot name some native frames.
             let of_loader = |frame: &&String| !frame.starts_with("ld-linux-x86-64.so.2+0x");
             let shown = heaviest.iter().filter(of_loader).take(3);
-            // Python functions are shown with their places.
+            // Python functions are shown with their file and line.
             let shown: Vec<&str> = shown.map(|frame| frame.split(" (").next().unwrap()).collect();
             assert_eq!(shown, expected, "{heaviest:?}\n{}", done.stderr);
         }

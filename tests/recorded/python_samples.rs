@@ -1,7 +1,7 @@
-//! Samples of threads in Python code: their stacks have Python's functions, compared with py-spy, which reads the process
-//! from outside.
+//! Samples of threads in Python code. Their stacks contain Python's functions, and are compared with the stacks of py-spy,
+//! which reads the process from outside.
 //!
-//! If the kernel does not allow sampling these tests print that and skip; in CI it must allow it.
+//! If the kernel does not allow sampling, these tests print that and are skipped. In CI the kernel must allow it.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::support::{Done, Run, Way, compile, root, skip};
 
 const NOT_READ: &str = "[Python frames not read]";
 
-/// The programs, and for each its functions that use most time.
+/// The programs, each with its functions that use most time.
 const PROGRAMS: [(&str, &[&str]); 5] = [
     ("loader", &["decode"]),
     ("comprehensions", &["<genexpr>", "<dictcomp>", "<listcomp>", "table", "squares"]),
@@ -48,7 +48,7 @@ fn function(frame: &str) -> String {
     name.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// Nanoseconds by innermost Python function, and of the stacks whose Python frames were not read.
+/// Returns the nanoseconds by innermost Python function, and the nanoseconds of stacks whose Python frames were not read.
 fn by_function(stacks: &[(Vec<String>, u64)]) -> (BTreeMap<String, u64>, u64) {
     let (mut functions, mut not_read) = (BTreeMap::new(), 0);
     for (frames, nanos) in stacks {
@@ -65,7 +65,7 @@ fn percent(part: u64, rest: u64) -> f64 {
     100.0 * part as f64 / (part + rest) as f64
 }
 
-/// The functions with the most nanoseconds first.
+/// Returns the functions, sorted by time, with the most nanoseconds first.
 fn top(functions: &BTreeMap<String, u64>) -> Vec<&str> {
     let mut top: Vec<_> = functions.iter().collect();
     top.sort_by_key(|(_, nanos)| std::cmp::Reverse(**nanos));
@@ -84,11 +84,11 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             let all = done.folded_file("out.cpu.folded");
             let (functions, not_read) = by_function(&all);
             let read: u64 = functions.values().sum();
-            // Which thread gets the GIL more often is up to the threads.
+            // It is not determined which thread gets the GIL more often.
             let rows = if what == "held" { 3 } else { 1 };
             let is_named = top(&functions).into_iter().take(rows).any(|name| culprits.contains(&name));
             assert!(is_named, "{functions:?} {about}");
-            // On a busy machine gpuflame's thread reads frames late, so that more samples have no Python frames.
+            // On a busy machine gpuflame's thread may read frames too late, so more samples have no Python frames.
             assert!(not_read < read / 2, "{not_read} of {read} ns {about}");
             for (frames, _) in all.iter().filter(|(frames, _)| !python_frames(frames).is_empty()) {
                 let is_evaluator = |frame: &String| frame.starts_with("_PyEval_EvalFrameDefault");
@@ -106,8 +106,8 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // Idle time in which other programs had the processor is under `[after`, between the two calls; it is
-                // not sampled time.
+                // Idle time during which other programs had the processor is under `[after`, between the two calls. This
+                // time is not sampled.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")
                         && !frames.iter().any(|frame| frame.starts_with("[after"))
@@ -163,8 +163,8 @@ fn at_most_32_threads_that_do_not_launch_are_sampled_and_the_others_are_counted(
     assert!(line.contains(" on 1 threads, ") && line.ends_with("threads not sampled 9)"), "{line}");
 }
 
-/// A stack of 900 calls takes more than 0.3 ms to read, and at most a tenth of the time may be used. A program that other
-/// programs keep from running is sampled less often than it is read, so it gets five tries.
+/// Reading a stack of 900 calls takes more than 0.3 ms, and gpuflame uses at most a tenth of the time for reading. If other
+/// programs keep the program from running, it has few samples, and all of them may be read. So the test makes five tries.
 #[test]
 fn deep_stacks_are_not_read_for_every_sample_because_that_takes_too_long() {
     let python = one_of_each_version().pop().unwrap();
@@ -222,7 +222,7 @@ fn python_that_is_loaded_after_the_first_launches_has_its_functions_in_samples()
     }
 }
 
-/// Shares of the functions whose CPU time the program measures, in percent: by samples, and as measured.
+/// Returns each function whose CPU time the program measures, with its share in percent by samples and as measured.
 fn measured_shares(done: &Done) -> Vec<(String, f64, f64)> {
     let stacks = done.folded_file("out.cpu.folded");
     let nanos = |wanted: &str| -> u64 {
@@ -251,7 +251,7 @@ fn shares_by_function_equal_those_of_the_cpu_time_that_the_program_measures() {
         let shares = measured_shares(&done);
         assert_eq!(shares.len(), functions, "{}", done.stdout);
         for (name, by_samples, measured) in shares {
-            // 2,000 samples, if half of the processor is left for this program, have a standard deviation of 1.1 points.
+            // If this program gets half of a processor, there are 2,000 samples, with a standard deviation of 1.1 points.
             assert!((by_samples - measured).abs() < 4.0, "{name}: {by_samples} {measured} {}", done.stderr);
         }
     }
@@ -263,8 +263,8 @@ fn shares(functions: &BTreeMap<String, u64>) -> BTreeMap<String, f64> {
     functions.iter().map(|(name, count)| (name.clone(), 100.0 * *count as f64 / all as f64)).collect()
 }
 
-/// Counts by innermost function that py-spy finds in a running process. It samples all threads that are not idle, or with
-/// `--gil` the thread that holds the GIL.
+/// Runs py-spy on a running process and returns its counts by innermost function. py-spy samples all threads that are not
+/// idle, or with `--gil` the thread that holds the GIL.
 fn seen_by_py_spy(spy: &str, process: u32, flags: &[&str], folder: &Path) -> BTreeMap<String, u64> {
     let file = folder.join("spy.txt");
     let mut command = Command::new(spy);
@@ -280,8 +280,8 @@ fn seen_by_py_spy(spy: &str, process: u32, flags: &[&str], folder: &Path) -> BTr
     functions
 }
 
-/// Runs a program for 33 s, and py-spy for 30 s of it. `None` if other programs had the processors for part of the time: then
-/// py-spy's shares of the time differ from shares of the CPU time.
+/// Runs a program for 33 s, and py-spy on it for 30 s. Returns `None` if other programs had the processors for part of the
+/// time, because then py-spy's shares of the time differ from shares of the CPU time.
 fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<String, f64>> {
     let run = sampled(python, what, "33").env("GPUFLAME_CPU_SAMPLES", "0").env("GPUFLAME_OFF_CPU", "0");
     let (mut command, folder) = run.into_command();
@@ -289,7 +289,7 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<Str
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     std::thread::sleep(Duration::from_secs(1));
-    // A thread that waits for the GIL is not always idle for py-spy, because it wakes up again and again.
+    // py-spy does not always count a thread that waits for the GIL as idle, because the thread wakes up repeatedly.
     let flags: &[&str] = if what == "held" { &["--gil"] } else { &[] };
     let found = seen_by_py_spy(spy, child.id(), flags, &folder);
     let done = Done::from_output(child.wait_with_output().unwrap(), folder);
@@ -299,7 +299,7 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<Str
 }
 
 /// gpuflame and py-spy sample separate runs of the same program, because two profilers at once slow each other down.
-/// 6,000 samples give a share with a standard deviation of at most 0.65 points.
+/// With 6,000 samples, a share has a standard deviation of at most 0.65 points.
 #[test]
 #[ignore = "a minute for each of five programs; .ci/long runs it"]
 fn shares_by_function_are_within_3_points_of_py_spys() {

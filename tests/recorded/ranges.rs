@@ -1,12 +1,12 @@
-//! NVTX and user ranges as frames between the CPU stack and the kernel, compared with the ranges that the program lists as
-//! open at each launch.
+//! NVTX ranges and user ranges as frames between the CPU stack and the kernel. They are compared with the ranges that the
+//! program lists as open at each launch.
 
 use std::collections::BTreeMap;
 
 use crate::support::{Done, Run, Way, command, compile, gpuflame};
 use serde_json::Value;
 
-/// GPU time by stack; the stacks omit the API call and the kernel.
+/// GPU time by stack. The stacks do not include the API call and the kernel.
 type Sums = BTreeMap<String, u64>;
 
 fn found(done: &Done) -> Sums {
@@ -18,7 +18,8 @@ fn found(done: &Done) -> Sums {
     sums
 }
 
-/// Work that ran, by the site that the program named; a graph node's launch site is followed by its site of creation.
+/// Returns the time of the work that ran, by the site that the program named. For a graph node, the creation site follows
+/// the launch site.
 fn truth(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -33,7 +34,7 @@ fn truth(done: &Done) -> Sums {
     sums
 }
 
-/// Number of ranges that the ledger lists as not shown exactly.
+/// Number of ranges that are not shown exactly, from the ledger.
 fn dropped(done: &Done) -> u64 {
     let lost = done.ledger("lost:");
     let (_, rest) = lost[0].split_once("ranges_dropped ").unwrap();
@@ -101,7 +102,7 @@ fn range_names_above_the_maximum_share_one_label() {
     let done = ranges(&[]).args(["--names", "70000"]).ok();
     let found = found(&done);
     assert_eq!(found.get("main;named;[range]item-1"), Some(&1000));
-    // The program's other functions have already used some of the names, so fewer than 65,536 are left here.
+    // Other functions of the program use some of the 65,536 possible names, so fewer are left for this function.
     let others = found["main;named;[range](one of too many names)"];
     let named = found.keys().filter(|site| site.starts_with("main;named;[range]item")).count() as u64;
     assert_eq!((named + others / 1000, others % 1000), (70_000, 0));

@@ -1,5 +1,5 @@
-//! The two outputs that grow with the run: the table of activities has a row for each activity, and the recording, read back
-//! and joined again, reproduces the other files byte for byte.
+//! The two outputs whose size grows with the run. The table of activities has a row for each activity. If the recording is
+//! read and joined again, it reproduces the other files byte for byte.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
     variables.iter().fold(run, |run, (name, value)| run.env(name, value)).done()
 }
 
-/// Computes the profile as a separate process would: from the recording, and from the files that the recording names.
+/// Computes the profile as another process would: only from the recording and from the files that the recording names.
 fn explain(done: &Done) -> (Profile, Ledger) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let mut explain = Explain::new(explain::Options::default());
@@ -117,7 +117,7 @@ fn the_table_has_a_row_for_each_activity_with_its_times_and_ids() {
             let number = |field: &str| row[field].parse::<u64>().unwrap();
             assert_eq!(number("duration_ns"), number("end_ns") - number("start_ns"));
             assert_eq!(row["reason"], "");
-            assert_eq!(row["channel"], row["stream"], "so the simulated GPU has it");
+            assert_eq!(row["channel"], row["stream"], "the simulated GPU uses one channel per stream");
             let numbers = ["correlation", "device", "context", "stream", "bytes", "start_ns", "end_ns"];
             (numbers.map(number), row["kind"].clone(), row["name"].clone())
         })
@@ -167,7 +167,7 @@ fn stack_ids_in_the_table_match_the_true_call_sites() {
 
 #[test]
 fn launch_times_match_the_true_calls_within_50_us() {
-    // The run takes 0.3 s, in which the collector updates the callbacks' clock again and again.
+    // The run takes 0.3 s, during which the collector updates the callbacks' clock many times.
     let load = ["--threads", "2", "--launches", "150000"];
     let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
     let done = record("tests/programs/load.c", &load, &variables);
@@ -185,8 +185,8 @@ fn launch_times_match_the_true_calls_within_50_us() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // Maximum error in ns of the clock that callbacks read. An error builds up if the kernel adjusts the system clock
-    // between two visits of the collector, because only a visit updates the callbacks' clock.
+    // Maximum error in ns of the clock that callbacks read. The clock is wrong if the kernel adjusts the system clock
+    // between two visits of the collector, because only the collector updates the callbacks' clock.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {
@@ -216,11 +216,11 @@ fn the_table_gives_the_reason_for_a_missing_time() {
     let count = |kind, reason| reasons.get(&key(kind, reason)).copied().unwrap_or(0);
     assert_eq!(count("kernel", "timestamp_not_collected"), untimed, "{reasons:?}");
     assert_eq!(count("kernel", ""), 100 - untimed, "{reasons:?}");
-    // Neither the ten launches without an activity nor the activities with an impossible id are listed.
+    // The ten launches without an activity and the activities with an impossible id are not listed.
     assert_eq!(reasons.values().sum::<u64>(), 100, "{reasons:?}");
 }
 
-/// Provenance fields of the profile, by name, without those of GPUs.
+/// Provenance fields of the profile by name, without the fields about GPUs.
 fn provenance(done: &Done) -> BTreeMap<&'static str, String> {
     let (profile, _) = explain(done);
     profile.provenance().map(|(what, text)| (what.word(), text.to_owned())).collect()
@@ -236,7 +236,7 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
     assert_eq!(words, ["cupti", "driver", "gpuflame", "host", "rank", "start"]);
     assert_eq!((&*said["rank"], &*said["gpuflame"]), ("3", env!("CARGO_PKG_VERSION")));
     assert_eq!(said["host"], fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
-    // The expected time is from an independent clock, GNU date.
+    // GNU date converts the printed start to the expected time, independently of gpuflame.
     let began = Command::new("date").args(["-d", &said["start"], "+%s"]).output().unwrap().stdout;
     let began: u64 = String::from_utf8(began).unwrap().trim().parse().unwrap();
     let since = since.duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -248,9 +248,8 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
     assert!(said["command line"].ends_with(" --launches 100"), "{said:?}");
 }
 
-/// Files of format 1 that were recorded in November 2026: a run of `stacks 3 1 1 0 1` with single activities, and the
-/// checkpoint of `ending left abort`. The expected content of these files is counted by hand from the programs'
-/// sources.
+/// Two files of format 1, recorded in November 2026: a run of `stacks 3 1 1 0 1` with single activities, and the
+/// checkpoint of `ending left abort`. Their expected content was counted by hand from the programs' sources.
 #[test]
 fn recordings_of_format_1_stay_readable() {
     for (name, has_rows, launches, stacks) in [("rows", true, 60, 6), ("sums", false, 1100, 2)] {
@@ -274,7 +273,7 @@ fn recordings_of_format_1_stay_readable() {
     }
 }
 
-/// `load` launches some 6,000 kernels; packed rows of a launch and its activity take 5 to 16 bytes.
+/// `load` launches about 6,000 kernels. The packed rows of a launch and its activity take 5 to 16 bytes.
 #[test]
 fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
     let args = ["--threads", "3", "--launches", "6000"];
@@ -282,7 +281,8 @@ fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
     // The other files are complete.
     done.assert_exact();
     let size = fs::metadata(done.folder.join("out.gfr")).unwrap().len();
-    // A pack of rows is written as a whole, and the ledger and names of threads follow.
+    // The file exceeds its limit a little: a pack of rows is written completely, and the ledger and names of threads
+    // follow.
     assert!((40 << 10..60 << 10).contains(&size), "{size}");
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut work, mut left_out) = (0, 0);
@@ -294,12 +294,12 @@ fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
         }
     }
     assert!(reader.is_complete());
-    // Definitions that came after the limit are left out as well.
+    // Definitions after the limit are left out as well.
     let (seen, _) = done.sum("activities");
     assert!(work > 2_000 && (2 * seen - work..2 * seen).contains(&left_out), "{work} {left_out} {seen}");
     let note = format!("{left_out} rows were left out, because the recording reached GPUFLAME_MAX_FILE");
     assert!(done.stderr.contains(&note), "{}", done.stderr);
-    // A reader lists the loss.
+    // `info` reports the loss.
     let info = command(&done.folder, ["info", "out.gfr", "--format", "csv"]).ok().stdout;
     assert!(info.contains(&format!("rows_over_limit,{left_out}\n")), "{info}");
 }
@@ -337,5 +337,5 @@ fn out_of_range_context_ids_count_but_have_no_stack() {
     }
 }
 
-/// The id of launches made while no window was open.
+/// Id of launches made while no window was open.
 const OUTSIDE_IS_NOT_SHOWN: u64 = 0;

@@ -48,7 +48,7 @@ fn process_gpu_and_stream_roots_appear_in_the_requested_order() {
     let done = run("process,stream,device", "folded,gfr,idle");
     let process = format!("[process roots {}]", threads(&done)[4]);
     let root = |stream: &str, gpu: u32| format!("{process};[stream {stream}];[GPU {gpu}]");
-    // Streams that the program creates are numbered from 13; each context has a stream 7.
+    // Streams that the program creates are numbered from 13 on. Each context has a stream 7.
     let sums = expected([
         (root("13", 0), 700),
         (root("14", 1), 1400),
@@ -58,7 +58,7 @@ fn process_gpu_and_stream_roots_appear_in_the_requested_order() {
         (root("7 of GPU 1, context 2", 1), 700),
     ]);
     assert_eq!(by_root(&done, "out.folded", 3), sums, "{}", done.stderr);
-    // Idle time has no stream frame, since idle time belongs to no stream.
+    // Stacks of idle time have no stream frame, because idle time belongs to no stream.
     let idle = done.folded_file("out.idle.folded");
     assert!(
         idle.iter().all(|(frames, _)| frames[0] == process && frames[1].starts_with("[GPU ")),

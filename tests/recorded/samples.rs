@@ -1,7 +1,6 @@
-//! Processor time of launching threads, from samples of the kernel: compared with the time that the program measures with its
-//! own clock.
+//! CPU time of launching threads, from the kernel's samples, compared with the time that the program measures itself.
 //!
-//! If the kernel does not allow sampling these tests print that and skip; in CI it must allow it.
+//! If the kernel does not allow sampling, these tests print that and are skipped. In CI the kernel must allow it.
 
 use crate::support::{Done, Run, Way, compile, skip};
 
@@ -10,7 +9,7 @@ fn sampled(what: &str, hertz: &str) -> Run {
     Run::new(&program, Way::Injected).arg(what).env("GPUFLAME_CPU_SAMPLES", hertz)
 }
 
-/// Outputs of a run, if it could be sampled.
+/// Returns the results of a run if the kernel allowed sampling.
 fn seen(done: Done) -> Option<Done> {
     let refused = done.ledger("GPUFLAME_CPU_SAMPLES: perf_event_open: ");
     let Some(why) = refused.first() else { return Some(done) };
@@ -18,7 +17,7 @@ fn seen(done: Done) -> Option<Done> {
     None
 }
 
-/// Nanoseconds of the samples that contain `frame`, and of all samples.
+/// Returns the nanoseconds of samples that contain `frame`, and the nanoseconds of all samples.
 fn found(done: &Done, frame: &str) -> (u64, u64) {
     let all = done.folded_file("out.cpu.folded");
     let has = |frames: &[String]| frames.iter().any(|one| one == frame);
@@ -26,7 +25,7 @@ fn found(done: &Done, frame: &str) -> (u64, u64) {
     (found, all.iter().map(|(_, nanos)| nanos).sum())
 }
 
-/// Samples, dropped samples, the achieved rate, and the number of threads, from the ledger.
+/// Number of samples, number of dropped samples, rate in Hz, and number of sampled threads, from the ledger.
 fn line(done: &Done) -> (u64, u64, f64, u64) {
     let [line] = done.ledger("cpu samples")[..] else { panic!("one line of samples\n{}", done.stderr) };
     let numbers: Vec<f64> =
@@ -44,11 +43,11 @@ fn cpu_shares_of_60_30_and_10_percent_are_measured_within_2_points() {
         let percent = 100.0 * found(&done, frame).0 as f64 / spun as f64;
         assert!((percent - share).abs() < 2.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // Stacks are complete if they begin in main.
+    // A stack that begins in main is complete.
     let from_main: u64 =
         all.iter().filter(|(frames, _)| frames.iter().take(2).eq(["main", "work"])).map(|(_, n)| n).sum();
     assert!(from_main * 100 > spun * 98, "{from_main} of {spun}");
-    // The program prints its processor time; sampling starts when the collector has seen the thread's launch.
+    // The program prints the CPU time that it used. Sampling starts only after the collector has seen the thread's launch.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (samples, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);
@@ -66,7 +65,7 @@ fn eight_threads_and_twenty_short_lived_threads_are_sampled() {
         let (_, dropped, _, threads) = line(&done);
         let made = if what == "threads" { 8 } else { 20 };
         assert_eq!(threads, made, "{}", done.stderr);
-        // Each thread takes 300 ms, and is sampled from 20 ms after its launch or, on a busy machine, later.
+        // Each thread takes 300 ms. Its sampling starts 20 ms after its launch, or later on a busy machine.
         assert!(of_threads > made * 150_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads < made * 310_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads * 10 > all * 9 && dropped < 50, "{of_threads} of {all}\n{}", done.stderr);
@@ -81,7 +80,7 @@ fn sampling_survives_a_host_that_closes_all_descriptors() {
     }
     let (of_main, _) = found(&done, "in_main");
     assert!((600_000_000..820_000_000).contains(&of_main), "{of_main} ns\n{}", done.stderr);
-    assert!(found(&done, "in_a_thread").0 > 4 * 150_000_000, "threads that launch afterwards are");
+    assert!(found(&done, "in_a_thread").0 > 4 * 150_000_000, "threads that launch afterwards are sampled");
 }
 
 #[test]
@@ -107,8 +106,8 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let Some(done) = seen(sampled("late", "999").ok()) else { return };
     let idle = done.folded_file("out.idle.folded");
     let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
-    // Time in which other programs had the processor is in no function: it is shown between the two calls, under
-    // `[after`.
+    // Time during which other programs had the processor belongs to no function. It is shown under `[after`, between the
+    // two calls.
     let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
     let sampled = idle.iter().filter(|(frames, _)| !is_pause(frames));
     let (first, _) = sampled.max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -122,7 +121,8 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     assert_eq!(sum, late);
 }
 
-/// A run that waits between its launches in the way `what` names, if waits can be observed on this machine.
+/// Runs a program that waits between its launches in the way `what`. Returns `None` if this machine does not allow
+/// observing waits.
 fn waiting(what: &str) -> Option<Done> {
     let done = sampled(what, "999").env("GPUFLAME_OFF_CPU", "1").ok();
     let refused = done.ledger("GPUFLAME_OFF_CPU: perf_event_open: ");
@@ -138,7 +138,7 @@ fn sleeping_locking_reading_and_page_faulting_functions_are_the_top_idle_stack()
     {
         let Some(done) = waiting(what) else { return };
         let idle = done.folded_file("out.idle.folded");
-        // Time in which other programs had the processor is shown between the two calls, under `[after`.
+        // Time during which other programs had the processor is shown under `[after`, between the two calls.
         let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
         let (first, _) =
             idle.iter().filter(|(frames, _)| !is_pause(frames)).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -159,12 +159,12 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
     let (mut slept, taken) = (0, done.stdout.trim().parse::<u64>().unwrap());
     for (frames, nanos) in &all {
         if frames.iter().any(|frame| frame == "naps") {
-            // Frame pointers would lose this frame: the C library keeps none.
+            // Unwinding by frame pointers would lose this frame, because the C library has no frame pointers.
             assert_eq!(frames[..3], ["main", "waits", "naps"], "{}", done.stderr);
             slept += nanos;
         }
     }
-    // The time that the thread waits for a processor after the sleep has ended does not count as sleep.
+    // Time for which the thread waits for a processor after its sleep does not count as sleep.
     assert!(slept * 100 > taken * 95 && slept <= taken, "{slept} of {taken} ns\n{}", done.stderr);
     let [line] = done.ledger("off cpu")[..] else { panic!("one line of waits\n{}", done.stderr) };
     assert!(line.contains("dropped 0,") && line.ends_with("on 1 threads"), "{line}");
@@ -194,7 +194,7 @@ fn a_kernel_that_refuses_perf_events_is_reported_and_the_program_continues() {
                     kernel.perf_event_paranoid=2; in a container, add CAP_PERFMON or allow perf_event_open \
                     in the seccomp profile; or omit `,perf` to sample with timer signals; continuing without \
                     samples";
-    assert_eq!(refused, [expected], "once, whatever threads there are");
+    assert_eq!(refused, [expected], "one message, whatever the number of threads");
     assert!(
         done.ledger("cpu samples 0 of ")[0].ends_with("on 0 threads, 2 threads were refused"),
         "{}",
@@ -240,7 +240,7 @@ fn the_together_view_sums_gpu_cpu_and_waiting_time() {
     }
 }
 
-/// A run in which the kernel refuses to sample, so that a timer takes over.
+/// Returns a run in which the kernel refuses to sample, so that gpuflame samples with a timer.
 fn by_timer(what: &str) -> Run {
     sampled(what, "999").arg("refused")
 }
@@ -251,10 +251,10 @@ fn a_sampling_timer_measures_cpu_shares_without_perf_events() {
     let spun: u64 = ["sixty", "thirty", "ten"].map(|frame| found(&done, frame).0).iter().sum();
     for (frame, share) in [("sixty", 60.0), ("thirty", 30.0), ("ten", 10.0)] {
         let percent = 100.0 * found(&done, frame).0 as f64 / spun as f64;
-        // 100 Hz give 300 samples in 3 s, of which a share of 60 % is found with a standard deviation of 2.8.
+        // 100 Hz give 300 samples in 3 s, so a share of 60 % has a standard deviation of 2.8 points.
         assert!((percent - share).abs() < 8.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // One sample stands for all sampling periods that passed since the previous timer tick.
+    // The weight of a sample is the number of sampling periods since the previous timer tick.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (_, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);
@@ -296,7 +296,7 @@ fn a_timer_signal_that_the_program_handles_is_left_to_the_program() {
     assert_eq!(
         done.stdout.trim(),
         "0",
-        "signals that came after its own action was noticed\n{}",
+        "signals that arrived after the program's own action was noticed\n{}",
         done.stderr
     );
     assert_eq!(

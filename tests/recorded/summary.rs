@@ -1,5 +1,5 @@
-//! The summary that a process prints at its exit: five lines. The ledger is printed on request, and is otherwise in the
-//! recording.
+//! The summary of five lines that a process prints at its exit. The ledger is printed on request; otherwise it is only in
+//! the recording.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -12,8 +12,8 @@ fn without_ledger(program: &str, args: &[&str]) -> Run {
     Run::new(&program, Way::Injected).args(args.iter().copied()).env("GPUFLAME_VERBOSE", "0")
 }
 
-/// All lines that gpuflame printed, without its prefix and without the heading. The heading is printed because gpuflame
-/// cannot know whether the last line on a pipe is finished.
+/// Lines that gpuflame printed, without their prefix and without the heading. gpuflame prints the heading because it
+/// cannot know whether the last line in a pipe is complete.
 fn printed(done: &Done) -> Vec<&str> {
     let lines = done.ledger("");
     assert!(lines[0].starts_with("results of process "), "{lines:?}");
@@ -46,7 +46,7 @@ fn the_summary_has_five_lines_and_the_ledger_is_in_the_recording() {
     assert_eq!(work, expected);
     let launches = done.truth().count("count");
     assert_eq!(complete, format!("complete: {launches} launches, none lost"));
-    // Which of the two pictures it is depends on the busy share, which depends on the machine.
+    // The line names one of two flame graphs. Which one depends on the GPU's busy share, which depends on the machine.
     let pictures = ["out.svg", "out.idle.svg"].map(|name| done.folder.join(name));
     let lines = pictures.map(|file| format!("next: open {}; 5 more files were written", file.display()));
     assert!(lines.contains(&next.to_owned()), "{next}");

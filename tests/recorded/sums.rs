@@ -1,4 +1,4 @@
-//! The default recording: the sums of a run, which every normal exit leaves.
+//! The default recording: the sums of a run, which are written at every normal exit.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use gpuflame_model::record::Reader;
 use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile, plugin};
 
-/// Asserts that the command reads the same from the recording as the exit wrote into the other files.
+/// Asserts that the command produces from the recording the same content that the exit wrote into the other files.
 fn assert_read_as_written(done: &Done) {
     let drawn = |args: &[&str]| gpuflame(&done.folder, args).ok();
     let folded = drawn(&["flamegraph", "out.gfr", "--format", "folded"]);
@@ -81,7 +81,8 @@ fn sums_can_be_switched_off_and_a_recording_of_every_row_replaces_them() {
     assert!(gpuflame(&rows.folder, ["view", "out.gfr"]).ok().stdout.contains("step_d1000"));
 }
 
-/// Keeps the tables `total`, `kernels` and `stacks`, without their `run` table: idle time differs between two runs.
+/// Compares the recording with `after`. Returns the tables `total`, `kernels` and `stacks`, without the table `run`,
+/// because idle time differs between two runs.
 fn compared(folder: &Path, after: &str) -> serde_json::Value {
     let report = gpuflame(folder, ["diff", "out.gfr", after, "-n", "0", "--format", "json"]).ok().stdout;
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();

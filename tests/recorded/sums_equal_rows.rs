@@ -1,5 +1,5 @@
-//! Verbs show the same numbers from the sums of a run as from its rows. Each program runs once with all rows, and the sums are
-//! made from these rows: two runs of a program differ in their idle times.
+//! Verbs show the same numbers from the sums of a run as from its rows. Each program runs only once, with all rows, and the
+//! sums are made from these rows, because two runs of a program would have different idle times.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +13,8 @@ use gpuflame_model::record::{Detail, Nanos, Reader, Row, WindowEdge, Writer};
 use crate::support::command::{Ran, gpuflame};
 use crate::support::{Run, Way, compile, gpuflame as library, handmade, plugin, scratch};
 
-/// Makes the sums from a recording with rows, as the recorded process would have written them: it merges the stacks of
-/// threads. `outputs_failed`: as if the process could not write its other files, so that `recover` writes them.
+/// Computes the sums from a recording with rows, as the recorded process would have written them: with the stacks of all
+/// threads merged. `outputs_failed`: as if the process could not write its other files, so that `recover` writes them.
 fn sums_of(rows: &[u8], outputs_failed: bool) -> Vec<u8> {
     let mut explain = Explain::new(Options { has_squares: true, merge_threads: true, ..Options::default() });
     let mut reader = Reader::new(rows).unwrap();
@@ -38,7 +38,7 @@ fn sums_of(rows: &[u8], outputs_failed: bool) -> Vec<u8> {
     file
 }
 
-/// Verbs that claim to work on sums, with flags that show all rows of their tables.
+/// Verbs that work on sums, with flags that show all rows of their tables.
 const VERBS: [&[&str]; 23] = [
     &["top", "out.gfr"],
     &["top", "out.gfr", "-n", "0", "--by", TOP_OF_SUMS],
@@ -88,10 +88,10 @@ const VERBS_OF_TWO: [&[&str]; 5] = [
     ],
 ];
 
-/// Prefixes of the lines of `info` that differ: the kind of file, and the steps without GPU work, which are unknown for
+/// Prefixes of the lines of `info` that differ: the kind of file; and the steps without GPU work, which are unknown for
 /// sums.
 const LINES_OF_ONE_FILE: [&str; 2] = ["contents,", "steps without GPU work,"];
-/// Checks that `check` reports as unknown for sums: they compare single activities with each other, or with steps.
+/// Checks that `check` reports as unknown for sums, because they compare single activities with each other or with steps.
 const UNKNOWN_CHECKS: [&str; 9] = [
     "steps without GPU work",
     "overlaps on a stream",
@@ -104,7 +104,7 @@ const UNKNOWN_CHECKS: [&str; 9] = [
     "the clocks of ranks differ",
 ];
 
-/// Removes the lines of `info`, and the unknown checks and the costs of `check`, that may differ.
+/// Removes the text that may differ: lines of `info`, and unknown checks and costs of `check`.
 fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> String {
     let unknown_in = |text: &str| -> Vec<String> {
         let unknown = text.lines().filter_map(|line| line.strip_prefix("unknown,"));
@@ -115,7 +115,7 @@ fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> St
         let may_be = |check: &String| UNKNOWN_CHECKS.contains(&&**check) || of_both.contains(check);
         assert!(unknown.iter().all(may_be), "{of_sums}");
     }
-    // Costs depend on how far contexts are told apart, so only the checks of records are compared.
+    // Costs depend on how many contexts are distinguished, so only the checks of records are compared.
     let costs = |text: &str| -> Vec<String> {
         let costs = text.lines().filter_map(|line| line.strip_prefix("cost,"));
         costs.filter_map(|line| line.split(',').next()).map(str::to_owned).collect()
@@ -130,7 +130,7 @@ fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> St
     text.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
 }
 
-/// A run in two folders, one with its rows and one with its sums. Both files are called `out.gfr`.
+/// A run stored in two folders, as rows in one and as sums in the other. Both files are named `out.gfr`.
 struct Recorded {
     name: String,
     rows: PathBuf,
@@ -161,7 +161,7 @@ impl Recorded {
         let run = args.iter().fold(run, |run, word| run.arg(value(word)));
         let done = variables.iter().fold(run, |run, (name, word)| run.env(name, value(word))).done();
         let name = format!("{source} {args:?}");
-        // Some programs end with code 7 if all went well.
+        // Some programs exit with code 7 on success.
         assert!(matches!(done.code, Some(0 | 7)), "{name}: {:?}\n{}{}", done.code, done.stdout, done.stderr);
         let rows = fs::read(done.folder.join("out.gfr")).unwrap();
         Self::from_rows(name, &rows)
@@ -223,7 +223,8 @@ impl Recorded {
         self.assert_files_agree(&["merged.folded", "merged.svg"]);
     }
 
-    /// Asserts that `recover` writes the same files of stacks from sums as from rows, if the process could not write them.
+    /// Asserts that `recover` writes the same files of stacks from sums as from rows, for a process that could not write
+    /// them.
     fn assert_recovered_files_agree(&self) {
         let rows = fs::read(self.rows.join("out.gfr")).unwrap();
         fs::copy(self.rows.join("out.gfr"), self.rows.join("left.gfr")).unwrap();
@@ -234,8 +235,8 @@ impl Recorded {
         assert!(self.sums.join("left.folded").exists() == (of_sums.code == 0), "{}", self.name);
     }
 
-    /// Asserts that the sums contain the copies of the rows by direction and kinds of memory, and that `top --by copies` shows
-    /// them.
+    /// Asserts that the sums contain all copies of the rows, by direction and kinds of memory, and that `top --by copies`
+    /// shows them.
     fn assert_copies_are_complete(&self) {
         let mut expected = BTreeMap::<_, [u64; 3]>::new();
         let rows = fs::read(self.rows.join("out.gfr")).unwrap();
@@ -360,7 +361,7 @@ fn a_step_without_gpu_work_of_its_launches_withholds_idle_time_in_sums_as_in_row
     let mut activities = 0;
     while let Some(row) = reader.next_row().unwrap() {
         activities += u32::from(matches!(row, Row::Activity(_)));
-        // 1 of 43 launches in all, but 1 of 2 in its step.
+        // One activity is removed, so 1 of all 43 launches has none, but 1 of the 2 launches in its step.
         if !matches!(row, Row::Activity(_)) || activities != 25 {
             writer.row(&row).unwrap();
         }
@@ -370,12 +371,12 @@ fn a_step_without_gpu_work_of_its_launches_withholds_idle_time_in_sums_as_in_row
     for folder in run.folders() {
         let idle = gpuflame(folder, ["top", "out.gfr", "--by", "idle"]);
         let text = format!("{}{}", idle.stdout, idle.stderr);
-        let reason = "1 of 43 launches have no activity; too few launches have activities in 1 of 20 steps";
+        let reason = "1 of 43 launches have no activity; in 1 of 20 steps";
         assert!(text.contains(reason), "{text}");
     }
 }
 
-/// The hand-made recording, with its window closed for a moment at each time of `pauses`, in us.
+/// Returns the hand-made recording, in which the window is closed briefly at each of the times `pauses`, in us.
 fn with_closed_windows(pauses: &[u64]) -> Vec<u8> {
     let (bytes, mut writer) = (handmade::bytes(), Writer::new(Vec::new()).unwrap());
     let mut reader = Reader::new(&bytes[..]).unwrap();
@@ -403,7 +404,7 @@ fn several_windows_have_the_same_numbers_in_sums_as_in_rows() {
         recorded
     });
     two.assert_comparisons_agree(&three);
-    // Windows count as steps of a run without steps: 2 in one run, 3 in the other.
+    // In a run without steps, windows count as steps: 2 in one run, 3 in the other.
     let diff = gpuflame(&two.sums, ["diff", "out.gfr", "other.gfr", "--format", "json"]).ok().stdout;
     assert!(diff.contains("busy of a step"), "{diff}");
     let ranks = ["-q", "merge-ranks", "out.gfr", "other.gfr", "--format", "json"];
@@ -412,12 +413,13 @@ fn several_windows_have_the_same_numbers_in_sums_as_in_rows() {
 }
 
 /// Calls that need single activities.
-const VERBS_OF_ROWS: [&[&str]; 20] = [
+const VERBS_OF_ROWS: [&[&str]; 22] = [
     &["view", "out.gfr"],
     &["view", "out.gfr", "--stats"],
     &["view", "out.gfr", "--timeline"],
     &["top", "out.gfr", "--by", "comm"],
     &["top", "out.gfr", "--by", "kernels,comm", "--format", "json"],
+    &["top", "out.gfr", "--by", "kernels,slack"],
     &["flamegraph", "out.gfr", "--root", "stream"],
     &["flamegraph", "out.gfr", "--root", "process,thread"],
     &["flamegraph", "--diff", "out.gfr", "out.gfr", "--root", "thread"],
@@ -425,6 +427,7 @@ const VERBS_OF_ROWS: [&[&str]; 20] = [
     &["convert", "out.gfr", "--to", "csv", "-o", "x"],
     &["convert", "out.gfr", "--to", "chrome", "-o", "x"],
     &["convert", "out.gfr", "--to", "perfetto", "-o", "x"],
+    &["convert", "out.gfr", "--to", "perfetto", "--critical-path", "-o", "x"],
     &["convert", "out.gfr", "--to", "parquet", "-o", "folder"],
     &["convert", "out.gfr", "--to", "parquet", "-o", "x.parquet"],
     &["convert", "out.gfr", "--to", "arrow", "-o", "x"],
@@ -443,7 +446,7 @@ fn verbs_that_need_single_activities_name_the_command_that_records_them() {
         ran.fails(1, &["out.gfr: has the sums of the run", "`gpuflame run --rows PROGRAM`"]);
         assert_eq!(ran.stdout, "", "{verb:?}");
         assert!(!recorded.sums.join("x").exists(), "{verb:?}");
-        // Only a trace of an inference server has decoding steps.
+        // These two verbs need decoding steps, which only a trace of an inference server has.
         if !matches!(verb[0], "decode-steps" | "stats") {
             let of_rows = gpuflame(&recorded.rows, verb);
             assert_eq!(of_rows.code, 0, "{verb:?}: {}", of_rows.stderr);

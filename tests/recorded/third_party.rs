@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::{Done, Run, Way, root, skip};
 
-/// A Python with the binding; `None`, after printing a sentence, if it is not available on this machine.
+/// Returns a Python with the binding. If this machine has none, prints a sentence and returns `None`.
 fn python() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("third-party");
     let output = Command::new(root().join("tests/third-party.sh")).arg(cache).output().unwrap();
@@ -18,7 +18,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Number of calls and GPU time of each leaf, and the API calls that launched it.
+/// Returns the number of calls and the GPU time of each leaf frame, and the API calls that launched it.
 fn by_leaf(done: &Done) -> BTreeMap<String, (u64, Vec<String>)> {
     let mut leaves: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
     for (mut frames, weight) in done.folded() {
@@ -61,8 +61,8 @@ fn launches_through_the_cuda_python_binding_are_exact() {
     }
 }
 
-/// Kernels of `examples/python_frames.py`: how often each runs, how long each time, and the functions of the example that
-/// launch it, root first.
+/// Kernels of `examples/python_frames.py`: number of runs, time per run in ns, and the functions of the example that
+/// launch the kernel, root first.
 const LAUNCHED: [(&str, u64, u64, &[&str]); 5] = [
     ("load_d100", 10, 100, &["<module>", "main", "train", "batches", "launch"]),
     ("attention_d500", 30, 500, &["<module>", "main", "train", "step", "forward", "attention", "launch"]),
@@ -84,7 +84,7 @@ fn the_examples_kernels_appear_under_their_launching_python_functions() {
     let done = Run::new(&python, Way::Injected).arg(&example).ok();
     let mut found = BTreeMap::new();
     for (frames, nanos) in done.folded() {
-        // Such a frame is `Block.forward (python_frames.py:52)`.
+        // A frame of the example has the form `Block.forward (python_frames.py:52)`.
         let own =
             frames.iter().filter_map(|frame| frame.strip_suffix(')')?.split_once(" (python_frames.py:"));
         let own: Vec<_> = own

@@ -1,4 +1,4 @@
-//! Many threads that run at once, and many that run one after the other.
+//! Many threads that run at the same time, and many threads that run one after the other.
 
 use std::collections::BTreeSet;
 
@@ -18,11 +18,11 @@ fn short_lived_threads_share_their_stacks() {
     let done = Run::new(&program, Way::Injected).args(["4", "1000"]).ok();
     done.assert_exact();
     assert_eq!(done.truth().count("count"), 8000);
-    assert_eq!(done.ledger("stacks "), ["2 distinct"], "two call sites, 4,000 threads");
+    assert_eq!(done.ledger("stacks "), ["2 distinct"], "4,000 threads launch from two call sites");
 }
 
-/// The thread's range opens before the buffers for records of threads exist, because these buffers are created when
-/// CUDA starts.
+/// The thread opens its range before CUDA starts. The buffers for records of threads do not exist at that time, because
+/// they are created when CUDA starts.
 #[test]
 fn a_thread_that_opens_a_range_before_cuda_starts_keeps_its_name() {
     let program = compile("tests/programs/named.c", &["-O2"]);

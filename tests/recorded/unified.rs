@@ -1,5 +1,5 @@
-//! Unified memory: every byte that moved is in the table, in the activities, in the ledger and in the recording, and none of
-//! it counts as GPU time.
+//! Unified memory: every byte that was moved is in the table, in the activities, in the ledger and in the recording. The
+//! moves do not count as GPU time.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -36,7 +36,7 @@ fn truth(done: &Done) -> Vec<Value> {
     all.filter(|line| line["what"] == "unified").collect()
 }
 
-/// Cells of the rows of kind `unified`, by the names of their columns.
+/// Returns the cells in `columns` of the rows of kind `unified`.
 fn rows<const N: usize>(table: &str, columns: [&str; N]) -> Vec<[String; N]> {
     let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = lines.next().unwrap();
@@ -54,8 +54,8 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn unified_memory_bytes_are_counted_by_direction_and_gpu() {
     let done = run(&[]);
-    // The expected moves are counted by hand: 2 + 2 + 1 MiB to GPU 0; 2 MiB from GPU 0 to GPU 1; back 1, 2 and 2 MiB;
-    // 64 KiB to GPU 1.
+    // The expected moves are counted by hand: 2 + 2 + 1 MiB to GPU 0; 2 MiB from GPU 0 to GPU 1; 1, 2 and 2 MiB back to the
+    // host; 64 KiB to GPU 1.
     let expected = [
         ["[GPU_Unified HtoD]", "0", "3", &(5 * MIB).to_string()],
         ["[GPU_Unified HtoD]", "1", "1", "65536"],
@@ -115,7 +115,7 @@ fn each_unified_memory_migration_is_a_row_with_every_cupti_version() {
         assert_eq!(table, expected);
         let again =
             command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "-"]).ok().stdout;
-        assert_eq!(rows(&again, columns), expected, "in the order of time");
+        assert_eq!(rows(&again, columns), expected, "the rows are in order of time");
     }
 }
 
@@ -124,7 +124,7 @@ fn unified_memory_migrations_do_not_count_as_gpu_time() {
     let done = run(&[]);
     assert_eq!(done.sum("activities").0, 1);
     let weights: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
-    assert_eq!(weights, 5000, "the kernel, and nothing else");
+    assert_eq!(weights, 5000, "only the kernel has GPU time");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Manual windows, with gpuflame linked, injected, and both. The outputs hold exactly the launches made inside the
-//! windows.
+//! Windows that the program opens and closes, with gpuflame linked, injected, and both. The outputs hold exactly the
+//! launches made inside the windows.
 
 use crate::support::{Done, Run, Way, compile};
 

@@ -10,6 +10,9 @@ use std::process::Command;
 use gpusim_selftest::Run;
 use serde_json::Value;
 
+mod bands;
+mod real_traces;
+
 /// Device, context and stream.
 type Key = (u64, u64, u64);
 /// Start and end of each interval, and its state.

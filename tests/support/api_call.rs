@@ -8,7 +8,7 @@ use gpuflame_cupti::tracer::{ApiCallId, Call, CallKind, Layer, Tracer as _};
 use gpuflame_model::record::CorrelationId;
 use gpuflame_recorder::capture::Capture;
 
-/// An API call of the runtime, as the tracer would pass it to the callback.
+/// Returns an API call of the runtime, as the tracer would pass it to the callback.
 pub fn make_call(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
     Call {
         kind,
@@ -21,7 +21,7 @@ pub fn make_call(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_valu
     }
 }
 
-/// A successful launch, from enter to exit. As in the tracer, the call's description is in a stack frame of its own.
+/// Makes a successful launch, from enter to exit. As in the tracer, the call's description is in a separate stack frame.
 #[inline(never)]
 pub fn launch(id: u32) {
     let slot = Cell::new(0);

@@ -20,7 +20,7 @@ pub fn gpuflame<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A
 
 /// Runs `gpuflame ARGS` in `folder` with `input` as its standard input.
 pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A>, input: &[u8]) -> Ran {
-    // The variable exists only in the command's package. Other packages compile this file and do not call the function.
+    // The variable exists only in the command's package. Other packages compile this file, but do not call this function.
     #[allow(clippy::option_env_unwrap)]
     let mut command = Command::new(option_env!("CARGO_BIN_EXE_gpuflame").unwrap());
     command.args(args).current_dir(folder);
@@ -28,13 +28,13 @@ pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Ite
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // A command that stops reading its input early does not fail the test.
+    // If the command stops reading its input early, the test does not fail.
     let feed = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     feed.join().unwrap();
     Ran {
-        code: status.code().expect("it was not killed by a signal"),
-        stdout: String::from_utf8(stdout).expect("outputs are UTF-8; binary ones go to files here"),
+        code: status.code().expect("the command was not killed by a signal"),
+        stdout: String::from_utf8(stdout).expect("outputs are UTF-8; tests write binary outputs to files"),
         stderr: String::from_utf8(stderr).unwrap(),
     }
 }

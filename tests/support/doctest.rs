@@ -1,5 +1,5 @@
-// Set-up of the crate's examples, which include this file; rustdoc hides it. Loads the simulated CUDA stack by path before
-// anything looks for CUDA by name.
+// Set-up of the crate's examples, which include this file; rustdoc hides it. Loads the simulated CUDA stack by path, before
+// other code searches for CUDA by name.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ impl Gpu {
 }
 
 fn simulated_gpu() -> Gpu {
-    // Cargo adds its own folders to this variable; they hold the tests' dependencies.
+    // Cargo adds the folders with the tests' dependencies to this variable.
     let folders = std::env::var_os("LD_LIBRARY_PATH").expect("cargo sets it");
     let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
     let find = |name: &str| {
@@ -32,7 +32,7 @@ fn simulated_gpu() -> Gpu {
     };
     let cupti = find("libgpusim_cupti.so");
     // The outputs are next to the files of the other tests.
-    let output = cupti.ancestors().nth(3).expect("it lies in target/debug/deps").join("tmp/doctest-%p");
+    let output = cupti.ancestors().nth(3).expect("it is in target/debug/deps").join("tmp/doctest-%p");
     // SAFETY: no other thread exists that could read the environment.
     unsafe {
         std::env::set_var("GPUFLAME_CUPTI", cupti);

@@ -1,4 +1,4 @@
-//! A hand-made recording, small enough to check every sum by mental arithmetic.
+//! A hand-made recording, so small that every sum can be worked out by hand.
 //!
 //! ```text
 //!  us       0    10   20   30   40   50   60   70   80   90  100
@@ -49,7 +49,7 @@ pub fn recording(folder: &Path) -> PathBuf {
     path
 }
 
-/// The recording with its activities in the opposite order, as another order of buffers would deliver them.
+/// Returns the recording with its activities in the opposite order, as if buffers had been delivered in another order.
 pub fn backwards() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut activities = Vec::new();

@@ -1,4 +1,4 @@
-//! Checks that text is harmless to show.
+//! Checks that it is harmless to show a text.
 
 /// Asserts that `text` contains nothing that controls a terminal, ends a line early, or reverses the text after it.
 pub fn assert_harmless(text: &str, by: &str) {
@@ -10,7 +10,7 @@ pub fn assert_harmless(text: &str, by: &str) {
     assert!(!text.contains(does_something), "{by}: {text:?}");
 }
 
-/// Asserts the same of tables, and that a spreadsheet takes no cell as a formula.
+/// Asserts the same for tables, and that spreadsheets do not take any cell for a formula.
 pub fn assert_harmless_tables(text: &str, by: &str) {
     assert_harmless(text, by);
     let mut tables = csv::ReaderBuilder::new();

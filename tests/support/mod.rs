@@ -1,11 +1,12 @@
-//! Shared parts of the integration tests: the simulated CUDA stack in a folder, C programs compiled against it, runs of
-//! them under gpuflame, and their outputs next to the truth file of what really ran.
+//! Shared parts of the integration tests: the simulated CUDA stack in a folder, C programs that are compiled for it, runs of
+//! these programs under gpuflame, and comparisons of their outputs with the truth file, which lists the work that really ran.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 pub mod command;
 pub mod handmade;
 pub mod harmless;
 pub mod pythons;
+pub mod rank_traces;
 mod skip;
 pub mod traces;
 
@@ -55,18 +56,18 @@ pub fn gpuflame() -> PathBuf {
     libraries().join("libgpuflame.so")
 }
 
-/// The small library that is preloaded into shells, from the build's output folder.
+/// Path of the small library that is preloaded into shells, in the build's output folder.
 pub fn preload() -> PathBuf {
     libraries().join("libgpuflame-preload.so")
 }
 
-/// A folder with the simulated libraries under their real names.
+/// Folder with the simulated libraries under their real names.
 pub fn cuda() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| stage("cuda", &["libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8"]))
 }
 
-/// A folder with the simulated libraries in which CUPTI has these names, possibly none.
+/// Creates a folder with the simulated libraries. CUPTI has these names in it, or is missing if there are none.
 pub fn stage(name: &str, cupti: &[&str]) -> PathBuf {
     let folder = scratch(name);
     let link = |library: &str, soname: &str| {
@@ -102,7 +103,7 @@ pub fn compile(source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// `tests/programs/plugin.c` compiled as `NAME.so`, a library that is loaded and unloaded.
+/// Compiles `tests/programs/plugin.c` as `NAME.so`, a library that tests load and unload.
 pub fn plugin(name: &str) -> PathBuf {
     let library = scratch("plugin").join(format!("{name}.so"));
     let mut command = Command::new("gcc");
@@ -113,7 +114,7 @@ pub fn plugin(name: &str) -> PathBuf {
     library
 }
 
-/// How gpuflame gets into the program.
+/// Way in which gpuflame is loaded into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The environment does not load gpuflame.
@@ -124,7 +125,7 @@ pub enum Way {
     Preloaded,
 }
 
-/// A program run under gpuflame that has not started yet.
+/// A run of a program under gpuflame that has not started yet.
 pub struct Run {
     command: Command,
     folder: PathBuf,
@@ -151,7 +152,7 @@ impl Run {
             }
         }
         command.current_dir(&folder).stdin(Stdio::null());
-        // A test run that was started in the background may ignore these signals.
+        // If the tests were started in the background, these signals may be ignored, and programs would inherit that.
         let defaults = || {
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
                 // SAFETY: setting a signal to its default action needs no handler.
@@ -215,7 +216,7 @@ impl Run {
 
     /// Runs the program, however it ends.
     pub fn done(mut self) -> Done {
-        // A child that another test forked meanwhile may still hold a program open that this test has just written.
+        // A child that another test has forked meanwhile may still hold the file of this test's program open for writing.
         let mut output = self.command.output();
         for _ in 0..100 {
             if !output.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy) {
@@ -227,14 +228,14 @@ impl Run {
         Done::from_output(output.unwrap(), self.folder)
     }
 
-    /// The command, for a caller that starts it and waits for it, and the folder that it runs in.
+    /// Returns the command, for callers that start it and wait for it themselves, and the folder in which it runs.
     pub fn into_command(self) -> (Command, PathBuf) {
         (self.command, self.folder)
     }
 }
 
 impl Done {
-    /// Outputs of a run that ended with this status and output in `folder`.
+    /// Returns the results of a finished run: its exit status, its output, and the files in `folder`.
     pub fn from_output(Output { status, stdout, stderr }: Output, folder: PathBuf) -> Self {
         Self {
             code: status.code(),
@@ -245,7 +246,7 @@ impl Done {
         }
     }
 
-    /// Outputs of a run whose exit status no longer matters.
+    /// Returns the results of a run whose exit status no longer matters.
     pub fn from_folder(folder: &Path) -> Self {
         let folder = folder.to_owned();
         Self { code: None, signal: None, stdout: String::new(), stderr: String::new(), folder }
@@ -257,7 +258,7 @@ impl Done {
             .unwrap_or_else(|error| panic!("{}: {error}\n{}", path.display(), self.stderr))
     }
 
-    /// The folded stacks: frames, root first, and weight.
+    /// Folded stacks: the frames, root first, and the weight of each.
     pub fn folded(&self) -> Vec<(Vec<String>, u64)> {
         self.folded_file("out.folded")
     }
@@ -271,7 +272,7 @@ impl Done {
         self.file(name).lines().filter(|text| !text.starts_with("# ")).map(line).collect()
     }
 
-    /// GPU time by (call site, leaf), without the API call: comparable with the truth file.
+    /// GPU time by (call site, leaf frame), without API calls, so that it can be compared with the truth file.
     pub fn by_site(&self) -> BTreeMap<(String, String), u64> {
         let mut sums = BTreeMap::new();
         for (mut frames, weight) in self.folded() {
@@ -304,7 +305,7 @@ impl Done {
             .collect()
     }
 
-    /// The sum of a ledger line `N = a 1 + b 2`: N and its parts, which must add up.
+    /// Returns the sum N and its parts from a ledger line `WORD N = a 1 + b 2`. Asserts that the parts add up to N.
     pub fn sum(&self, word: &str) -> (u64, BTreeMap<String, u64>) {
         let lines = self.ledger(&format!("{word} "));
         let [line] = lines[..] else { panic!("one line of {word}, not {lines:?}\n{}", self.stderr) };
@@ -325,7 +326,7 @@ impl Done {
         self.assert_exact_as(&self.truth());
     }
 
-    /// Asserts the same against a truth file whose call sites the test has changed.
+    /// Asserts the same for a truth file in which the test has changed call sites.
     pub fn assert_exact_as(&self, truth: &Truth) {
         let found = self.by_site();
         for (key, nanos) in &truth.sums {
@@ -343,7 +344,7 @@ impl Done {
 
 /// Work that really ran, from the simulated stack's truth file.
 pub struct Truth {
-    /// GPU time by (call site, leaf of the flame graph).
+    /// GPU time by (call site, leaf frame of the flame graph).
     pub sums: BTreeMap<(String, String), u64>,
     totals: Value,
 }
@@ -358,8 +359,8 @@ impl Truth {
         self.totals["faults"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.totals))
     }
 
-    /// The truth with call sites that end in the user's own code, not in the launch stub that nvcc generates under the
-    /// kernel's name.
+    /// Returns the truth with call sites that end in the user's own code, instead of in the launch stub that nvcc generates and
+    /// that has the kernel's name.
     pub fn without_stubs(self) -> Self {
         let mut sums = BTreeMap::new();
         for ((site, leaf), nanos) in self.sums {
@@ -385,15 +386,15 @@ impl Truth {
     }
 }
 
-/// A kernel's name without C++ mangling, for a plain function: `add` for `_Z3addPf`.
+/// Returns a kernel's name without C++ mangling, such as `add` for `_Z3addPf`. Works only for plain functions.
 pub fn plain(symbol: &str) -> &str {
     let Some(rest) = symbol.strip_prefix("_Z") else { return symbol };
     let name = rest.trim_start_matches(|c: char| c.is_ascii_digit());
     rest[..rest.len() - name.len()].parse().ok().and_then(|length| name.get(..length)).unwrap_or(symbol)
 }
 
-/// Path of the program `what` that `tests/runtimes.sh` installs, for the given Python if any; `None`, after printing a
-/// sentence, if it is not available.
+/// Returns the path of the program `what` that `tests/runtimes.sh` installs, for `python` if given. If it is not available,
+/// prints a sentence and returns `None`.
 pub fn installed(what: &str, python: Option<&Path>) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
     let mut command = Command::new(root().join("tests/runtimes.sh"));

@@ -17,7 +17,8 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     known.filter(|(found, _)| *found >= OLDEST).collect()
 }
 
-/// The Python that builds the Python package: `tests/python/install` installs its builder. Skips the test if there is none.
+/// Returns the Python with the builder of the Python package, which `tests/python/install` installs. If there is none, skips
+/// the test.
 #[allow(dead_code)] // Some test binaries build no package.
 pub fn package_builder() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
@@ -31,11 +32,11 @@ pub fn package_builder() -> Option<PathBuf> {
     found
 }
 
-/// Exit code of a script that cannot provide what it was asked for on this machine.
+/// Exit code of a script that cannot do its task on this machine.
 const UNAVAILABLE_EXIT_CODE: i32 = 75;
 
-/// Pythons that `tests/python/interpreters` has unpacked, by version and then name: `python3.14d` is a debug build of
-/// 3.14. In CI these Pythons must exist, unless Debian no longer has them: its newest release changes every day.
+/// Pythons that `tests/python/interpreters` has unpacked, by version and then by name: `python3.14d` is a debug build of 3.14.
+/// In CI these Pythons must exist, unless Debian no longer has them, because its newest release changes every day.
 pub fn debian_pythons() -> Vec<((u32, u32), PathBuf)> {
     let script = super::root().join("tests/python/interpreters");
     let output = Command::new(script).args((!super::is_ci()).then_some("--found")).output().unwrap();

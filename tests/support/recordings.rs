@@ -1,6 +1,6 @@
-//! Recordings of CUPTI's callbacks and records as a client received them (tests/gpu/probe), and their differences: the order
-//! of callbacks, their ids, and the fields of records. Times, addresses and absolute ids differ from run to run and are left
-//! out or renumbered; everything else is compared, and every difference is listed.
+//! Comparison of recordings that hold CUPTI's callbacks and records as a client received them (tests/gpu/probe): the order of
+//! callbacks, their ids, and the fields of records. Times, addresses and absolute ids differ between runs, so they are left out
+//! or renumbered. Everything else is compared, and every difference is listed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// A recording as lines that two runs of the same program must have in common.
+/// A recording as lines of text. They must be equal for two runs of the same program.
 pub(crate) struct Recording {
     /// Callbacks in order.
     pub(crate) callbacks: Vec<String>,
@@ -58,7 +58,7 @@ impl Ids {
         })
     }
 
-    /// Renumbers an id unless it is 0, which stands for no id.
+    /// Renumbers an id, except 0, which means that there is no id.
     fn rename_some(&mut self, what: &'static str, id: u64) -> usize {
         if id == 0 { 0 } else { self.rename(what, id) }
     }
@@ -122,7 +122,7 @@ fn callback(row: &Value, ids: &mut Ids) -> Option<String> {
     row.get("state").map(|state| format!("state {state}"))
 }
 
-/// Fields of the records by kind: name, offset, bytes. Ids are renumbered; times are not listed.
+/// A field of a record: name, offset, and size in bytes. Ids are renumbered, and times are not listed.
 type Field = (&'static str, usize, usize);
 const KERNEL: &[Field] = &[
     ("device", 40, 4),

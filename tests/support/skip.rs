@@ -1,8 +1,8 @@
-//! Skips tests that this machine cannot run. CI runs every test: there a skip is an error, unless its reason is listed
-//! here.
+//! Skips tests that this machine cannot run. CI must run every test, so a skip is an error in CI, unless its reason is listed
+//! in this file.
 #![allow(dead_code, unreachable_pub)] // Some test binaries use only a part of this module.
 
-/// Reasons for which CI, too, may skip a test. The text before the first `: ` of a reason is compared.
+/// Reasons for which CI may skip a test. Only the text before the first `: ` of a reason is compared.
 pub const ALLOWED_UNDER_CI: &[&str] = &[
     // CI may run as an ordinary user, who cannot change the owner of a file.
     "only root can give files to another user",
@@ -12,11 +12,11 @@ pub const ALLOWED_UNDER_CI: &[&str] = &[
     "no other user can run the test program here",
     // Many containers and distributions forbid user namespaces.
     "no user namespace can be created here",
-    // Allowed for an ordinary user only: root must be able to make a control group.
+    // Only for ordinary users, because root must be able to make a control group.
     "only root can make a control group with a memory limit",
-    // Allowed for an ordinary user only: root must be able to mount a file system.
+    // Only for ordinary users, because root must be able to mount a file system.
     "only root can mount the small disk that the test fills",
-    // Allowed for an ordinary user, or on a kernel built without BTF or uprobes.
+    // For ordinary users, and for kernels built without BTF or uprobes.
     "probes need root, a kernel with BTF, and the uprobe event source",
     // Linux before 5.11, and other kernels that run Linux programs, lack this feature.
     "this kernel cannot return system calls as signals (Linux 5.11 and later can)",
@@ -36,15 +36,15 @@ pub const ALLOWED_UNDER_CI: &[&str] = &[
     "this Python has no JIT",
     // Not every package has a build for every Python.
     "there is no package for this Python",
-    // The registry of npm's packages may be out of reach.
+    // The registry of npm packages may be unreachable.
     "the page's tools are not available",
-    // The archive of the older release may be out of reach.
+    // The archive of the older release may be unreachable.
     "no older C library is available",
-    // Shells other than bash need not be there.
+    // Shells other than bash need not be installed.
     "a shell is not installed",
-    // Small images of distributions leave `man` out.
+    // Small container images do not contain `man`.
     "man is not installed",
-    // Too large for `.ci/run`; `.ci/long` installs both.
+    // These packages are too large for `.ci/run`. `.ci/long` installs both.
     "Transformers or Triton is not installed",
 ];
 

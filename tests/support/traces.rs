@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Events in the order in which they are added. The process is 1; the caller chooses the threads.
+/// A trace, as its events in the order in which they were added. The process is 1. The caller chooses the threads.
 #[derive(Debug, Default)]
 pub struct Trace(pub Vec<Value>);
 
@@ -23,7 +23,7 @@ impl Trace {
         self.slice("python_function", name, thread, start, end)
     }
 
-    /// Adds a call of 2 us that launches, and the kernel that it launches, on GPU 0 and stream 7.
+    /// Adds a launching call of 2 us, and the kernel that it launches on stream 7 of GPU 0.
     pub fn launch(
         &mut self,
         id: u32,

@@ -12,7 +12,7 @@ const errors = [];
 page.on('pageerror', (error) => errors.push(String(error)));
 await page.goto(`file://${file}`);
 const look = () => page.evaluate((frame) => {
-  const groups = [...document.querySelectorAll('#frames g')];
+  const groups = [...document.querySelectorAll('.frames > g')];
   const shown = groups.filter((group) => getComputedStyle(group).display !== 'none');
   const found = groups.find((group) => group.querySelector('title').textContent.startsWith(frame));
   const short = groups.filter((group) => group.querySelector('title').hasAttribute('data-short'));
@@ -21,16 +21,16 @@ const look = () => page.evaluate((frame) => {
 }, frame);
 const before = await look();
 await page.evaluate((frame) => {
-  const groups = [...document.querySelectorAll('#frames g')];
+  const groups = [...document.querySelectorAll('.frames > g')];
   const found = groups.find((group) => group.querySelector('title').textContent.startsWith(frame));
   found.querySelector('rect').dispatchEvent(new MouseEvent('click', { bubbles: true }));
 }, frame);
 const zoomed = await look();
-page.on('dialog', (dialog) => dialog.accept(word));
-await page.evaluate(() => document.getElementById('unzoom').dispatchEvent(new MouseEvent('click', { bubbles: true })));
+await page.click('.reset');
 const unzoomed = await look();
-await page.evaluate(() => document.getElementById('search').dispatchEvent(new MouseEvent('click', { bubbles: true })));
-await page.waitForTimeout(200);
-const matched = await page.evaluate(() => document.getElementById('matched').textContent);
+// The search is seen, and reached by the keyboard.
+await page.keyboard.press('/');
+await page.keyboard.type(word);
+const matched = await page.textContent('.matched');
 console.log(JSON.stringify({ before, zoomed, unzoomed, matched, errors }));
 await browser.close();

@@ -1,4 +1,5 @@
-/* direct COUNT: launches a kernel that does not exist, by the runtime that it is linked to. The calls fail, and are calls. */
+/* direct COUNT: launches a kernel that does not exist, with the runtime that the program is linked to. The calls fail, but
+ * they count as calls. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* late LIBRARY COUNT [wait]: opens a CUDA runtime while it runs, and launches COUNT times at once, before anybody could have
- * noticed. The kernel that it names does not exist, so that the calls fail; they are calls all the same. With `wait` it
- * begins when its standard input ends, or has a byte. */
+/* late LIBRARY COUNT [wait]: opens a CUDA runtime while it runs, and at once launches COUNT times, before a watcher could
+ * notice the runtime. The kernel does not exist, so the calls fail, but they count as calls. With `wait`, the program begins
+ * when its standard input ends or provides a byte. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-//! What the tests share: programs on the simulated CUDA stack, runs of the command, and the reason to skip where the
-//! machine allows no probes.
+//! Functions that the tests share. They compile programs for the simulated CUDA stack, run the command, and skip tests
+//! if the machine allows no probes.
 #![allow(dead_code)] // Each test binary uses its own part.
 
 #[path = "../../../tests/support/skip.rs"]
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use skip::skip;
 
-/// The repository.
+/// Returns the root folder of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// A folder that a test may fill; empty at first.
+/// Creates an empty folder for the files of a test.
 pub(crate) fn scratch() -> PathBuf {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -30,17 +30,17 @@ pub(crate) fn scratch() -> PathBuf {
     folder
 }
 
-/// Where cargo has put the shared libraries that the tests depend on.
+/// Returns the folder in which cargo stores the shared libraries that the tests depend on.
 fn libraries() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// `libgpuflame.so`, as built for the tests.
+/// Returns the path of the `libgpuflame.so` that was built for the tests.
 pub(crate) fn gpuflame() -> PathBuf {
     libraries().join("libgpuflame.so")
 }
 
-/// A folder with the simulated libraries under their real names.
+/// Returns a folder with the simulated libraries under the names of the real ones.
 pub(crate) fn cuda() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -58,7 +58,7 @@ pub(crate) fn cuda() -> &'static Path {
     })
 }
 
-/// Compiles a program of the repository, with frame pointers.
+/// Compiles a program of the repository, with frame pointers. Returns the path of the program.
 pub(crate) fn compile(source: &str, flags: &[&str]) -> PathBuf {
     let source = root().join(source);
     let program = scratch().join(source.file_stem().unwrap());
@@ -72,7 +72,7 @@ pub(crate) fn compile(source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// What a run of the command left.
+/// Results of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -82,14 +82,14 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The lines that it wrote for each launch, taken apart: time, comm, pid, tid, cpu, frames.
+    /// Returns the lines that the command wrote for launches, split into columns: time, comm, pid, tid, cpu, frames.
     pub(crate) fn lines(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.folder.join("cpu.txt")).unwrap();
         text.lines().map(|line| line.splitn(6, ' ').map(str::to_owned).collect()).collect()
     }
 }
 
-/// `gpuflame-bpf ARGS`, to be run in a folder of its own on the simulated stack.
+/// Returns the command `gpuflame-bpf ARGS`, which uses the simulated CUDA stack, and the folder in which it will run.
 pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> (Command, PathBuf) {
     let folder = scratch();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame-bpf"));
@@ -103,7 +103,7 @@ pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> (Co
     (command, folder)
 }
 
-/// Runs it.
+/// Runs `gpuflame-bpf` with these arguments.
 pub(crate) fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Ran {
     let (command, folder) = command(args);
     finish(command, folder)
@@ -119,7 +119,8 @@ pub(crate) fn finish(mut command: Command, folder: PathBuf) -> Ran {
     }
 }
 
-/// Waits until a command watches. It says nothing then, but its programs are in the kernel once it waits in poll.
+/// Waits until a command has begun to watch. The command prints no message then, but its programs are in the kernel
+/// once it waits in `poll`.
 pub(crate) fn until_ready(watching: &Child) {
     let syscall = format!("/proc/{}/syscall", watching.id());
     while !fs::read_to_string(&syscall).is_ok_and(|text| text.starts_with("7 ")) {
@@ -127,7 +128,7 @@ pub(crate) fn until_ready(watching: &Child) {
     }
 }
 
-/// `record -E -o cpu.txt -- PROGRAM ARGS`.
+/// Runs `gpuflame-bpf record -E -o cpu.txt -- PROGRAM ARGS`, which must succeed.
 pub(crate) fn record(program: &Path, args: &[&str]) -> Ran {
     let words = ["record", "-E", "-o", "cpu.txt", "--"].map(OsStr::new);
     let all = words.into_iter().chain([program.as_os_str()]).chain(args.iter().map(OsStr::new));
@@ -136,7 +137,7 @@ pub(crate) fn record(program: &Path, args: &[&str]) -> Ran {
     ran
 }
 
-/// `crosscheck FLAGS -- PROGRAM ARGS`.
+/// Runs `gpuflame-bpf crosscheck FLAGS -- PROGRAM ARGS`.
 pub(crate) fn crosscheck(flags: &[&str], program: &Path, args: &[&str]) -> Ran {
     let library = gpuflame();
     let words = [OsStr::new("crosscheck"), OsStr::new("--library"), library.as_os_str()];

@@ -1,5 +1,5 @@
-// Colours by kind of frame. Fills keep apart for readers who see red and green alike (tests simulate them), text on a fill is black
-// or white, whichever contrasts more, which is at least 4.5:1 on any fill.
+// Colours by kind of frame. Readers who cannot distinguish red and green can distinguish the fills (tests simulate this). Text on
+// a fill is black or white, whichever has more contrast; the contrast is at least 4.5:1 on any fill.
 
 export type Rgb = readonly [number, number, number];
 
@@ -27,28 +27,28 @@ export const DARK: Palette = {
   changeFills: ["#3d95cc", "#2f76a3", "#285a7a", "#274353", "#3b3f45", "#5a4530", "#80562b", "#b0701f", "#e08a2c"],
 };
 
-/** Kind whose fill is hatched, so that idle time is found without colours. */
+/** Kind whose fill is hatched, so that readers can see idle time without colours. */
 export const KIND_HATCHED = 6;
 
-/** Fill of frames that do not match a search: most of the way to the background. */
+/** Returns the fill of frames that do not match a search: a colour near the background's. */
 export function faded(fill: string, palette: Palette): string {
   return hex(mix(rgb(fill), rgb(palette.background), 0.75));
 }
 
-/** Lines of the hatch on a fill. */
+/** Returns the colour of the hatch lines on a fill. */
 export function hatchLine(fill: string): string {
   return hex(mix(rgb(fill), textOn(fill) === "#000000" ? [255, 255, 255] : [0, 0, 0], 0.3));
 }
 
-/** From this luminance on black contrasts more than white: (L + 0.05) / 0.05 = 1.05 / (L + 0.05). */
+/** Luminance from which black contrasts more than white: (L + 0.05) / 0.05 = 1.05 / (L + 0.05). */
 const BLACK_FROM = 0.179;
 
-/** Black or white. */
+/** Returns black or white, whichever contrasts more with the fill. */
 export function textOn(fill: string): string {
   return luminance(rgb(fill)) > BLACK_FROM ? "#000000" : "#ffffff";
 }
 
-/** Index into `changeFills`: the ends are for frames that one run lacks. */
+/** Returns an index into `changeFills`. The first and the last fill are for frames that one run lacks. */
 export function changeStep(now: number, old: number, steps: number): number {
   const middle = (steps - 1) / 2;
   const larger = Math.max(now, old);
@@ -70,7 +70,7 @@ function mix(from: Rgb, to: Rgb, share: number): Rgb {
   return from.map((part, index) => part + (to[index]! - part) * share) as unknown as Rgb;
 }
 
-/** Ratio of contrast as WCAG 2 defines it. */
+/** Contrast ratio as defined by WCAG 2. */
 export function contrast(one: string, other: string): number {
   const [low, high] = [luminance(rgb(one)), luminance(rgb(other))].sort((a, b) => a - b) as [number, number];
   return (high + 0.05) / (low + 0.05);

@@ -1,4 +1,4 @@
-// Controls is the bar above the picture: views, order, split, search.
+// The controls are the bar above the picture, which selects the view, the order, the split and the search.
 import { button, element } from "./dom.ts";
 import { shorten } from "./format.ts";
 import { type Source, type SplitKey, trackWord } from "./model.ts";
@@ -11,7 +11,7 @@ export interface ControlEvents {
   width(isOld: boolean): void;
   search(text: string): void;
   step(by: 1 | -1): void;
-  /** Leaves the search box for the picture. */
+  /** Moves the focus from the search box to the picture. */
   leave(): void;
   reset(): void;
 }

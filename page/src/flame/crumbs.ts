@@ -1,4 +1,4 @@
-// Crumbs shows the way from the root to the frame that fills the width. Of a long way both ends are shown.
+// The crumbs show the path from the root to the frame that fills the width. If the path is long, only its two ends are shown.
 import { button, element } from "./dom.ts";
 import { shorten } from "./format.ts";
 

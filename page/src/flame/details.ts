@@ -1,4 +1,5 @@
-// Details shows the selected frame below the picture, with buttons for its actions: for keyboards and touch, which have no tooltip.
+// The details box shows the selected frame below the picture, with a button for each action. Keyboard and touch users
+// need it, because they have no tooltip.
 import { button, element } from "./dom.ts";
 import { type Facts, factLines } from "./facts.ts";
 import type { Command } from "./keyboard.ts";

@@ -1,9 +1,9 @@
-// Elements without HTML text: names can only become text nodes and attributes.
+// Creates elements without parsing HTML, so names can only become text nodes and attributes.
 
 type Child = Node | string | null;
 type Props = Record<string, string | boolean | ((event: never) => void)>;
 
-/** Creates an element. Functions among `props` listen, `true` is an empty attribute, `false` none. */
+/** Creates an element. In `props`, a function is an event listener, `true` an empty attribute, and `false` no attribute. */
 export function element<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   props: Props = {},
@@ -22,7 +22,7 @@ export function button(label: string, title: string, act: () => void): HTMLButto
   return element("button", { type: "button", title, click: act }, label);
 }
 
-/** Copies by the clipboard, or where a sandbox forbids that by the older command. Returns whether it worked. */
+/** Copies text to the clipboard. If a sandbox forbids the clipboard API, uses the older command. Returns whether it worked. */
 export async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,4 +1,4 @@
-// Draw paints the visible part of a layout. Frames narrower than half a pixel are painted together: a row costs at most as many
+// Paints the visible part of a layout. Frames narrower than half a pixel are painted together, so a row takes at most as many
 // rectangles as it has pixels, whatever the number of frames.
 import type { Fill, FrameColours } from "./fills.ts";
 import { extentOf, firstEndingAfter, isCaller, rowOf, type Layout, type Span } from "./layout.ts";
@@ -6,18 +6,18 @@ import { fitted, type Names } from "./names.ts";
 
 export const ROW_HEIGHT = 18;
 const FONT = "12px ui-monospace, monospace";
-/** A label has a margin on both sides; fewer characters would tell nothing. */
+/** Margin of a label on both sides, and the minimum number of characters of a useful label. */
 const MARGIN = 4;
 const MIN_LABEL_CHARS = 4;
 const MIN_FRAME_WIDTH = 0.5;
-/** Frames at least this wide are set apart by a line of the background. */
+/** Minimum width of a frame with a gap, a line of the background colour, between it and the next frame. */
 const MIN_WIDTH_WITH_GAP = 3;
 
 export interface Scene {
   layout: Layout;
   names: Names;
   rootLabel: string;
-  /** Visible part below the root, and of the callers above. */
+  /** Visible part of the frames below the root. `above` is the visible part of the callers above the root. */
   below: Span;
   above: Span;
   /** Pixels of the picture above the top of the canvas. */
@@ -54,7 +54,7 @@ function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: numb
   const row = layout.rows[rowIndex]!;
   const top = rowIndex * ROW_HEIGHT - scene.scroll;
   const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
-  // Narrow neighbours of one colour are one rectangle: there may be thousands.
+  // Narrow neighbours of one colour are drawn as one rectangle, because there may be thousands of them.
   let [from, to, colour] = [0, 0, ""];
   const fillNarrow = () => fill(context, colour, from, top, to - from);
   for (let index = firstEndingAfter(layout, row, low); index < row.length; index++) {

@@ -9,7 +9,7 @@ export interface Facts {
   name: string;
   kind: string;
   place: string | null;
-  /** Pairs of a label and a value, in the order of their weight. */
+  /** Pairs of a label and a value, the most important first. */
   numbers: [string, string][];
 }
 
@@ -44,13 +44,13 @@ function both(value: number, unit: Unit): string {
   return short === long ? long : `${short} (${long})`;
 }
 
-/** One sentence for screen readers. */
+/** Returns one sentence for screen readers. */
 export function sentence(facts: Facts, row: number): string {
   const numbers = facts.numbers.map(([label, value]) => (label.startsWith("of ") ? `${value} ${label}` : `${label} ${value}`));
   return [facts.name, facts.kind, facts.place, `row ${row}`, ...numbers].filter(Boolean).join(", ");
 }
 
-/** Name, kind, place and numbers as elements. */
+/** Returns name, kind, place and numbers as elements. */
 export function factLines(facts: Facts): HTMLElement[] {
   const numbers = facts.numbers.flatMap(([label, value]) => [element("dt", {}, label), element("dd", {}, value)]);
   const where = element("div", { class: "fg-kind" }, [facts.kind, facts.place].filter(Boolean).join(" · "));

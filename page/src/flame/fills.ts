@@ -1,4 +1,4 @@
-// Fills says how each frame is painted: by its kind, or by its change if two runs are compared.
+// Chooses the fill of each frame: by its kind, or by its change if two runs are compared.
 import { changeStep, faded, hatchLine, KIND_HATCHED, type Palette, textOn } from "./colours.ts";
 import { element } from "./dom.ts";
 import { KIND_ROOT } from "./model.ts";
@@ -8,7 +8,7 @@ import type { Tree } from "./tree.ts";
 export interface Fill {
   colour: string;
   text: string;
-  /** Lines over the colour, or null. */
+  /** Pattern of lines over the colour, or null. */
   hatch: CanvasPattern | null;
 }
 
@@ -18,7 +18,7 @@ export interface FrameColours {
   fillOf(node: number, isMatch: Uint8Array | null): Fill;
 }
 
-/** `context` makes the hatch. */
+/** Returns the fills for all frames. `context` creates the hatch. */
 export function frameColours(context: CanvasRenderingContext2D, palette: Palette, names: Names, tree: Tree): FrameColours {
   const byKind = palette.kinds.map((colour, kind) => pair(context, palette, colour, kind === KIND_HATCHED));
   const byChange = palette.changeFills.map((colour) => pair(context, palette, colour, false));
@@ -33,7 +33,7 @@ export function frameColours(context: CanvasRenderingContext2D, palette: Palette
   };
 }
 
-/** The fill, and the same for frames that do not match a search. */
+/** Returns a fill, and the corresponding fill for frames that do not match a search. */
 function pair(context: CanvasRenderingContext2D, palette: Palette, colour: string, isHatched: boolean): [Fill, Fill] {
   const pale = faded(colour, palette);
   const hatch = isHatched ? hatchOf(context, hatchLine(colour)) : null;

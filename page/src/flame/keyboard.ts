@@ -29,7 +29,7 @@ export const HELP =
   "Click or Enter zooms, Escape shows all, arrows move, + - and Ctrl + wheel zoom, / searches, n N next and previous match, " +
   "s callers and callees, h hides, c C copy name and stack.";
 
-/** The command of a key press, or null: combinations belong to the browser. */
+/** Returns the command of a key press, or null. Key combinations are left to the browser. */
 export function commandOf(event: Pick<KeyboardEvent, "key" | "ctrlKey" | "metaKey" | "altKey">): Command | null {
   if (event.ctrlKey || event.metaKey || event.altKey) return null;
   return COMMANDS[event.key] ?? null;

@@ -1,8 +1,8 @@
-// Layout gives each frame a row and a start, in the unit of its value: siblings from the largest to the smallest, side by side from
-// the start of their parent. Frames of a row are sorted by start, so that a look-up is a binary search.
+// The layout gives each frame a row and a start, in the unit of its value. Siblings are side by side from the start of their
+// parent, from the largest to the smallest. Frames of a row are sorted by start, so that a look-up is a binary search.
 import type { Tree } from "./tree.ts";
 
-/** Part of the values, as the canvas shows it from left to right. */
+/** Range of values that the canvas shows from left to right. */
 export interface Span {
   low: number;
   high: number;
@@ -10,13 +10,13 @@ export interface Span {
 
 export interface Layout {
   tree: Tree;
-  /** Width of each frame: its total in this run, or in the other. */
+  /** Width of each frame: its total in this run or in the other run. */
   width: Float64Array;
   starts: Float64Array;
   depth: Int32Array;
   /** Nodes by row, from the top of the picture to its bottom. */
   rows: Int32Array[];
-  /** Row of the root: above it are callers. */
+  /** Row of the root. Callers are above it. */
   rootRow: number;
 }
 
@@ -50,7 +50,7 @@ export function layOut(tree: Tree, width: Float64Array): Layout {
   return { tree, width, starts, depth, rows: [...up, ...down], rootRow: up.length };
 }
 
-/** The children of all nodes, parent after parent, each parent's from the largest to the smallest. */
+/** Returns the children of all nodes, parent after parent. Children of a parent are sorted from the largest to the smallest. */
 function childrenBySize(tree: Tree, width: Float64Array): { first: Int32Array; nodes: Int32Array } {
   const size = tree.parent.length;
   const first = new Int32Array(size + 2);
@@ -73,12 +73,12 @@ export function rowOf(layout: Layout, node: number): number {
   return layout.rootRow + (isCaller(layout, node) ? -1 : 1) * layout.depth[node]!;
 }
 
-/** Part of the values that a frame covers. */
+/** Range of values that a frame covers. */
 export function extentOf(layout: Layout, node: number): Span {
   return { low: layout.starts[node]!, high: layout.starts[node]! + layout.width[node]! };
 }
 
-/** The deepest row below the root with a frame in `span`. */
+/** Deepest row below the root with a frame in `span`. */
 export function lastRowWithin(layout: Layout, span: Span): number {
   let last = layout.rootRow;
   for (let row; (row = layout.rows[last + 1]); last++) {
@@ -101,7 +101,7 @@ export function firstEndingAfter(layout: Layout, row: Int32Array, x: number): nu
   return low;
 }
 
-/** The frame at `x` in a row, or -1. */
+/** Frame at `x` in a row, or -1. */
 export function frameAt(layout: Layout, rowIndex: number, x: number): number {
   const row = layout.rows[rowIndex] ?? new Int32Array();
   const node = row[firstEndingAfter(layout, row, x)] ?? -1;
@@ -110,7 +110,7 @@ export function frameAt(layout: Layout, rowIndex: number, x: number): number {
 
 export type Direction = "up" | "down" | "left" | "right";
 
-/** The frame that an arrow key leads to from `node`, or `node` if there is none. */
+/** Frame to which an arrow key moves from `node`, or `node` if there is none. */
 export function neighbour(layout: Layout, node: number, direction: Direction): number {
   const step = { up: -1, down: 1, left: 0, right: 0 }[direction];
   const isBack = node !== 0 && step === (isCaller(layout, node) ? 1 : -1);

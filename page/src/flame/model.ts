@@ -1,4 +1,4 @@
-// The data of a flame graph as the command writes it: prefix trees of frames, and rows that put values on their nodes.
+// The data of a flame graph as the command writes it: prefix trees of frames, and rows with the values of their nodes.
 
 /** Origin of a row, by which the graph can be split. */
 export interface Track {
@@ -24,7 +24,7 @@ export interface View {
   unit: Unit;
   parent: number[];
   name: number[];
-  /** Rows: the value of `node` itself, without its children, on one track. */
+  /** Rows. Each has the value of `node` itself, without its children, on one track. */
   node: number[];
   track: number[];
   value: number[];
@@ -60,7 +60,7 @@ export const KINDS: readonly string[] = [
 /** Kind of frames that the viewer adds: the root, and streams, threads, ranks and GPUs. */
 export const KIND_ROOT = 7;
 
-/** A view with rows of two runs. `old` and `oldCount` are the other run's, or null without one. */
+/** A view with rows of two runs. `old` and `oldCount` are values of the other run, or null if there is none. */
 export interface Source extends View {
   old: Float64Array | null;
   oldCount: Float64Array | null;

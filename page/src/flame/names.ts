@@ -5,19 +5,19 @@ import { type FlameModel, KIND_ROOT } from "./model.ts";
 /** Characters that would hide or reorder the rest of a name. */
 const INVISIBLE = /[\0-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
-/** The mark that folded stacks put on a kernel's name; the colour shows the same. */
+/** Mark of kernel names in folded stacks. Labels omit it, because the colour shows the same. */
 const KERNEL_MARK = /\s*\[GPU\d*_Kernel\]\s*/;
 
 /** File and line, at the start of the names of Python's functions. */
 const PLACE = /^(\S+\.py\(\d+\)|nn\.Module): /;
 
-/** The text of a frame with room for `room` characters: without its mark, and without its place if that is too long. */
+/** Returns the text of a frame in at most `room` characters: without its mark, and without its place if there is no room. */
 export function fitted(name: string, room: number): string {
   const label = name.replace(KERNEL_MARK, "");
   return shorten(label.length <= room ? label : label.replace(PLACE, ""), room);
 }
 
-/** Returns `name` with a visible sign for each character that could not be seen. */
+/** Returns `name` with a visible sign in place of each invisible character. */
 export function visible(name: string): string {
   return name.replace(INVISIBLE, "\ufffd");
 }
@@ -37,7 +37,7 @@ export function createNames(model: FlameModel) {
   };
   model.names.forEach((name, index) => add(name, model.kinds[index], model.places[index]));
 
-  /** Index of a name of the viewer's own or of another model. */
+  /** Returns the index of a name from the viewer itself or from another model. Adds the name if it is new. */
   function intern(name: string, ofKind: number | undefined = KIND_ROOT, at: string | null = null): number {
     return known.get(keyOf(name, ofKind, at)) ?? add(name, ofKind, at);
   }

@@ -1,4 +1,5 @@
-// Order is how stacks become a tree: from the root, from the leaves, or around a name; with or without a split by track.
+// The order determines how stacks become a tree: from the root, from the leaves, or around a name; with or without a split by
+// track.
 import type { Source, SplitKey, Track } from "./model.ts";
 import type { Names } from "./names.ts";
 import { aroundName, fromLeaves, fromRoot, type Tree } from "./tree.ts";
@@ -6,19 +7,19 @@ import { trackLabel, weigh, weighSplit } from "./weights.ts";
 
 export interface Order {
   kind: "root" | "leaves" | "around";
-  /** The name for `around`. */
+  /** The name in the middle, if the tree is around a name. */
   name: number;
   split: SplitKey | null;
 }
 
-/** The tree of the rows that are not 0 in `keep`. */
+/** Returns the tree of the rows that are not 0 in `keep`. */
 export function treeOf(source: Source, names: Names, order: Order, keep: Uint8Array): Tree {
   const weights = order.split ? weighSplit(source, keep, order.split, names) : weigh(source, keep);
   if (order.kind === "leaves") return fromLeaves(weights);
   return order.kind === "around" ? aroundName(weights, order.name) : fromRoot(weights);
 }
 
-/** A frame of a tree, by the names on the way to it: it survives another filter, and applies to both runs. */
+/** A frame of a tree, identified by the names on the path to it, so that it stays valid with another filter and in both runs. */
 export interface Subtree {
   view: string;
   order: Order;
@@ -26,7 +27,7 @@ export interface Subtree {
   isCaller: boolean;
 }
 
-/** 1 for each row on a track to keep that is in none of the `removed` subtrees. */
+/** Returns 1 for each row that is on a kept track and not in a `removed` subtree. */
 export function keepRows(source: Source, names: Names, keepTrack: (track: Track) => boolean, removed: Subtree[]): Uint8Array {
   const keptTracks = source.tracks.map(keepTrack);
   return Uint8Array.from(source.node, (_, row) => {

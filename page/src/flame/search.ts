@@ -1,14 +1,15 @@
-// Search marks the frames whose name, or file and line, matches a regular expression, and adds up their share.
+// The search marks the frames whose name, or file and line, matches a regular expression, and adds up their share.
 import type { Layout } from "./layout.ts";
 import type { Names } from "./names.ts";
 
 export interface Pattern {
   matches(text: string): boolean;
-  /** Why the text was taken literally, or null. */
+  /** Reason why the text is searched literally, or null. */
   problem: string | null;
 }
 
-/** Upper-case letters in `text` make the search distinguish case. Text that is not a regular expression matches itself. */
+/** Compiles the text of a search. With upper-case letters in `text`, the search is case-sensitive. Text that is not a regular
+ * expression matches itself. */
 export function compile(text: string): Pattern {
   const flags = /[A-Z]/.test(text.replace(/\\./g, "")) ? "u" : "iu";
   try {
@@ -23,9 +24,9 @@ export function compile(text: string): Pattern {
 export interface Matches {
   /** 1 for each node that matches. */
   isMatch: Uint8Array;
-  /** Matching nodes without those below another match, the widest first. */
+  /** Matching nodes that are not below another match, the widest first. */
   topmost: number[];
-  /** Sum of the widths of `topmost`: nothing counts twice. */
+  /** Sum of the widths of `topmost`, so no time counts twice. */
   sum: number;
 }
 
@@ -44,7 +45,7 @@ export function find(layout: Layout, names: Names, pattern: Pattern): Matches {
     const matches = nameMatches[name] ?? false;
     isMatch[node] = Number(matches);
     const below = node > 0 ? isBelow[tree.parent[node]!]! : 0;
-    // Each caller above a match would count the match again; the root's own name is in both halves.
+    // Each caller above a match would count the match again. The root's name is in both halves.
     isBelow[node] = below | Number(matches && node < tree.callers);
     if (!matches || below || width[node] === 0) continue;
     topmost.push(node);

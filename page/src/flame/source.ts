@@ -1,5 +1,5 @@
-// Source prepares the views of one model, or of two that are compared: there the trees are united, and each row carries the value
-// of one run and 0 for the other.
+// Prepares the views of one model, or of two models that are compared. To compare them, their trees are united, and each row has
+// the value of one run and 0 for the other.
 import type { FlameModel, Source, View } from "./model.ts";
 import { createNames, type Names } from "./names.ts";
 

@@ -1,17 +1,18 @@
-// Stage is the canvas with its scroll bar, pointer and wheel. The canvas is as large as the visible part and stays in place while a
-// spacer scrolls: browsers limit the height of a canvas, and stacks may be thousands of frames deep.
+// The stage is the canvas with its scroll bar, pointer and wheel. The canvas has the size of the visible part and stays in place
+// while a spacer scrolls, because browsers limit the height of a canvas, and stacks may be thousands of frames deep.
 import { element } from "./dom.ts";
 import { draw, ROW_HEIGHT, type Scene } from "./draw.ts";
 import type { FrameColours } from "./fills.ts";
 import { extentOf, frameAt, isCaller, type Layout, lastRowWithin, rowOf, type Span } from "./layout.ts";
 import type { Names } from "./names.ts";
+import { isPrinted } from "./theme.ts";
 import { revealing, shifted, zoomAt } from "./zoom.ts";
 
-/** A pointer that moved less far has clicked, not dragged. */
+/** Minimum distance of a drag. If the pointer moved less, it is a click. */
 const MIN_DRAG_PX = 4;
-/** Height of the picture in rows, above which it scrolls. */
+/** Maximum height of the picture in rows. A higher picture scrolls. */
 const MAX_ROWS = 36;
-/** Factor of zoom per pixel of the wheel: 100 pixels, one notch, enlarge by 1.22. */
+/** Zoom factor per pixel of the wheel. One notch of 100 pixels enlarges by 1.22. */
 const WHEEL_ZOOM = 1.002;
 
 export interface StageEvents {
@@ -72,7 +73,7 @@ export function createStage(events: StageEvents) {
     reveal(node);
   }
 
-  /** Enlarges around the selected frame, as far as it is visible. */
+  /** Enlarges the picture around the visible part of the selected frame. */
   function zoomBy(factor: number): void {
     const above = isCaller(scene.layout, scene.selected);
     const span = spanOf(above);
@@ -94,7 +95,8 @@ export function createStage(events: StageEvents) {
   }
 
   function redraw(): void {
-    frame ||= requestAnimationFrame(paint);
+    if (isPrinted()) paint();
+    else frame ||= requestAnimationFrame(paint);
   }
 
   function destroy(): void {
@@ -113,7 +115,7 @@ export function createStage(events: StageEvents) {
     return above ? scene.above : scene.below;
   }
 
-  /** Without `node` the zoomed frame becomes the deepest that fills the width. */
+  /** Sets the visible part. If `node` is not given, the zoomed frame becomes the deepest one that fills the width. */
   function setSpan(above: boolean, span: Span, node = frameThatHolds(above, span)): void {
     if (above) scene.above = span;
     else scene.below = span;
@@ -140,7 +142,7 @@ export function createStage(events: StageEvents) {
     space.style.height = `${(lastRowWithin(scene.layout, scene.below) + 1) * ROW_HEIGHT}px`;
   }
 
-  /** Fits the canvas into its box. A new size clears it: then it must be painted before the browser shows it. */
+  /** Fits the canvas into its box. A new size clears the canvas, so it must be painted before the browser shows it. */
   function resize(): boolean {
     let isNew = false;
     scene.width = box.clientWidth;
@@ -180,7 +182,7 @@ export function createStage(events: StageEvents) {
     events.hovered(node, event);
   }
 
-  /** Distances are pixels: Firefox gives lines only to pages that read `deltaMode`. */
+  /** Handles the wheel. Distances are in pixels, because Firefox gives lines only to pages that read `deltaMode`. */
   function wheel(event: WheelEvent): void {
     const { above, span, perPixel, x } = position(event);
     const whole = extentOf(scene.layout, 0);

@@ -1,9 +1,14 @@
-// Theme tells whether the page is dark. Prints are light.
+// The theme determines whether the page is dark. Printed pages are light.
 
 const queries = ["print", "(prefers-color-scheme: dark)"].map((query) => matchMedia(query));
 
+/** Whether the page is being printed. While it is, the browser does not wait for another animation frame. */
+export function isPrinted(): boolean {
+  return queries[0]!.matches;
+}
+
 export function isDark(): boolean {
-  return !queries[0]!.matches && queries[1]!.matches;
+  return !isPrinted() && queries[1]!.matches;
 }
 
 /** Calls `changed` after each change of the theme. */

@@ -1,5 +1,5 @@
-// Tree is the picture's tree of frames with total values, in one of three orders: from the root, from the leaves, or the callers
-// and callees of one name. Frames of the same name below the same frame are one.
+// The tree of frames in the picture, with total values, in one of three orders: from the root, from the leaves, or the callers
+// and callees of one name. Frames of the same name below the same frame are merged.
 import type { Weights } from "./weights.ts";
 
 /** `parent[i] < i`; node 0 is the root. */
@@ -14,14 +14,14 @@ export interface Tree {
   callers: number;
 }
 
-/** Tree from the outermost callers to the leaves. */
+/** Returns the tree from the outermost callers to the leaves. */
 export function fromRoot(weights: Weights): Tree {
   const builder = createBuilder(weights, -1, [0]);
   builder.growDown([0]);
   return builder.finish();
 }
 
-/** Tree that begins with the leaves; below each are its callers. Tracks stay at the top. */
+/** Returns the tree that begins with the leaves. The callers of each leaf are below it. Tracks stay at the top. */
 export function fromLeaves(weights: Weights): Tree {
   const builder = createBuilder(weights, -1, [0]);
   const leaves = indices(weights, (node) => weights.self[node] !== 0 || !!weights.old?.[node]);
@@ -35,7 +35,8 @@ export function fromLeaves(weights: Weights): Tree {
   return builder.finish();
 }
 
-/** Callees of `name` below the root, its callers above. A stack counts once, from its outermost frame of that name. */
+/** Returns the tree with the callees of `name` below the root and its callers above. A stack counts once, from its outermost
+ * frame of that name. */
 export function aroundName(weights: Weights, name: number): Tree {
   const isInside = new Uint8Array(weights.parent.length);
   const outermost = indices(weights, (node) => {
@@ -50,7 +51,7 @@ export function aroundName(weights: Weights, name: number): Tree {
   return { ...builder.finish(), callers };
 }
 
-/** Names from below the root to `node`; in a tree around a name, that name comes first. */
+/** Returns the names on the path to `node`, without the root. In a tree around a name, this name is the first. */
 export function pathOf(tree: Tree, node: number): number[] {
   return ancestors(tree, node).map((at) => tree.name[at]!).filter((name) => name >= 0);
 }
@@ -62,7 +63,7 @@ export function ancestors(tree: Tree, node: number): number[] {
   return path.reverse();
 }
 
-/** Node below the root with this path, or the deepest one on the way to it. */
+/** Returns the node below the root with this path, or the deepest existing node on this path. */
 export function nodeAt(tree: Tree, path: readonly number[]): number {
   let node = 0;
   let depth = tree.name[0]! < 0 ? 0 : 1;
@@ -82,7 +83,7 @@ function indices(weights: Weights, keep: (node: number) => boolean): number[] {
   return kept;
 }
 
-/** The leaves of each track. */
+/** Returns the leaves of each track. */
 function groupByTop(weights: Weights, leaves: number[]): Map<number, number[]> {
   const groups = new Map<number, number[]>();
   const top: number[] = [];
@@ -109,7 +110,7 @@ function createBuilder(weights: Weights, rootName: number, origin: number[]) {
     nextSibling[node] = firstChild[weights.parent[node]!]!;
     firstChild[weights.parent[node]!] = node;
   }
-  /** Scratch: the group of each name while nodes are grouped. */
+  /** Group of each name, used only while nodes are grouped. */
   const groupOfName: number[] = [];
   push(-1, rootName, origin, totals);
 
@@ -124,7 +125,7 @@ function createBuilder(weights: Weights, rootName: number, origin: number[]) {
     return parents.push(parent) - 1;
   }
 
-  /** Adds all that is called from `nodes`, which are the root of the tree. */
+  /** Adds all callees of `nodes`, which are the root of the tree. */
   function growDown(nodes: number[]): void {
     const open: [number, number[]][] = [[0, nodes]];
     for (let next = open.pop(); next; next = open.pop()) {
@@ -142,8 +143,8 @@ function createBuilder(weights: Weights, rootName: number, origin: number[]) {
   }
 
   /**
-   * Adds the callers of `nodes` below `top`. If they are `leaves`, they come first, each with the value of its own; if not, `top`
-   * represents them, and each caller gets the totals of its callees.
+   * Adds the callers of `nodes` below `top`. If `areLeaves`, the nodes themselves are added first, each with its own value. If
+   * not, `top` represents them, and each caller gets the totals of its callees.
    */
   function growUp(top: number, nodes: number[], areLeaves: boolean): void {
     const columns = areLeaves ? selfs : totals;

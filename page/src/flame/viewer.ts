@@ -1,5 +1,5 @@
-// Viewer joins the parts. Its state is a view, an order, hidden subtrees, a zoom, a selection and a search: a change of the first
-// three makes another tree; any other change only paints again.
+// The viewer connects all parts. Its state is a view, an order, hidden subtrees, a zoom, a selection and a search. A change of
+// the first three makes a new tree. Any other change only paints again.
 import { DARK, LIGHT } from "./colours.ts";
 import { createControls } from "./controls.ts";
 import { fillCrumbs } from "./crumbs.ts";
@@ -23,7 +23,7 @@ import { trackValues } from "./weights.ts";
 
 export interface FlameOptions {
   view?: string;
-  /** The run to compare with: widths show `model`, colours the change. */
+  /** Run to compare with. Widths show `model`, and colours show the change. */
   against?: FlameModel;
   onSelect?(name: string): void;
 }
@@ -134,7 +134,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     return names.text[layout!.tree.name[node]!] ?? rootLabel();
   }
 
-  // The door
+  // The public functions
 
   function show(view: string): void {
     source = views.find((candidate) => candidate.id === view) ?? source;

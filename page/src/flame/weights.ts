@@ -1,9 +1,9 @@
-// Weights puts the rows of a view on the nodes of its tree: rows that a filter removes are left out, and on request each stream,
-// thread, rank or GPU gets a tree of its own below the root.
+// Adds the values of a view's rows to the nodes of its tree. Rows that a filter removes are left out. On request each stream,
+// thread, rank or GPU gets its own tree below the root.
 import { type Source, type SplitKey, type Track, trackWord } from "./model.ts";
 import type { Names } from "./names.ts";
 
-/** A prefix tree with the values of its nodes, without their children's. `parent[i] < i`. */
+/** A prefix tree with the values of its nodes, not including their children. `parent[i] < i`. */
 export interface Weights {
   parent: ArrayLike<number>;
   name: ArrayLike<number>;
@@ -15,7 +15,7 @@ export interface Weights {
   isSplit: boolean;
 }
 
-/** Puts the rows that are not 0 in `keep` on the nodes of the view. */
+/** Adds the values of the rows that are not 0 in `keep` to the nodes of the view. */
 export function weigh(source: Source, keep: Uint8Array): Weights {
   return addRows(source, keep, source.parent, source.name, source.node);
 }
@@ -48,7 +48,7 @@ export function trackLabel(track: Track | undefined, key: SplitKey): string {
   return value.toLowerCase().startsWith(word.toLowerCase()) ? value : `${word} ${value}`;
 }
 
-/** Values of `key` among the rows of `source`; a graph with fewer than two cannot be split. */
+/** Values of `key` in the rows of `source`. A graph with fewer than two values cannot be split. */
 export function trackValues(source: Source, key: SplitKey): Set<string> {
   return new Set(Array.from(new Set(source.track), (track) => trackLabel(source.tracks[track], key)));
 }
@@ -63,7 +63,7 @@ function groupRows(source: Source, keep: Uint8Array, key: SplitKey): Map<string,
   return groups;
 }
 
-/** Nodes that `rows` need, parents first, without the root. `mark` must be 0 for them, and is changed. */
+/** Returns the nodes that `rows` need, parents first, without the root. `mark` must be 0 for these nodes, and is changed. */
 function touchedNodes(source: Source, rows: number[], mark: Int32Array): Int32Array {
   const touched: number[] = [];
   for (const row of rows) {

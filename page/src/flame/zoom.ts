@@ -1,4 +1,4 @@
-// Zoom computes the visible part of the picture: at least `MIN_SHARE`, and never beyond its ends.
+// Computes the visible part of the picture. It is at least `MIN_SHARE` of the picture and never beyond the picture's ends.
 import type { Span } from "./layout.ts";
 
 /** Smallest share of the picture that can fill the canvas. */
@@ -11,7 +11,7 @@ export function zoomAt(span: Span, whole: Span, x: number, factor: number): Span
   return shifted({ low: x - share * length, high: x + (1 - share) * length }, whole, 0);
 }
 
-/** Moves `span` by `distance`, as far as `whole` goes. */
+/** Moves `span` by `distance`, but not beyond the ends of `whole`. */
 export function shifted(span: Span, whole: Span, distance: number): Span {
   const length = span.high - span.low;
   const low = Math.max(whole.low, Math.min(span.low + distance, whole.high - length));

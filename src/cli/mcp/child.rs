@@ -8,9 +8,9 @@ use tokio::process::Command;
 
 /// Path of this program, which stays valid if its file is replaced while the server runs.
 const MYSELF: &str = "/proc/self/exe";
-/// Maximum size of a verb's standard output. A larger one is an error: too much to cut an answer from.
+/// Maximum size of a verb's standard output. A larger output is an error, because it is too large to be shortened to an answer.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
-/// Maximum size of a verb's remarks and errors that reach the agent. The rest is read and dropped.
+/// Maximum size of a verb's remarks and errors that are sent to the agent. The rest is read and dropped.
 const MAX_REMARK_BYTES: usize = 4_000;
 
 /// Output of a verb that succeeded.
@@ -21,11 +21,10 @@ pub(super) struct Finished {
     pub(super) remarks: String,
 }
 
-/// Runs `gpuflame WORDS` without standard input. When `stop` returns a reason, or the future is dropped, the child is
-/// ended.
+/// Runs `gpuflame WORDS` without standard input. When `stop` returns a reason, or the future is dropped, the child is killed.
 ///
 /// # Errors
-/// The message of the verb, or why there is none.
+/// The verb's error message, or the reason why there is no output.
 pub(super) async fn run(words: &[String], stop: impl Future<Output = String>) -> Result<Finished, String> {
     let mut command = Command::new(MYSELF);
     command.arg0("gpuflame").args(words).kill_on_drop(true);
@@ -41,7 +40,7 @@ pub(super) async fn run(words: &[String], stop: impl Future<Output = String>) ->
         reason = stop => Err(reason),
     };
     if finished.is_err() {
-        // A child that is dropped instead is ended too, but may stay a zombie for a while.
+        // Dropping the child would kill it too, but it might stay a zombie for a while.
         let _ = child.kill().await;
     }
     let ((stdout, remarks), status) = finished?;
@@ -75,7 +74,7 @@ async fn read_output(pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, St
     }
 }
 
-/// Reads to the end, and returns complete lines.
+/// Reads a pipe to its end. Returns complete lines, up to the maximum size.
 async fn read_remarks(pipe: Option<impl AsyncRead + Unpin>) -> Result<String, String> {
     let (mut kept, mut part, mut dropped) = (Vec::new(), [0; 4096], 0);
     let Some(mut pipe) = pipe else { return Ok(String::new()) };

@@ -1,4 +1,4 @@
-//! `gpuflame mcp`: a server of the Model Context Protocol, through which an agent asks the questions of the other verbs.
+//! `gpuflame mcp`: a server of the Model Context Protocol, through which an agent uses the other verbs.
 //!
 //! Each tool is a verb. A call runs this program again with that verb, and returns its output, so an agent and a
 //! person get the same answers and the same refusals. No tool runs another program.
@@ -67,7 +67,7 @@ impl Mcp {
         let server = Server::new(command, Duration::from_nanos(self.time_limit.unsigned_abs()));
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(serve(server));
-        // Ends the children that still run. The thread that reads standard input may never return, so it is left.
+        // Kills the children that still run. The thread that reads standard input may never return, so it is not waited for.
         runtime.shutdown_background();
         outcome
     }
@@ -85,7 +85,7 @@ async fn serve(server: Server) -> Result<Outcome> {
             Ok(running) => running.waiting().await.map(|_| Outcome::Clean).map_err(|error| {
                 Error::new(ErrorKind::State, format!("a call ended the server: {error}; report this"))
             }),
-            // The client went away before it asked anything.
+            // The client disconnected before it sent a request.
             Err(
                 ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::TransportError { .. },
             ) => Ok(Outcome::Clean),
@@ -105,7 +105,7 @@ async fn serve(server: Server) -> Result<Outcome> {
     }
 }
 
-/// Standard output, and a note to the server when the client has closed it.
+/// Standard output. The server is notified when the client has closed it.
 struct Replies {
     out: tokio::io::Stdout,
     closed: Arc<Notify>,
@@ -141,7 +141,7 @@ impl AsyncWrite for Replies {
     }
 }
 
-/// The tools, and what limits their calls.
+/// The tools, and the limits on their calls.
 struct Server {
     tools: Vec<(&'static ToolSpec, Tool)>,
     instructions: String,

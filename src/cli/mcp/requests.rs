@@ -1,5 +1,5 @@
-//! Turns the arguments of a tool's call into the words of a command line. A value never becomes an option, whatever it
-//! begins with, and `-` is a file's name, not the standard input, which belongs to the client.
+//! Converts the arguments of a tool's call to the words of a command line. A value never becomes an option, whatever it begins
+//! with. `-` is the name of a file, because standard input is used by the client.
 
 use std::path::PathBuf;
 
@@ -116,7 +116,7 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice).iter()
 }
 
-/// Returns a value as a word. The verb judges its content.
+/// Returns a value as a word. The verb checks its content.
 fn text(name: &str, value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) if text.contains('\0') => Err(format!("`{name}` contains a zero byte")),
@@ -126,7 +126,7 @@ fn text(name: &str, value: &Value) -> Result<String, String> {
     }
 }
 
-/// Returns a path that no verb takes for an option or for standard input.
+/// Returns a path in a form that no verb takes for an option or for standard input.
 fn path(name: &str, value: &Value) -> Result<String, String> {
     let Value::String(_) = value else { return Err(format!("`{name}` must be a path")) };
     let path = text(name, value)?;

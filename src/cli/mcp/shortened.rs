@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// Maximum size of an answer.
 const MAX_BYTES: usize = 60_000;
-/// Maximum number of rows of a table to try. No row has fewer than 6 bytes.
+/// Maximum number of rows per table that can fit, because a row has at least 6 bytes.
 const MAX_ROWS: usize = MAX_BYTES / 6;
 
 /// Shortens the output of a verb if it is too long. Returns it, and a remark on the missing rows.
@@ -18,7 +18,8 @@ pub(super) fn shorten(text: String, is_json: bool) -> (String, Option<String>) {
     }
 }
 
-/// Leaves out the last rows of the longest tables: all tables have the same maximum of rows, as large as possible.
+/// Leaves out the last rows of the longest tables. All tables have the same maximum number of rows, which is as large as
+/// possible.
 fn shorten_tables(mut tables: Map<String, Value>) -> (String, Option<String>) {
     let before = row_counts(&tables);
     limit_rows(&mut tables, MAX_ROWS);

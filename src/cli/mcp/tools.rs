@@ -24,7 +24,7 @@ pub(super) struct ToolSpec {
     pub(super) name: &'static str,
     pub(super) verb: &'static str,
     title: &'static str,
-    /// The answers that the tool gives, and those that it cannot give.
+    /// Description for the agent: the answers that the tool gives, and those that it cannot give.
     about: &'static str,
     pub(super) inputs: &'static [Input],
     /// Parameters that are options of the verb, with `_` instead of `-`.
@@ -89,7 +89,7 @@ pub(super) const TOOLS: &[ToolSpec] = &[
         verb: "top",
         title: "Rank GPU work",
         about: "Ranks one aspect of a run, named in `by`: kernels, stacks, source lines, functions, copies, launch \
-                delays, idle time, or communication between GPUs. Shares refer to all rows, also to those that `number` \
+                delays, idle time, communication between GPUs, or slack. Shares refer to all rows, also to those that `number` \
                 leaves out. It cannot tell why a kernel is slow inside, and time in a collective includes waiting for \
                 other ranks. Sums of kernels can exceed the run's duration, because kernels overlap.",
         inputs: ONE_FILE,
@@ -244,7 +244,7 @@ impl ToolSpec {
             "required": required,
             "additionalProperties": false,
         });
-        let Value::Object(schema) = schema else { unreachable!("it is written as an object") };
+        let Value::Object(schema) = schema else { unreachable!("the schema above is an object") };
         let hints = ToolAnnotations::with_title(self.title)
             .read_only(self.output != OutputKind::File)
             .destructive(false)
@@ -339,7 +339,7 @@ mod tests {
     fn schemas_have_the_types_and_values_of_the_options() {
         let top = TOOLS.iter().find(|spec| spec.name == "top").unwrap().describe(&command());
         let properties = &top.input_schema["properties"];
-        let values = ["kernels", "stacks", "line", "function", "copies", "delay", "idle", "comm"];
+        let values = ["kernels", "stacks", "line", "function", "copies", "delay", "idle", "comm", "slack"];
         assert_eq!(properties["by"]["items"]["enum"], json!(values));
         assert_eq!(properties["number"]["type"], "integer");
         assert_eq!(properties["self"]["type"], "boolean");

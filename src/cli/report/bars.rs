@@ -36,7 +36,7 @@ pub(super) fn device_bars(profile: &Profile) -> Vec<DeviceBar> {
         let of_cause =
             |word: &'static str| (word, causes.get(&(Some(time.device), word)).copied().unwrap_or(0));
         let mut idle: Vec<_> = ORDER.into_iter().map(of_cause).collect();
-        // Idle time that no sample explains, as in sums of earlier versions.
+        // The rest is idle time without a sample, as in sums of earlier versions. Its cause is unknown.
         let explained = idle.iter().map(|(_, nanos)| *nanos).sum::<u64>();
         if let Some((_, unknown)) = idle.last_mut() {
             add_to(unknown, steady.idle.saturating_sub(explained));
@@ -49,7 +49,7 @@ pub(super) fn device_bars(profile: &Profile) -> Vec<DeviceBar> {
 }
 
 impl DeviceBar {
-    /// Returns the bar as JSON. `rank` is that of the run, if there are several.
+    /// Returns the bar as JSON. `rank` is the rank of the run, if there are several runs.
     pub(super) fn json(&self, rank: Option<u32>) -> Value {
         let label = match rank {
             Some(rank) => format!("rank {rank}, GPU {}", self.device),

@@ -7,6 +7,7 @@ use gpuflame_export::percent;
 use gpuflame_model::profile::{format_nanos, saturating_sum};
 use gpuflame_offline::analysis::{Durations, Finding, Severity};
 
+use super::super::measured_part::MeasuredPart;
 use super::bars::DeviceBar;
 use super::job::Job;
 
@@ -18,7 +19,7 @@ pub(super) struct KernelChange<'a> {
     pub(super) now: Durations,
 }
 
-/// Returns the work whose number or time differs, the largest difference of time first.
+/// Returns the work whose count or time differs, the largest difference of time first.
 pub(super) fn kernel_changes<'a>(job: &'a Job, old: &'a Job) -> Vec<KernelChange<'a>> {
     let names: BTreeSet<&String> = job.work.kernels.keys().chain(old.work.kernels.keys()).collect();
     let durations =
@@ -42,8 +43,8 @@ pub(super) fn sentences(job: &Job, old: &Job) -> Vec<String> {
     let work = |of: &Job| saturating_sum(of.work.kernels.values().map(|row| row.nanos));
     let title = old.title();
     let mut all = vec![format!(
-        "compared with {title}: length {}; GPUs busy {:.1} %, before {:.1} %; GPU work {}",
-        with_change(job.wall, old.wall),
+        "compared with {title}: {}; GPUs busy {:.1} %, before {:.1} %; GPU work {}",
+        lengths(job.part, old.part),
         busy(job),
         busy(old),
         with_change(work(job), work(old))
@@ -63,6 +64,20 @@ pub(super) fn sentences(job: &Job, old: &Job) -> Vec<String> {
 
 fn is_cost(finding: &&Finding) -> bool {
     finding.severity == Severity::Cost
+}
+
+/// Returns the lengths of both parts, with the change if they are parts of the same kind.
+fn lengths(now: MeasuredPart, before: MeasuredPart) -> String {
+    match now.name() == before.name() {
+        true => format!("length {}", with_change(now.nanos, before.nanos)),
+        false => format!(
+            "length {} of {}, before {} of {}",
+            format_nanos(now.nanos),
+            now.name(),
+            format_nanos(before.nanos),
+            before.name()
+        ),
+    }
 }
 
 /// Returns a time with its change since the older run: `12.000 ms, before 10.000 ms (+20.0 %)`.

@@ -1,16 +1,23 @@
 //! The first screen of a page: why the run is slow, in sentences, bars and findings.
 
+use super::super::measured_part::MeasuredPart;
 use super::super::shorten::{MAX_NAME_CHARS, shortened};
 use super::super::summary::quoted_for_shell;
 use super::super::table_output::group_digits;
 use super::bars::DeviceBar;
 use super::comparison;
 use super::job::{Job, RankFacts};
+use super::remedies::remedy;
+use super::words::{capitalized, cut_middle, with_base};
 use gpuflame_export::{clean_line, percent};
-use gpuflame_model::profile::saturating_sum;
+use gpuflame_model::profile::{format_nanos, saturating_sum};
 use gpuflame_offline::analysis::{Finding, Severity};
 use serde_json::{Value, json};
 
+/// Maximum length of the place of a finding in its tooltip, in characters.
+const MAX_CULPRIT_CHARS: usize = 2_000;
+/// Maximum length of the place of a finding on the first screen, in characters. The tooltip has the whole place.
+const MAX_PLACE_CHARS: usize = 150;
 /// Maximum number of findings that a page lists. The first screen shows three.
 const MAX_FINDINGS: usize = 12;
 
@@ -22,7 +29,11 @@ pub(super) struct PageFinding {
     pub(super) cost: Option<u64>,
     pub(super) what: &'static str,
     pub(super) why: String,
+    /// Sentence about a remedy; empty for wrong data.
+    pub(super) remedy: &'static str,
+    /// Responsible place. `place` is the same text, cut to `MAX_PLACE_CHARS` characters.
     pub(super) culprit: String,
+    place: String,
     pub(super) command: String,
     view: &'static str,
 }
@@ -30,8 +41,9 @@ pub(super) struct PageFinding {
 /// Content of the first screen.
 pub(super) struct Head {
     pub(super) title: String,
+    /// Sentence about the largest cost, or about busy time if there is no cost.
     pub(super) first_line: String,
-    /// Sentences that name the culprit: the cause of idle time, and what bounds the run.
+    /// Sentences that name the culprit: the cause of idle time, and the resource that limits the run.
     pub(super) culprits: Vec<String>,
     /// Sentences about the change since the older run. Empty if there is none.
     pub(super) changes: Vec<String>,
@@ -43,18 +55,24 @@ pub(super) struct Head {
     /// Sentence for a run without findings.
     pub(super) none_found: String,
     not_recorded: Vec<(String, String)>,
+    /// The part of the run to which all shares of costs refer.
+    part: MeasuredPart,
+    /// Number of checks without data, and number of other facts that were not recorded.
+    without_data: (usize, usize),
 }
 
 pub(super) fn head(job: &Job, old: Option<&Job>) -> Head {
     let (first_line, culprits, answers) = match &job.ranks[..] {
         [one] => {
-            let mut sentences = one.answers.sentences.iter().cloned();
+            let mut sentences = one.answers.sentences.iter().map(|line| with_base(line, job.part.name()));
             let first = sentences.next().unwrap_or_default();
-            let more = one.work.clone().into_iter().chain(one.answers.scope.clone());
-            (first, sentences.collect(), more.collect())
+            let work = one.work.iter().map(|line| with_base(line, job.part.name()));
+            (first, sentences.collect(), work.chain(one.answers.scope.clone()).collect())
         }
         _ => (job_line(job), Vec::new(), Vec::new()),
     };
+    let (first_line, culprits) = headline(job, first_line, culprits);
+    let not_recorded = not_recorded(job);
     let severities =
         |severity| job.findings.iter().filter(move |finding| finding.severity == severity).count();
     Head {
@@ -72,16 +90,42 @@ pub(super) fn head(job: &Job, old: Option<&Job>) -> Head {
             .take(MAX_FINDINGS)
             .collect(),
         none_found: format!(
-            "No cause costs more than 2 % of the time, in {} checks; {} more checks have no data. How \
-             efficient the kernels are is not checked.",
+            "No cause costs more than 2 % of {}, in {} checks; {} more checks have no data. How efficient the \
+             kernels are is not checked.",
+            job.part.name(),
             severities(Severity::Absent),
             severities(Severity::Unknown)
         ),
-        not_recorded: not_recorded(job),
+        part: job.part,
+        without_data: (severities(Severity::Unknown), other_facts(job, &not_recorded)),
+        not_recorded,
     }
 }
 
-/// Returns the first line of a job of several ranks, with the ranks that were busy for the smallest and the largest share.
+/// Returns the first line, which is about the largest cost, and the sentences after it, the first of which is about busy time. A
+/// first line about busy time could mislead, because a GPU may be busy all the time with unnecessary work.
+fn headline(job: &Job, busy: String, culprits: Vec<String>) -> (String, Vec<String>) {
+    let is_cost = |finding: &&Finding| finding.severity == Severity::Cost && finding.cost.is_some();
+    let largest = job.findings.iter().filter(is_cost).max_by_key(|finding| finding.cost);
+    match largest.and_then(|finding| Some((finding.what, finding.cost?))) {
+        Some((what, cost)) if job.part.nanos > 0 => {
+            let what = capitalized(what);
+            let share = percent(cost, job.part.nanos);
+            let line = format!("{what}: {share:.1} % of {} ({})", job.part.name(), format_nanos(cost));
+            (line, std::iter::once(busy).chain(culprits).collect())
+        }
+        _ => (busy, culprits),
+    }
+}
+
+/// Returns the number of entries that are not about checks. Entries about checks begin with the id of a check.
+fn other_facts(job: &Job, not_recorded: &[(String, String)]) -> usize {
+    let is_id = |text: &str| job.findings.iter().any(|finding| finding.id == text);
+    let first = |what: &str| what.split(", ").next().is_some_and(is_id);
+    not_recorded.iter().filter(|(what, _)| !first(what)).count()
+}
+
+/// Returns the first line of a job of several ranks. It names the ranks with the smallest and the largest busy share.
 fn job_line(job: &Job) -> String {
     let sums = |bars: &[DeviceBar]| {
         let sum = |of: fn(&DeviceBar) -> u64| saturating_sum(bars.iter().map(of));
@@ -101,7 +145,7 @@ fn job_line(job: &Job) -> String {
     line
 }
 
-/// Returns the completeness of the run, or of the first rank that is incomplete.
+/// Returns the sentence about the completeness of the run, or of the first incomplete rank.
 fn complete_line(job: &Job) -> String {
     let [one] = &job.ranks[..] else {
         let is_incomplete = |rank: &&RankFacts| rank.answers.complete.starts_with("not complete");
@@ -141,17 +185,19 @@ fn page_finding(finding: &Finding, job: &Job) -> Option<PageFinding> {
     Some(PageFinding {
         id: finding.id,
         is_bad,
-        share: finding.cost.filter(|_| job.wall > 0).map(|cost| percent(cost, job.wall)),
+        share: finding.cost.filter(|_| job.part.nanos > 0).map(|cost| percent(cost, job.part.nanos)),
         cost: finding.cost,
         what: finding.what,
         why: with_count(finding, is_bad),
-        culprit: shortened(&finding.culprit, 2 * MAX_NAME_CHARS),
+        remedy: if is_bad { "" } else { remedy(finding.id) },
+        culprit: shortened(&finding.culprit, MAX_CULPRIT_CHARS),
+        place: cut_middle(&finding.culprit, MAX_PLACE_CHARS),
         command,
         view,
     })
 }
 
-/// Returns why a finding matters. Wrong data also has its number of occurrences.
+/// Returns why a finding matters. If the finding is about wrong data, the text starts with the number of occurrences.
 fn with_count(finding: &Finding, is_bad: bool) -> String {
     let why = shortened(&finding.why, 4 * MAX_NAME_CHARS);
     match finding.figures.filter(|_| is_bad) {
@@ -196,7 +242,7 @@ impl Head {
         let finding = |finding: &PageFinding| {
             json!({
                 "id": finding.id, "bad": finding.is_bad, "share": finding.share, "ns": finding.cost,
-                "what": finding.what, "why": finding.why, "culprit": finding.culprit,
+                "what": finding.what, "why": finding.why, "culprit": finding.culprit, "at": finding.place, "remedy": finding.remedy,
                 "command": finding.command, "view": finding.view,
             })
         };
@@ -207,7 +253,8 @@ impl Head {
             "version": 1, "title": self.title, "firstLine": self.first_line,
             "culprits": self.culprits, "changes": self.changes, "answers": self.answers,
             "complete": self.complete, "bars": self.bars, "findings": findings, "noneFound": self.none_found,
-            "notRecorded": missing,
+            "notRecorded": missing, "wall": self.part.nanos, "part": self.part.name(), "checksWithoutData": self.without_data.0,
+            "otherFacts": self.without_data.1,
         });
         clean(&mut all);
         let text = all.to_string();
@@ -215,7 +262,7 @@ impl Head {
     }
 }
 
-/// Cleans all texts. Names of programs and functions may have characters that change the text after them.
+/// Cleans all texts, because names of programs and functions may contain characters that change the text after them.
 fn clean(value: &mut Value) {
     match value {
         Value::String(text) => *text = clean_line(text).into_owned(),

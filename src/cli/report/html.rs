@@ -1,4 +1,4 @@
-//! Writes a page: the script, the style and the data in one file, and the sentences as text for readers without scripts.
+//! Writes a page: the script, the style and the data in one file, and the sentences as text for browsers without JavaScript.
 
 use std::io::Write;
 
@@ -16,10 +16,12 @@ pub(super) struct Page<'a> {
     pub(super) head: &'a Head,
     /// Data of the script, compressed as zlib.
     pub(super) data: &'a [u8],
+    /// Slices of the timeline, compressed as zlib. Empty if there is none.
+    pub(super) slices: &'a [u8],
 }
 
 impl Page<'_> {
-    /// Writes the page. Its policy allows this script and this style only, and no connection.
+    /// Writes the page. Its policy allows only this script and this style, and no connections.
     pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
         let title = escaped(&self.head.title);
         write!(
@@ -38,6 +40,10 @@ impl Page<'_> {
         self.write_plain(out)?;
         write!(out, "<script type=\"application/octet-stream+base64\" id=\"data\">")?;
         write_base64(self.data, out)?;
+        if !self.slices.is_empty() {
+            write!(out, "</script>\n<script type=\"application/octet-stream+base64\" id=\"slices\">")?;
+            write_base64(self.slices, out)?;
+        }
         writeln!(out, "</script>\n<script>{SCRIPT}</script>\n</body>\n</html>")?;
         Ok(())
     }
@@ -56,7 +62,13 @@ impl Page<'_> {
             let share = finding.share.map_or_else(String::new, |share| format!("{share:.1} %, "));
             let at =
                 if finding.culprit.is_empty() { String::new() } else { format!("; {}", finding.culprit) };
-            writeln!(out, "<li>{}</li>", escaped(&format!("{}: {share}{}{at}", finding.id, finding.why)))?;
+            let remedy =
+                if finding.remedy.is_empty() { String::new() } else { format!(". {}", finding.remedy) };
+            writeln!(
+                out,
+                "<li>{}</li>",
+                escaped(&format!("{}: {share}{}{at}{remedy}", finding.id, finding.why))
+            )?;
         }
         if findings.is_empty() {
             writeln!(out, "<li>{}</li>", escaped(none_found))?;
@@ -66,14 +78,14 @@ impl Page<'_> {
     }
 }
 
-/// Returns the hash by which the policy of a page names a script or a style.
+/// Returns the hash that identifies a script or a style in the policy of a page.
 fn hash(text: &str) -> String {
     let mut encoded = Vec::new();
     write_base64(&Sha256::digest(text.as_bytes()), &mut encoded).expect("a vector accepts all bytes");
     String::from_utf8(encoded).expect("base64 is ASCII")
 }
 
-/// Returns text for an element or an attribute in quotes: one line, without characters that change the text after it.
+/// Returns text for an element or a quoted attribute. It is one line, without characters that would change the text after it.
 pub(in super::super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in clean_line(text).chars() {

@@ -2,8 +2,10 @@
 
 use super::super::console::Console;
 use super::super::input::{Facts, Source};
+use super::super::measured_part::MeasuredPart;
 use super::super::name_flags::NameFlags;
-use super::super::summary::{Answers, quoted_for_shell, summarize, wall};
+use super::super::run_path::{PathRows, RunPath};
+use super::super::summary::{Answers, quoted_for_shell, summarize};
 use super::bars::{DeviceBar, device_bars};
 use super::step_panel::RankSteps;
 use super::work_panels::{WorkDurations, WorkSums};
@@ -16,6 +18,9 @@ use gpuflame_offline::analysis::{
 use gpuflame_offline::report::{ReportViews, Timeline, TimelineActivities};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
+
+/// Maximum number of calls and activities in a run whose path is found. Their rows take 250 MB.
+const MAX_PATH_ROWS: usize = 2_000_000;
 
 /// A run of the page, without its samples.
 pub(super) struct RankFacts {
@@ -34,14 +39,16 @@ pub(super) struct Job {
     pub(super) ranks: Vec<RankFacts>,
     pub(super) views: ReportViews,
     pub(super) work: WorkSums,
-    /// Empty if the runs have only sums.
+    /// Timeline of the runs. Empty if the runs have only sums.
     pub(super) timeline: Timeline,
+    /// Critical path; `None` if there are several ranks.
+    pub(super) path: Option<RunPath>,
     /// Findings about the run, or about the job of several ranks, the worst first.
     pub(super) findings: Vec<Finding>,
     /// Work and communication by rank, compared with the other ranks. Empty if there is one rank.
     pub(super) times: Vec<(RankTime, RankComparison)>,
-    /// Length of the steady part in ns. The shares of findings refer to it.
-    pub(super) wall: u64,
+    /// The part of the run to which the shares of findings refer.
+    pub(super) part: MeasuredPart,
 }
 
 impl Job {
@@ -59,24 +66,28 @@ impl Job {
         let mut order: Vec<usize> = (0..sources.len()).collect();
         order.sort_by_key(|&at| numbers[at]);
         let (mut views, mut work) = (ReportViews::default(), WorkSums::default());
-        let mut timeline = Timeline::default();
-        let (mut ranks, mut runs, mut findings, mut longest) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let (mut timeline, mut path) = (Timeline::default(), None);
+        let (mut ranks, mut runs, mut findings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut part = MeasuredPart::default();
         for at in order {
             let (source, rank) = (&sources[at], numbers[at]);
             let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
             let mut activities = TimelineActivities::default();
-            let sinks = (&mut delays, (&mut durations, &mut activities));
-            let (run, found) = summarize(source, reading.clone(), console, sinks)?;
+            let mut path_rows = (!is_job).then(|| PathRows::with_max(MAX_PATH_ROWS));
+            let sinks = (&mut delays, ((&mut durations, &mut activities), path_rows.as_mut()));
+            let (mut run, found) = summarize(source, reading.clone(), console, sinks)?;
+            path = path_rows.map(|rows| RunPath::find(&mut run.explained, rows));
+            let parts = path.as_ref().map_or(&[][..], RunPath::parts);
             let (profile, facts) = (&run.explained.profile, &run.explained.facts);
             if facts.has_only_sums {
                 (delays, durations) = (LaunchDelays::from_sums(profile), WorkDurations::from_sums(profile));
             }
-            timeline.add_run(profile, activities, is_job.then_some(rank));
+            timeline.add_run(profile, &activities, parts, is_job.then_some(rank));
             views.add_run(profile, is_job.then_some(rank), &options);
             work.add(profile, (&delays, &durations), names.names());
             let answers = run.answers(&found, names.names());
             ranks.push(rank_facts(source, rank, profile, facts, answers));
-            longest = longest.max(wall(profile));
+            part = part.and(MeasuredPart::of(profile));
             if is_job {
                 runs.push(RankRun::new(rank, &run.evidence()));
             } else {
@@ -90,7 +101,7 @@ impl Job {
             times = all.into_iter().zip(compared).collect();
             findings = job_findings(runs);
         }
-        Ok(Self { ranks, views, work, timeline, findings, times, wall: longest })
+        Ok(Self { ranks, views, work, timeline, path, findings, times, part })
     }
 
     pub(super) fn is_job(&self) -> bool {
@@ -105,7 +116,7 @@ impl Job {
         }
     }
 
-    /// Returns the input files as words of a shell.
+    /// Returns the input files, quoted for a shell.
     pub(super) fn files(&self) -> String {
         let files: Vec<String> = self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect();
         files.join(" ")
@@ -130,8 +141,8 @@ fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answ
     }
 }
 
-/// Returns the program and the facts of its run: `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps`. A
-/// trace without a program has the name of its file, without folders.
+/// Returns the program and facts of its run, such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps`. If
+/// the program is unknown, the name of the file is used, without folders.
 fn heading(source: &Source, profile: &Profile) -> String {
     let name = match profile.process().filter(|(_, program)| !program.is_empty()) {
         Some((process, program)) => format!("{program} (process {process})"),

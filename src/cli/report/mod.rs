@@ -9,8 +9,11 @@ mod first_screen;
 mod html;
 mod job;
 mod panels;
+mod path_panel;
 mod rank_panel;
+mod remedies;
 mod step_panel;
+mod words;
 mod work_panels;
 
 use std::path::{Path, PathBuf};
@@ -28,9 +31,11 @@ use gpuflame_offline::report::write_data;
 pub(super) use html::escaped;
 use job::Job;
 
-/// Maximum size in bytes of the data in a page, as base64.
-const MAX_DATA_BYTES: usize = 15_000_000;
-/// Endings of traces that have a second ending.
+/// Maximum size in bytes of the compressed data in a page. As base64, with four characters for three bytes, it takes 15 MB.
+const MAX_DATA_BYTES: usize = 15_000_000 / 4 * 3;
+/// Maximum part of the data for the slices of the timeline. The rest is for flame graphs and tables.
+const MAX_TIMELINE_BYTES: usize = MAX_DATA_BYTES / 3 * 2;
+/// Endings of compressed traces, which have another ending before them.
 const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 
 /// Write one page in HTML that explains why a run is slow: open it in any browser.
@@ -112,17 +117,19 @@ fn page_bytes(sources: &[Source], old: &[Source], names: &NameFlags, console: Co
         let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
         Job::read(sources, &numbers, names, console)
     };
-    let job = read(sources)?;
+    let mut job = read(sources)?;
     let old = if old.is_empty() { None } else { Some(read(old)?) };
     let head = first_screen::head(&job, old.as_ref());
     let mut members = format!("{},\"panels\":{}", head.json(), panels::all(&job, old.as_ref()));
-    if !job.timeline.is_empty() {
-        members += &format!(",\"timeline\":{}", job.timeline.json());
+    let timeline = (!job.timeline.is_empty()).then(|| job.timeline.data(MAX_TIMELINE_BYTES)).transpose()?;
+    if let Some(timeline) = &timeline {
+        members += &format!(",\"timeline\":{}", timeline.json);
     }
-    // Four characters of base64 are three bytes.
-    let data = write_data(&members, &job.views, old.as_ref().map(|old| &old.views), MAX_DATA_BYTES / 4 * 3)?;
+    let slices = timeline.map_or_else(Vec::new, |timeline| timeline.slices);
+    let max_bytes = MAX_DATA_BYTES - slices.len();
+    let data = write_data(&members, &job.views, old.as_ref().map(|old| &old.views), max_bytes)?;
     let mut page = Vec::new();
-    html::Page { head: &head, data: &data }.write(&mut page)?;
+    html::Page { head: &head, data: &data, slices: &slices }.write(&mut page)?;
     Ok(page)
 }
 

@@ -1,15 +1,16 @@
-//! The panels below the flame graph. A panel without data says in a sentence how to record it.
+//! The panels below the flame graph. A panel without data has a sentence about how to record it.
 
 use serde_json::{Value, json};
 
 use super::comparison::{self, KernelChange};
 use super::job::Job;
+use super::path_panel;
 use super::rank_panel;
 use super::work_panels::{FunctionRow, KernelRow};
 use gpuflame_export::short_kernels;
 use gpuflame_offline::analysis::compare_durations;
 
-/// Maximum number of rows of a table. The page says how many more there are.
+/// Maximum number of rows of a table. The page shows how many rows are left out.
 const MAX_ROWS: usize = 3_000;
 /// Maximum length of a name in a table, in characters.
 const MAX_NAME_CHARS: usize = 1_000;
@@ -17,7 +18,15 @@ const MAX_NAME_CHARS: usize = 1_000;
 /// Returns all panels as JSON.
 pub(super) fn all(job: &Job, old: Option<&Job>) -> String {
     let mut panels: Vec<Value> = old.map(|old| changes(job, old)).into_iter().collect();
-    panels.extend([timeline(job), kernels(job), functions(job), steps(job), ranks(job), absent_views(job)]);
+    panels.extend([
+        path_panel::panel(job),
+        timeline(job),
+        kernels(job),
+        functions(job),
+        steps(job),
+        ranks(job),
+        absent_views(job),
+    ]);
     Value::from(panels).to_string()
 }
 
@@ -85,7 +94,7 @@ fn kernels(job: &Job) -> Value {
     const COLUMNS: [(&str, &str); 10] = [
         ("kernel, copy or fill", "name"),
         ("total", "ns"),
-        ("share", "percent"),
+        ("share of GPU work", "percent"),
         ("count", "count"),
         ("average", "ns"),
         ("p50", "ns"),
@@ -208,7 +217,7 @@ fn ranks(job: &Job) -> Value {
     panel
 }
 
-/// Returns the panel of the timeline, whose data is a member of the page's data, because it is large.
+/// Returns the panel of the timeline. Its data is large, so it is a separate member of the page's data.
 fn timeline(job: &Job) -> Value {
     let mut panel = json!({"id": "timeline", "title": "Timeline"});
     if job.timeline.is_empty() {
@@ -217,7 +226,7 @@ fn timeline(job: &Job) -> Value {
     panel
 }
 
-/// Returns the views that have no data, with the way to record each.
+/// Returns the views that have no data, and for each a sentence about how to record it.
 fn absent_views(job: &Job) -> Value {
     let is_recorded = job.is_recorded();
     let why = |word: &str| match (word, is_recorded) {

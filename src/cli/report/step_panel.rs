@@ -3,7 +3,7 @@
 use gpuflame_model::profile::StepSeries;
 use serde_json::{Value, json};
 
-/// Maximum number of groups of steps per rank. Longer series are summed.
+/// Maximum number of groups of steps per rank. If there are more steps, several steps form a group.
 const MAX_GROUPS: usize = 2_000;
 /// A step is slow if it takes at least this many percent longer than the median step of its kind.
 const SLOW_PERCENT: u64 = 20;
@@ -12,7 +12,8 @@ const SLOW_PERCENT: u64 = 20;
 pub(super) struct RankSteps {
     rank: u32,
     kinds: Vec<Value>,
-    /// Number of the first step, number of steps, and per step: duration, work and communication, in ns; and the kind.
+    /// Each group has the number of its first step; its number of steps; duration, work and communication per step in ns; and the
+    /// kind of its steps.
     groups: Vec<[i64; 6]>,
 }
 

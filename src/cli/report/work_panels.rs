@@ -42,7 +42,7 @@ pub(super) struct KernelRow {
     pub(super) count: u64,
     pub(super) min: u64,
     pub(super) max: u64,
-    /// 50th and 95th percentile, if one run and one GPU have the work.
+    /// 50th and 95th percentile, if only one run and one GPU have the work.
     pub(super) percentiles: Option<[u64; 2]>,
     /// Number of runs and GPUs with the work.
     parts: u64,
@@ -56,12 +56,12 @@ pub(super) struct KernelRow {
 pub(super) struct DelaySums {
     pub(super) nanos: u64,
     pub(super) count: u64,
-    /// 95th percentile, if one run has the work.
+    /// 95th percentile, if only one run has the work.
     pub(super) p95: Option<u64>,
     parts: u64,
 }
 
-/// Times of a function and its callees, in ns, and the GPU time launched in the function itself.
+/// Times of a function including its callees, in ns, and the GPU time launched in the function itself.
 #[derive(Default)]
 pub(super) struct FunctionRow {
     pub(super) gpu: u64,

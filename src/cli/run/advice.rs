@@ -55,8 +55,8 @@ pub(super) fn for_command(command: &[OsString]) -> Option<String> {
     Some(format!("did you mean `{}`?", command_line_of(command, &here)))
 }
 
-/// Returns the program that runs a script: the one in its first line, if that names one that exists, otherwise by the
-/// ending of its name.
+/// Returns the program that runs a script: the program in the script's first line if it exists, or else the program for the
+/// ending of the script's name.
 fn interpreter(path: &Path) -> Option<String> {
     if let Some(line) = first_line(path)
         && let Some(words) = line.strip_prefix("#!")
@@ -72,7 +72,7 @@ fn interpreter(path: &Path) -> Option<String> {
     let ending = path.extension()?.to_str()?;
     let (_, program) = INTERPRETERS.iter().find(|(known, _)| *known == ending)?;
     let is_missing = |program: &str| find_in_path(program).is_none();
-    // Some systems have Python only under this name.
+    // On some systems, Python has only the name `python3`.
     let program = if *program == "python" && is_missing("python") { "python3" } else { program };
     Some(program.to_owned())
 }
@@ -88,13 +88,13 @@ fn find_in_path(program: &str) -> Option<()> {
     std::env::split_paths(&folders).find(|folder| folder.join(program).is_file()).map(|_| ())
 }
 
-/// Returns the command line of this process with `words` before the command.
+/// Returns the command line of this process, with `words` inserted before the command.
 fn command_line(command: &[OsString], words: impl Iterator<Item = OsString>) -> String {
     let instead: Vec<_> = words.chain(command.iter().cloned()).collect();
     command_line_of(command, &instead)
 }
 
-/// Returns the command line of this process with `instead` in place of `command`, which is its end.
+/// Returns the command line of this process. `command`, which is at its end, is replaced with `instead`.
 fn command_line_of(command: &[OsString], instead: &[OsString]) -> String {
     let own: Vec<OsString> = std::env::args_os().collect();
     let start = match own.strip_suffix(command) {

@@ -46,7 +46,7 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
 
 /// Returns the folder of this command.
 pub(crate) fn command_folder() -> PathBuf {
-    // Without /proc, the path of this program is known only from the kernel's record of how it was started.
+    // Without /proc, the path of this program is known only from data that the kernel passed to it at its start.
     let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     command.parent().unwrap_or(Path::new(".")).to_owned()
 }

@@ -38,7 +38,7 @@ const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION
 /// Maximum time to wait until stderr accepts a line.
 const STDERR_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Exit code that shells return for a command that does not exist. The next constant is for one that cannot be run.
+/// Exit code that shells return for a command that does not exist. The next constant is for a command that cannot be run.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
@@ -164,7 +164,8 @@ impl Run {
         for line in left.longest().map(|file| describe_lost_time(&file, console)).unwrap_or_default() {
             console.remark(line);
         }
-        // If the user has chosen formats, pages are written only for `--open`. `--rows` adds a format to the default ones.
+        // If the user has chosen formats, pages are written only for `--open`. `--rows` adds a format to the default ones, and is
+        // not a choice of formats.
         let chosen_formats = chosen.iter().filter(|(name, _)| name == FORMATS_VARIABLE).count();
         let has_formats =
             chosen_formats > usize::from(self.rows) || std::env::var_os(FORMATS_VARIABLE).is_some();

@@ -26,8 +26,8 @@ use gpuflame_os as host;
 const MAX_FOLDER_NAMES: u32 = 1000;
 /// Folders in which to create the report folder if that is not possible in `TMPDIR`.
 const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
-/// Maximum number of files to read. The next constant is the maximum size of one file, which may have a path for each
-/// file that a process wrote.
+/// Maximum number of files to read. The next constant is the maximum size of one file, which lists the path of each file that a
+/// process wrote.
 const MAX_FILES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Maximum total size in bytes of the ranks' recordings at which `gpuflame run` looks for a straggler. Reading this much
@@ -35,21 +35,21 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 const MAX_RANK_BYTES: u64 = 128 << 20;
 /// Maximum depth to which runs inside runs are searched. Each level is two folders deep.
 const MAX_DEPTH: u32 = 8;
-/// Maximum time to wait, for all processes together, until a process has an environment again. During an `exec`,
-/// while the kernel reads the head of the program from the disk, a process has none. If processes were started with
-/// an empty environment, this time is spent once.
+/// Maximum time to wait, for all processes together, until a process has an environment again. During an `exec`, while the kernel
+/// reads the start of the program from the disk, a process has no environment. Processes that were started with an empty
+/// environment use up this time, but only once.
 const EXEC_TIMEOUT: Duration = Duration::from_millis(200);
 /// Size in bytes of the largest environment with which Linux starts a program.
 const MAX_ENVIRONMENT_BYTES: usize = 6 << 20;
 /// Maximum number of processes to list with a line each.
 const MAX_LISTED: usize = 20;
-/// Variable from which the command's processes know the folder. If it is set when this run starts, it names the
-/// folder of an enclosing run, or of another program that wants the reports.
+/// Variable that names the folder for the command's processes. If it is already set when this run starts, it names the folder of
+/// an enclosing run, or of another program that wants the reports.
 pub(super) const REPORT_VARIABLE: &str = "GPUFLAME_REPORT";
 
-/// A folder for reports, which is removed on drop. Processes of other users may create files in the folder but cannot
-/// list it. Its name is random, and they cannot list it in the parent folder either. So only processes of the command
-/// know the name.
+/// A folder for reports, which is removed on drop. Processes of other users may create files in the folder, but cannot list its
+/// files. Its name is random, and these processes cannot list the parent folder either. So only processes of the command know
+/// the name.
 pub(super) struct ReportFolder {
     path: PathBuf,
     parent: PathBuf,
@@ -59,7 +59,7 @@ pub(super) struct ReportFolder {
 
 impl ReportFolder {
     /// # Errors
-    /// No folder can be created in any of the places.
+    /// A folder cannot be created in any of the places.
     pub(super) fn new() -> Result<Self> {
         let outer = std::env::var_os(REPORT_VARIABLE).and_then(|folder| std::path::absolute(folder).ok());
         let outer = outer.filter(|folder| folder.is_dir());
@@ -189,8 +189,8 @@ fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
-/// Returns the environment with which a process was started. During an `exec` the environment is empty for a moment,
-/// so an empty environment is read again until `deadline`. For kernel threads and zombies it is always empty.
+/// Returns the environment with which a process was started. During an `exec` the environment is empty for a short time, so an
+/// empty environment is read again until `deadline`. The environment of kernel threads and zombies is always empty.
 fn environment(process: u32, deadline: Instant) -> Vec<u8> {
     loop {
         let environment = read_environment(process);
@@ -294,7 +294,7 @@ impl CollectedReports {
         }
     }
 
-    /// Returns the rank and the recording of each process that a launcher gave a rank. Returns an empty list if the
+    /// Returns the rank and the recording of each process to which a launcher gave a rank. Returns an empty list if the
     /// recordings are larger than [`MAX_RANK_BYTES`] in total.
     pub(super) fn ranks(&self) -> Vec<(u32, PathBuf)> {
         let recording = |report: &ProcessReport| {
@@ -309,8 +309,8 @@ impl CollectedReports {
         if bytes > MAX_RANK_BYTES { Vec::new() } else { ranks }
     }
 
-    /// Returns the recordings of all processes, that with the most launches first. Recordings that would take long to read
-    /// are left out.
+    /// Returns the recordings of all processes, the one with the most launches first. Recordings that would take long to read are
+    /// left out.
     pub(super) fn recordings(&self) -> Vec<PathBuf> {
         let mut reports: Vec<_> = self.reports.iter().filter(|report| report.is_ours).collect();
         reports.sort_by_key(|report| std::cmp::Reverse(report.launches));
@@ -333,7 +333,7 @@ impl CollectedReports {
 
     /// Returns the sessions that called CUDA but sent no report, except those of processes in `survivors`.
     fn without_report(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &CudaSession)> {
-        // If a file remains from which nothing was recovered, it has a line of its own.
+        // A session with a file from which nothing was recovered is left out, because the file has a separate line.
         let has_left = |session: &String| {
             self.unfinished.iter().any(|begun| begun.session == *session && begun.file.is_file())
         };
@@ -416,7 +416,7 @@ fn describe_count(count: usize) -> String {
     format!("{count} process{}", if count == 1 { "" } else { "es" })
 }
 
-/// Joins the first `MAX_LISTED` items to a text, which also tells whether there are more.
+/// Joins the first `MAX_LISTED` items to a text. If there are more, the text ends with `...`.
 fn join_listed(items: impl ExactSizeIterator<Item = String>) -> String {
     let more = if items.len() > MAX_LISTED { ", ..." } else { "" };
     items.take(MAX_LISTED).collect::<Vec<_>>().join(", ") + more
@@ -431,8 +431,8 @@ pub(super) struct ProcessReport {
     launches: u64,
     /// Number of launches made while no window was open. `launches` includes them.
     outside: u64,
-    /// Number of each GPU, and its busy and idle nanoseconds in the steady part of the run. Reports of earlier versions have
-    /// those of the whole run.
+    /// Number of each GPU, and its busy and idle nanoseconds in the steady part of the run. In reports of earlier versions, they
+    /// are those of the whole run.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
     /// Whether the report belongs to this user.

@@ -1,5 +1,5 @@
-//! Translates options into the environment variables that the library reads. If the library would ignore a value with a
-//! warning, this is an error here, before the command is run.
+//! Translates options into the environment variables that the library reads. A value that the library would ignore with a
+//! warning is an error here, before the command is run.
 
 use std::path::Path;
 
@@ -99,8 +99,8 @@ pub(super) fn parse_formats(text: &str) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Returns the formats that `chosen` or the environment gives, or else the default ones, with the recording of every call
-/// and activity.
+/// Returns the formats from `chosen` or from the environment, or else the default ones, and adds the recording of every call and
+/// activity.
 pub(super) fn with_rows(chosen: &[SettingPair]) -> SettingPair {
     const FORMATS: &str = "GPUFLAME_FORMATS";
     let given = chosen.iter().rfind(|(name, _)| name == FORMATS).map(|(_, value)| value.clone());

@@ -17,8 +17,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 pub(super) const DEFAULT_FILE: &str = "gpuflame.toml";
 /// Prefix of all variable names except one. Settings files omit it.
 const PREFIX: &str = "GPUFLAME_";
-/// Setting that names a library to load. A file that the user has not named must not choose it, because the working
-/// folder may be another user's.
+/// Setting that names a library to load. A file that the user has not named must not set it, because the working folder may
+/// belong to another user.
 const LOADED_LIBRARY: &str = "GPUFLAME_CUPTI";
 
 /// Reads a settings file that the user named.

@@ -2,7 +2,7 @@
 //! pure.
 //!
 //! An invalid value is never fatal, because the application must continue to run. A warning is printed, and the default
-//! applies instead; of a list, the valid items apply.
+//! applies instead. If only some items of a list are invalid, the valid items apply.
 
 use super::parsers::InvalidValue;
 use super::table::{PATH_SETTINGS, SETTINGS, Setting, TRACE_FILE};

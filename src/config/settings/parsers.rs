@@ -110,7 +110,7 @@ pub(super) fn parse_word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Inva
 }
 
 /// Parses a comma-separated list. Returns the items that `understand` accepts, in order and without duplicates, and the
-/// reason why other items were rejected. `wanted` names the valid items, for that reason.
+/// reason why other items were rejected. `wanted` names the valid items, as a part of that reason.
 pub(super) fn parse_list<T: PartialEq>(
     value: &str,
     wanted: &str,

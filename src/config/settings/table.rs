@@ -286,8 +286,8 @@ pub const SETTINGS: &[Setting] = &[
         values: SWITCH_VALUES,
         default: "0",
         help: "1: add dependencies to the recording (gfr): events recorded on streams, streams that wait for \
-               events, and the host's waits, each as the call and as CUPTI's record. Adds a callback to each \
-               such call.",
+               events, and the host's waits, each as the call and as CUPTI's record; edges of graphs; and \
+               which launches are programmatic. Adds a callback to each such call.",
         apply: |settings, value| parse_switch(value).map(|on| settings.deps = on),
     },
     Setting {

@@ -13,7 +13,7 @@ use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Y
 pub enum Nvtx {
     /// No ranges; NVTX is not intercepted.
     None,
-    /// All ranges except those of these domains.
+    /// All ranges, except ranges of these domains.
     Without(Vec<String>),
 }
 
@@ -46,7 +46,7 @@ pub struct Settings {
     pub step_range: Option<String>,
     /// Maximum number of launches in a window that the settings open. The window closes when it has this number.
     pub max_launches: Option<u64>,
-    /// Maximum number of bytes written to files while a window is open that the settings open. The window closes when
+    /// Maximum number of bytes that are written to files during a window that the settings open. The window closes when
     /// this number is reached.
     pub max_bytes: Option<u64>,
     /// Maximum number of bytes of the recording of every row; `None`: no limit. Later rows are counted, not written.

@@ -34,7 +34,7 @@ const MAX_IDLE_BYTES: usize = 64 << 10;
 
 /// Maximum number of bytes that all idle buffers together keep resident. It is enough for two buffers of 1 MiB,
 /// because a steady stream of records alternates between two. If the memory of these buffers were returned to the
-/// kernel, the application's threads would incur 256 page faults each time they fill a buffer, which is 70 ns per
+/// kernel, the application's threads would incur 256 page faults each time they fill a buffer. That costs 70 ns per
 /// record.
 const MAX_WARM_BYTES: usize = 2 << 20;
 
@@ -45,9 +45,9 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 ///
 /// A buffer is allocated with `calloc`. The vendor's library passes completed buffers to the client that registered
 /// for records last. That may be another client, which calls `free` on every buffer. The allocator maps a block of
-/// this size from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the
-/// kernel. Buffers are freed as rarely as possible: the first large block that is freed raises the size up to which
-/// the allocator keeps freed memory, including memory that the application frees.
+/// this size from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the kernel.
+/// Buffers are freed as rarely as possible: when the first large block is freed, the allocator raises the size up to
+/// which it keeps freed memory. From then on it also keeps more memory that the application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -92,7 +92,7 @@ impl Buffer {
         kept
     }
 
-    /// Returns the pages that lie completely in the buffer to the kernel, so that they are zero at the next access.
+    /// Returns the pages that are completely inside the buffer to the kernel, so that they are zero at the next access.
     /// Zeroes the rest of the buffer, which is on pages shared with other blocks. Returns `false` if the kernel
     /// refused.
     pub fn release_pages(&mut self) -> bool {

@@ -5,17 +5,20 @@
 pub enum CallKind {
     /// Launches a kernel.
     Launch,
+    /// Launches a kernel with attributes that are recorded (`cudaLaunchKernelExC`). Any other launch is
+    /// [`Self::Launch`].
+    LaunchWithAttributes,
     /// Launches a graph. One such call causes many activities.
     GraphLaunch,
     /// Copies memory.
     Copy {
-        /// Whether the name of the call says that it is synchronous. (A copy to or from pageable memory may wait even
-        /// if its name says asynchronous.)
+        /// Whether the call is synchronous according to its name. (A copy to or from pageable memory may wait even if
+        /// it is asynchronous according to its name.)
         sync: bool,
     },
     /// Fills memory.
     Set {
-        /// Whether the name of the call says that it is synchronous.
+        /// Whether the call is synchronous according to its name.
         sync: bool,
     },
     /// Resets a device. Records that were not flushed before are lost.
@@ -70,6 +73,11 @@ impl CallKind {
                 self,
                 Self::Wait | Self::EventRecord | Self::EventWait | Self::Allocate(_) | Self::Free
             )
+    }
+
+    /// Whether the arguments of the call are read, in addition to its id.
+    pub(crate) fn has_arguments(self) -> bool {
+        self == Self::LaunchWithAttributes || self.is_host_call()
     }
 
     /// Whether the call creates or changes graphs, which a later call launches.

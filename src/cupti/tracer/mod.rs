@@ -67,6 +67,12 @@ pub trait Tracer: 'static {
         let _ = event;
     }
 
+    /// A launch with attributes has returned. `is_programmatic` states whether the launch may begin before the previous
+    /// kernel ends. Reported only if the user asks for events.
+    fn launch_attributes(correlation: CorrelationId, is_programmatic: bool) {
+        let _ = (correlation, is_programmatic);
+    }
+
     /// A call that creates no GPU work begins or ends: a call that waits, or that is about events or memory. Calls
     /// about events are reported only if the user asks for them.
     fn host_call(event: HostCallEvent<'_>) {
@@ -104,7 +110,7 @@ pub enum ClientTakeover {
 
 /// An API call at its entry or its exit.
 ///
-/// The library (CUPTI) calls a function of ours, and the `Call` that a [`Tracer`] receives lies in that function's stack
+/// The library (CUPTI) calls a function of ours, and the `Call` that a [`Tracer`] receives is in that function's stack
 /// frame. All frames called from that frame are therefore gpuflame's.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
@@ -180,12 +186,17 @@ pub enum GraphEvent<'a> {
     NodeCreated {
         /// Ids of the graph and the node; `None` if the library does not provide these ids.
         ids: Option<(GraphId, GraphNodeId)>,
+        /// Whether dependencies are recorded and the node takes time that no activity shows, such as the time of a host
+        /// function.
+        waits_unseen: bool,
         /// A value in the stack frame of our function that the library called. All frames called from there are
         /// gpuflame's.
         frame: &'a u32,
     },
     /// A node was copied; `None` if the library does not provide the ids of the nodes.
     NodeCloned(Option<ClonedNode>),
+    /// A dependency between two nodes of a graph was created; `None` if the library does not provide the ids.
+    EdgeCreated(Option<(GraphId, (GraphNodeId, GraphNodeId))>),
     /// A graph is about to be destroyed.
     GraphEnds(GraphId),
     /// The graph that was copied last on this thread is now an executable graph, which has this address.

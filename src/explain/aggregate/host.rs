@@ -36,8 +36,8 @@ enum HostActivity {
     Blocked,
     /// Allocations of this kind of memory; the sum is in bytes.
     Allocate(MemoryKind),
-    /// Frees of this kind of memory (`None`: the kind is unknown, because the allocation was not recorded); the sum is
-    /// in bytes.
+    /// Frees of this kind of memory; the sum is in bytes. `None` if the kind is unknown, because the allocation was not
+    /// recorded.
     Free(Option<MemoryKind>),
 }
 
@@ -86,7 +86,7 @@ impl HostSums {
         let sums = self.unified.entry((row.kind, row.device())).or_default();
         let more = match row.kind.is_move() {
             true => [row.value, 1, row.duration().unwrap_or(0), 0],
-            // The unit of a value of an unknown kind is unknown, so only the row is counted.
+            // For an unknown kind the unit of the value is unknown, so only the row is counted.
             false => [0, 1, 0, row.value],
         };
         add_values(sums, more);
@@ -98,7 +98,7 @@ impl HostSums {
         *sum = sum.saturating_add(amount);
     }
 
-    /// Replaces each context by the one that `context` returns for it, and recomputes the sums.
+    /// Replaces each context by the context that the function `context` returns for it, and recomputes the sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for ((id, call), (count, amount)) in std::mem::take(&mut self.sums) {
             // Ids below `FIRST` have no context row, and are not mapped.
@@ -109,7 +109,7 @@ impl HostSums {
         }
     }
 
-    /// Total count and nanoseconds per context, over waits, samples on a processor and time off the processors.
+    /// Total count and nanoseconds per context, of waits, CPU samples and off-CPU time together.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let takes_time = |call: &HostActivity| {
             matches!(call, HostActivity::Wait | HostActivity::Sampled | HostActivity::Blocked)
@@ -138,8 +138,8 @@ impl HostSums {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// Returns the sums that belong to `view`, as samples. The sample of a wait has no leaf frame below the call that
-    /// waits.
+    /// Returns the sums that belong to `view`, as samples. The sample of a wait has no leaf frame below the waiting
+    /// call.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostActivity), &(u64, u64))| {
             let (of, leaf) = match call {

@@ -1,6 +1,6 @@
 //! `Aggregate` adds up joined rows. It has one sum (a cell) for each combination of context, work and device,
-//! statistics for each combination of work and device, and the total work of each device. `timeline` computes the busy
-//! time.
+//! statistics for each combination of work and device, and the total work of each device. Busy time is computed by
+//! `timeline`.
 //!
 //! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches. Only ids
 //! are stored; the [`Profile`] that receives the sums knows what the ids mean.
@@ -37,10 +37,11 @@ pub struct Aggregate {
     series_index: IdMap<(LaunchOutcome, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
-    /// Whether squared durations are summed. `squares` has such a sum for each cell, or is empty.
+    /// Whether squared durations are summed. If so, `squares` has a sum for each cell; otherwise it is empty.
     has_squares: bool,
     squares: Vec<u128>,
-    /// Copies with usable times by direction and kinds of memory, and (in `Series`) launch delays, if squares are summed.
+    /// Copies with usable times by direction and kinds of memory. Only if squares are summed; `Series` then also has
+    /// launch delays.
     copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
     /// Sites of graph nodes. `node_index` maps the launch and the creation of a node to the position of its site.
@@ -158,8 +159,8 @@ impl Aggregate {
         spreads
     }
 
-    /// Launch delays by work and device, and copies by direction and kinds of memory, if squares are summed. Removes
-    /// both.
+    /// Removes and returns the launch delays by work and device, and the copies by direction and kinds of memory, if
+    /// squares are summed.
     pub fn take_details(&mut self) -> (Vec<WorkDelays>, Vec<(CopyPath, Weight)>) {
         let mut all = Vec::new();
         for series in &mut self.series {
@@ -227,8 +228,8 @@ impl Aggregate {
     ) -> usize {
         let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
         let SumIndices { series, cell } = match outcome {
-            // A pending launch is usually looked up once, and has no kernel by which to select a slot, so the cache
-            // would miss.
+            // A pending launch is usually looked up once and has no kernel that selects a slot, so the cache would
+            // miss.
             LaunchOutcome::Pending => self.find(key),
             _ => self.sum_cache.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);
@@ -289,7 +290,7 @@ impl Aggregate {
 
     fn lane(&mut self, series: u32, stream: Option<StreamKey>) -> u32 {
         let lanes = &mut self.lanes;
-        // Only launches that did not run have no stream.
+        // Only pending launches have no stream.
         let key = stream.unwrap_or((GpuContextId(u32::MAX), StreamId(u32::MAX)));
         *self.lane_index.entry((series, key)).or_insert_with(|| {
             lanes.push(Lane { series, stream });

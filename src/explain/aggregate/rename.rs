@@ -1,12 +1,12 @@
-//! Merges the sums of contexts and kernels that are no longer kept separately. A shortage of memory removes the distinction
-//! between two stacks or two kernels, but never their sum.
+//! Merges the sums of contexts and kernels that are no longer kept separate. If memory is short, two stacks or two
+//! kernels may become indistinguishable, but their sum is never lost.
 
 use super::{Aggregate, Cell, LaunchOutcome, NODE, Series, add};
 use gpuflame_model::profile::{LaunchDelays, SampleSite, Weight};
 use gpuflame_model::record::{Caller, ContextId, Created, IdMap, NameId, Work, map_bytes};
 
 impl Aggregate {
-    /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and recomputes the sums.
+    /// Replaces each context and kernel by the result of `context` or `kernel` for it, and recomputes the sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId, kernel: impl Fn(NameId) -> NameId) {
         let Self { by_stream, has_squares, .. } = *self;
         let new = Self { by_stream, has_squares, devices: self.devices.clone(), ..Self::default() };
@@ -72,8 +72,8 @@ impl Aggregate {
             + self.nodes.capacity() * size_of::<SampleSite>()
     }
 
-    /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets, or a single bucket for a kernel that ran
-    /// once.
+    /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets; if the kernel ran once, it has one
+    /// bucket.
     pub fn series_bytes(&self) -> usize {
         let delays = if self.has_squares { size_of::<LaunchDelays>() + 64 } else { 0 };
         map_bytes(&self.series_index) + self.series.capacity() * (size_of::<Series>() + 64 + delays)

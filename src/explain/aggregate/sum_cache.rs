@@ -1,6 +1,6 @@
-//! A cache of the cells and series that the last few hundred kinds of activity used. A program launches the same
-//! kernels from the same stacks again and again, and the two look-ups in hash maps that the cache avoids are a quarter
-//! of the collector's cost per activity.
+//! A cache of the cells and series of the last few hundred kinds of activity. A program repeatedly launches the same
+//! kernels from the same stacks. The cache avoids two look-ups in hash maps, which are a quarter of the collector's
+//! cost per activity.
 
 use super::{LaunchOutcome, SiteCode, StreamKey};
 use gpuflame_model::record::{DeviceId, Work};
@@ -8,7 +8,7 @@ use gpuflame_model::record::{DeviceId, Work};
 /// Number of slots. They take 12 KiB, which fit into the L1 cache together with the collector's other data.
 const SLOTS: usize = 256;
 
-/// Everything that determines an activity's cell and series.
+/// Fields that determine an activity's cell and series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SumKey {
     pub(super) site: SiteCode,
@@ -19,7 +19,7 @@ pub(super) struct SumKey {
 }
 
 impl SumKey {
-    /// Index of the key's slot. Sites and names are small consecutive numbers.
+    /// Index of the key's slot. The ids of sites and names are small consecutive numbers.
     fn slot(&self) -> usize {
         let name = match self.outcome {
             LaunchOutcome::Work(Work::Kernel(name)) => name.0,

@@ -1,5 +1,5 @@
-//! Tests sums that were computed by hand, and the two measurements on which the design depends: rows per second and bytes
-//! per cell.
+//! Tests sums against results computed by hand. Also makes the two measurements on which the design depends: rows per
+//! second and bytes per cell.
 
 use super::*;
 use crate::join::Join;
@@ -153,8 +153,8 @@ fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
     assert_eq!((fill.work, fill.weight.bytes), (Work::Set, 64));
 }
 
-/// Rows of launches with one kernel each, delivered in buffers of 1,000 records as by a tracer. The launches use `names`
-/// different kernels and `contexts` different call sites.
+/// Returns rows of launches with one kernel each. They arrive in buffers of 1,000 records, as from a tracer. The
+/// launches use `names` different kernels and `contexts` different call sites.
 fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
     let (mut rows, mut rng) = (Vec::with_capacity(2 * launches as usize), Rng::new(3));
     for from in (0..launches).step_by(1000) {
@@ -178,8 +178,8 @@ fn each_distinct_context_and_kernel_name_costs_under_200_bytes() {
     }
     let warm = sums.heap_bytes() + profile.heap_bytes();
     for context in 2..100_002_u32 {
-        // The stacks are thirty frames deep, and three frames are unique to each call site, as in a program with many
-        // templates.
+        // The stacks are thirty frames deep. Three of the frames are unique to each call site, as in a program with
+        // many templates.
         let mut frames: Vec<_> = (0..30).map(|i| Frame::native(0x1000 + i, ModuleEpoch(0))).collect();
         for (i, frame) in frames.iter_mut().take(3).enumerate() {
             *frame =

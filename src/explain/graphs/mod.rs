@@ -1,5 +1,5 @@
-//! `Graphs` finds the creator of a graph node: from the rows about graphs it derives the stack on which the node of an
-//! activity was created.
+//! `Graphs` finds the creator of a graph node: the stack on which the node of an activity was created. It derives this
+//! stack from the rows about graphs.
 //!
 //! ```text
 //! graph 3   node 10 11 12 13   -> a table: 8 bytes per node, the offset of its id from the first, and a context
@@ -7,12 +7,13 @@
 //! graph 5   another copy       -> the same
 //! ```
 //!
-//! A copy does not depend on the lifetime of its original: a graph can be instantiated twice, and destroyed while its
-//! instantiations exist. A table is therefore kept until no graph uses it any more. Destroyed graphs may still be running,
-//! so they are kept until the tracer was flushed twice, and longer while there are few of them.
+//! A copy does not depend on the lifetime of its original: a graph can be instantiated twice, and can be destroyed
+//! while its instantiations exist. A table is therefore kept until no graph uses it any more. Destroyed graphs may
+//! still be running, so they are kept until the tracer was flushed twice. While there are few of them, they are kept
+//! longer.
 //!
-//! An update changes the work of an instantiation, and so the creators of its nodes. Launches made before the update ran
-//! the old nodes; such launches are recognized by their correlation ids.
+//! An update changes the work of an instantiation, and so the creators of its nodes. Launches made before the update
+//! ran the old nodes. Such launches are recognized by their correlation ids.
 //!
 //! An activity is looked up once, when its record is read; the result is then stored in the activity.
 
@@ -28,8 +29,8 @@ use gpuflame_model::record::{
 /// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because the first
 /// flush may have begun before the graph's last launch completed.
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
-/// Minimum number of destroyed graphs, and of their nodes, that are kept even after these flushes, for kernels that run
-/// longer. Each of the two takes 1 MiB.
+/// Minimum number of destroyed graphs, and of their nodes, that are kept even after these flushes, because some kernels
+/// run longer. Each of the two takes 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
 /// Minimum number of earlier states of updated instantiations that are kept even after these flushes.
@@ -60,7 +61,7 @@ pub struct Graphs {
     tally: NodeTally,
 }
 
-/// Number of activities that are runs of graph nodes, by what is known about the node's creator.
+/// Number of activities that are runs of graph nodes, by origin of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTally {
     /// Number of activities whose node was created on a known stack.
@@ -100,11 +101,11 @@ impl NodeTally {
 #[derive(Clone, Copy, Debug)]
 struct NodeGroup {
     table: u32,
-    /// Number subtracted from a node's id to get the id in the table; 0 if the table is the group's own.
+    /// Number to subtract from a node's id to get the id in the table; 0 if the group owns the table.
     shift: u64,
     first: u64,
     last: u64,
-    /// Whether the table belongs to a different group than this one.
+    /// Whether another group owns the table.
     shared: bool,
     /// Whether the graph was destroyed. An instantiation is announced twice: as itself and as the graph that it copied.
     ended: bool,
@@ -113,7 +114,8 @@ struct NodeGroup {
 /// Creators of nodes, in ascending order of node ids.
 #[derive(Debug, Default)]
 struct NodeTable {
-    /// Usually one. The upper half of a node's id is that of its graph, so a graph with child graphs has one per graph.
+    /// Usually one section. The upper half of a node's id is the id of its graph, so a graph with child graphs has one
+    /// section per graph.
     sections: Vec<TableSection>,
     users: u32,
 }
@@ -169,8 +171,8 @@ impl Graphs {
         if !is_node(activity) {
             return;
         }
-        // If the tracer itself reports from which node this node was updated, its report takes precedence over our
-        // derivation.
+        // If the tracer itself reports from which node this node was updated, its report takes precedence over the
+        // derived creator.
         let source = activity.source_node.0;
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
@@ -205,7 +207,7 @@ impl Graphs {
         }
     }
 
-    /// Whether so many destroyed graphs are kept that a flush should be made soon.
+    /// Whether a flush should be made soon, because many destroyed graphs are kept.
     pub fn wants_flush(&self) -> bool {
         self.destroyed.len() > 2 * MIN_KEPT_GRAPHS || self.destroyed_nodes > 2 * MIN_KEPT_NODES
     }
@@ -217,7 +219,7 @@ impl Graphs {
         runs.filter_map(|run| run[0].creator.launched().ok())
     }
 
-    /// Number of runs of graph nodes so far, by what is known about the node's creator.
+    /// Number of runs of graph nodes so far, by origin of the node.
     pub fn tally(&self) -> NodeTally {
         self.tally
     }
@@ -292,7 +294,7 @@ impl Graphs {
         self.groups.insert(graph, group);
     }
 
-    /// Adds a node to its group's own table.
+    /// Adds a node to the table of its group.
     fn put(&mut self, graph: GraphId, node: u64, creator: Caller) {
         match self.groups.get(&graph) {
             None => {
@@ -330,7 +332,7 @@ impl Graphs {
         all.filter(move |(id, _)| (group.first..=group.last).contains(id))
     }
 
-    /// Inserts a group with a table of its own, which contains `nodes`. `nodes` must not be empty.
+    /// Inserts a group that owns a new table, which contains `nodes`. `nodes` must not be empty.
     fn insert_own_table(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
         let mut table = NodeTable { sections: Vec::new(), users: 1 };
@@ -341,10 +343,10 @@ impl Graphs {
         self.insert(graph, NodeGroup { table, shift: 0, first, last, shared: false, ended: false });
     }
 
-    /// Updates an instantiation from another graph. The nodes of both graphs correspond in the order of their ids, which is
-    /// the order of creation. If the numbers of nodes differ, nothing changes, because only the tracer may know which nodes
-    /// correspond. Nothing changes either if both graphs have the same creators, as in programs that capture anew for each
-    /// step.
+    /// Updates an instantiation from another graph. The nodes of both graphs correspond in the order of their ids,
+    /// which is the order of creation. If the numbers of nodes differ, nothing changes, because only the tracer may
+    /// know which nodes correspond. Nothing changes either if both graphs have the same creators, as in programs that
+    /// capture a new graph for each step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
         let mine: Vec<_> = self.ids_and_creators(group).collect();
@@ -436,16 +438,16 @@ impl Graphs {
         past.or_else(|| self.creator_in(found, node))
     }
 
-    /// Returns the state that a group had when `launch` was made, if the group has been updated since.
+    /// Returns the state of a group when `launch` was made, if the group has been updated since then.
     fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&NodeGroup> {
         let pasts = self.pasts.get(&graph)?;
         let at = pasts.partition_point(|past| !launch.is_before(past.until));
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// Returns the group of a node by the node's id alone. Tries `graph`, the graph whose id is the upper half of the node's
-    /// (driver 580), and the last group first. Ids of two groups may interleave if two threads create graphs at the same
-    /// time.
+    /// Returns the group of a node by the node's id alone. First tries `graph`, the graph whose id is the upper half of
+    /// the node's id (driver 580), and the group found last. Ids of two groups may interleave if two threads create
+    /// graphs at the same time.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
         let of_id = GraphId((node >> 32) as u32);
         let likely =
@@ -518,8 +520,8 @@ impl NodeTable {
 }
 
 impl TableSection {
-    /// Returns the position of an offset in the section, or as an error the position at which to insert it. Ids usually
-    /// have no gaps, so the position usually equals the offset.
+    /// Returns the position of an offset in the section. If the offset is absent, the error is the position at which to
+    /// insert it. Ids usually have no gaps, so the position usually equals the offset.
     fn position(&self, offset: u32) -> Result<usize, usize> {
         match self.entries.get(offset as usize) {
             Some(entry) if entry.offset == offset => Ok(offset as usize),

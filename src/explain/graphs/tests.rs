@@ -18,7 +18,7 @@ fn end(graphs: &mut Graphs, graph: u32) {
     graphs.push(&Row::GraphEnd { graph: GraphId(graph) });
 }
 
-/// Updates a graph by the call with id `call`; `created` looks nodes up for a launch with id 100.
+/// Updates a graph by the call with id `call`. (`created` looks nodes up for a launch with id 100.)
 fn update(graphs: &mut Graphs, graph: u32, source: u32, call: u32) {
     let (graph, source, correlation) = (GraphId(graph), GraphId(source), CorrelationId(call));
     graphs.push(&Row::GraphUpdate { graph, source, correlation });
@@ -38,7 +38,7 @@ fn created(graphs: &mut Graphs, graph: u32, node: u64) -> Created {
     at(graphs, graph, node, 100)
 }
 
-/// The creator of a node at the time of the launch with id `launch`.
+/// Returns the creator of a node at the time of the launch with id `launch`.
 fn at(graphs: &mut Graphs, graph: u32, node: u64, launch: u32) -> Created {
     let mut activity =
         Activity { graph: GraphId(graph), graph_node: GraphNodeId(node), ..kernel(launch, 10, 20) };
@@ -46,7 +46,7 @@ fn at(graphs: &mut Graphs, graph: u32, node: u64, launch: u32) -> Created {
     activity.created.unwrap()
 }
 
-/// The creator of a node for which the tracer reports that the node was updated from the node `source`.
+/// Returns the creator of a node for which the tracer reports that the node was updated from the node `source`.
 fn from(graphs: &mut Graphs, graph: u32, node: u64, source: u64) -> Created {
     let mut activity = Activity {
         graph: GraphId(graph),
@@ -92,7 +92,7 @@ fn nodes_of_graphs_with_interleaved_ids_are_found() {
         node(&mut graphs, 1, 100 + 2 * at, 2);
         node(&mut graphs, 2, 101 + 2 * at, 3);
     }
-    // Copy the copies as well, with different gaps between their ids.
+    // The copies are copied again, with different gaps between their ids.
     let mut next = 5000;
     for at in 0..1000 {
         copy(&mut graphs, 3, next, 100 + 2 * at);
@@ -147,7 +147,7 @@ fn a_destroyed_graph_is_found_until_two_flushes_later() {
     }
     assert_eq!(created(&mut graphs, 1, 10), on(2));
     graphs.flushed();
-    assert_eq!(created(&mut graphs, 1, 10), on(2), "its last launch may not have been complete");
+    assert_eq!(created(&mut graphs, 1, 10), on(2), "the graph's last launch may have been in progress");
     graphs.flushed();
     assert_eq!(created(&mut graphs, 1, 10), Created::Unknown, "forgotten");
 }
@@ -243,14 +243,14 @@ fn a_node_may_be_added_to_a_graph_that_was_copied_before() {
 #[test]
 fn nodes_without_a_context_are_counted_by_reason() {
     let mut graphs = Graphs::default();
-    assert_eq!(created(&mut graphs, 1, 5), Created::BeforeRecording, "nothing was made since");
+    assert_eq!(created(&mut graphs, 1, 5), Created::BeforeRecording, "no node was created since");
     graph(&mut graphs, 2, 10, &[2]);
     copy(&mut graphs, 3, 11, 4);
-    assert_eq!(created(&mut graphs, 1, 5), Created::BeforeRecording, "its id is lower than any");
+    assert_eq!(created(&mut graphs, 1, 5), Created::BeforeRecording, "the id is lower than all others");
     assert_eq!(created(&mut graphs, 3, 11), Created::BeforeRecording, "the original node is older");
     assert_eq!(created(&mut graphs, 4, 12), Created::Unknown);
     node(&mut graphs, 2, 13, ContextId::NONE.0);
-    assert_eq!(created(&mut graphs, 2, 13), Created::Unknown, "its stack was not kept");
+    assert_eq!(created(&mut graphs, 2, 13), Created::Unknown, "the stack of the node was not kept");
     let expected = NodeTally { created: 0, before_recording: 3, unknown: 2 };
     assert_eq!(graphs.tally(), expected);
 }

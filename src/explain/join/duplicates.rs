@@ -1,26 +1,25 @@
 //! Detects activities that CUPTI delivers twice. The second delivery is counted and dropped.
 //!
-//! Several activities of one launch are not always duplicates: a copy may have several parts, one after another; a
-//! graph has many nodes, and a node may run several times. So this module remembers the last activity of each launch,
-//! and for graphs the last tens of thousands of node runs, each as a hash of the fields that distinguish it from other
-//! runs.
+//! Several activities of one launch are not always duplicates. A copy may have several parts, which run one after
+//! another. A graph has many nodes, and a node may run several times. So this module remembers the last activity of
+//! each launch. For graphs, it remembers the last tens of thousands of node runs. Each is stored as a hash of the
+//! fields that distinguish it from other runs.
 
 use gpuflame_model::record::{Activity, GraphId};
 
-/// Number of hashes per set, which is one cache line, and number of sets. The sets are enough for 6 MiB of records, while
-/// CUPTI delivers up to 1 MiB at once.
+/// Number of hashes per set (one cache line), and number of sets. The sets are enough for 6 MiB of records; CUPTI
+/// delivers up to 1 MiB at once.
 const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 
 /// Detects activities that were delivered twice. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct DuplicateDetector {
-    /// Hashes of graph node runs, youngest first in each set. Empty until a graph node runs.
+    /// Hashes of the latest runs of graph nodes, newest first in each set. Empty until a graph node runs.
     nodes: Vec<[u64; WAYS]>,
 }
 
-/// Hash of a launch's last activity, over the activity's stream and times. No two activities can run on one stream at the
-/// same time.
+/// Hash of the stream and times of a launch's last activity. No two activities can run on one stream at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ActivityHash(u32);
 
@@ -59,7 +58,7 @@ impl DuplicateDetector {
         last == Some(ActivityHash::from_activity(activity))
     }
 
-    /// Whether the node run was delivered before. The function remembers the node run from now on.
+    /// Whether the node run was delivered before. From this call on, the node run counts as delivered.
     fn is_duplicate_node(&mut self, activity: &Activity) -> bool {
         if self.nodes.is_empty() {
             self.nodes.resize(SETS, [0; WAYS]);

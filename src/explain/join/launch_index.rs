@@ -10,10 +10,9 @@
 //! ```
 //!
 //! A new page with a higher number displaces the page at its position. The finished entries of the displaced page are
-//! forgotten, and its waiting entries move to a hash map in two generations. Waiting entries whose page has already
-//! been displaced are stored in this map at once. Launches that had an activity and may have more (launches of graphs)
-//! move to another such map. So a look-up of a recent id costs two loads, and look-ups of neighbouring ids share a
-//! cache line.
+//! forgotten, and its waiting entries move to a hash map in two generations. Waiting entries whose page was displaced
+//! earlier are stored in this map at once. A launch of a graph that had an activity may have more; it moves to another
+//! such map. So a look-up of a recent id costs two loads, and look-ups of neighbouring ids share a cache line.
 //!
 //! This module counts nothing and has no sink; it passes forgotten entries to the caller's closure.
 
@@ -36,14 +35,14 @@ pub(super) enum IdEntry {
 
 const _: () = assert!(size_of::<Option<IdEntry>>() == 24, "the entry grew: up to 262,144 entries are stored");
 
-/// Activities that a launch has had so far, as far as the join needs to know.
+/// Activities that a launch has had so far, in the detail that the join needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchState {
     /// The launch has no activity so far.
     Waiting,
     /// The launch has at least one activity. `last` is the hash of the last activity.
     Matched { last: ActivityHash, has_several: bool },
-    /// The launch has had at least one activity that is a graph node, and may have more for as long as the graph runs.
+    /// The launch has had at least one activity of a graph node, and may have more for as long as the graph runs.
     Graph { has_several: bool },
 }
 
@@ -53,7 +52,7 @@ impl MatchState {
         if let Self::Matched { last, .. } = self { Some(last) } else { None }
     }
 
-    /// Notes an activity of the launch. Returns whether it is the launch's second one.
+    /// Notes an activity of the launch. Returns true if it is the launch's second activity.
     pub(super) fn advance(&mut self, activity: &Activity) -> bool {
         let (has_one, had_several) = match *self {
             Self::Waiting => (false, false),
@@ -150,13 +149,13 @@ impl ById {
         self.running.flushed();
     }
 
-    /// Whether so many launches may still have activities that a flush should be made soon.
+    /// Whether a flush should be made soon, because many launches may still have activities.
     pub(super) fn wants_flush(&self) -> bool {
         self.running.young.len() >= 2 * MIN_KEPT_RUNNING
     }
 
-    /// Replaces the orphans of `id` by the remaining chain that `shorten` returns. Returns false if `id` has no orphans. If
-    /// ids have wrapped, one id may have two chains; the older chain is then in the map.
+    /// Replaces the orphans of `id` by the remaining chain that `shorten` returns. Returns false if `id` has no
+    /// orphans. If ids have wrapped, one id may have two chains, of which the older one is in the map.
     pub(super) fn shorten(
         &mut self,
         id: CorrelationId,
@@ -179,7 +178,7 @@ impl ById {
         }
     }
 
-    /// Passes all entries to `each`, oldest first as far as their age is known.
+    /// Passes all entries to `each`. Entries are passed oldest first if their age is known.
     pub(super) fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
         older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
@@ -298,7 +297,7 @@ struct RecentIds {
     pages: Box<[Option<Box<IdPage>>]>,
 }
 
-/// Whether the page in the place of an id is the id's own page.
+/// Relation between an id's page and the page in its place.
 enum PageStatus {
     /// The page of the id is in its place.
     Here,
@@ -345,7 +344,7 @@ impl RecentIds {
         Some((CorrelationId(page.first.0 + at as u32), entry))
     }
 
-    /// Creates the page for `id`, from the empty page in its place or from a new page.
+    /// Creates the page for `id`. Reuses the empty page in its place, or allocates a new page.
     fn start_page(&mut self, id: CorrelationId) {
         let first = CorrelationId(id.0 & !(ENTRIES_PER_PAGE as u32 - 1));
         let page_index = self.page_index(id);
@@ -421,8 +420,8 @@ impl OlderEntries {
         self.young.insert(id, entry)
     }
 
-    /// If the young generation is large, forgets the old generation and makes the young one old. So the tracer was flushed
-    /// completely between the last activity of a forgotten entry and the moment it is forgotten.
+    /// If the young generation is large, forgets the old generation and makes the young one old. So between an entry's
+    /// last activity and the moment when the entry is forgotten, the tracer was flushed completely.
     fn flushed(&mut self) {
         if self.young.len() < MIN_KEPT_RUNNING {
             return;

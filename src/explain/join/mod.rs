@@ -13,19 +13,20 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch can therefore be found by its id until an id occurs that is higher by [`Limits::recent`]. A launch without
-//! an activity by then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have
-//! more activities for as long as the graph runs; it is forgotten when it had no activity between two flushes of the
+//! A launch can therefore be found by its id until an id occurs that is higher by [`Limits::recent`]. A launch that has
+//! no activity by then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have
+//! more activities for as long as the graph runs. It is forgotten when it had no activity between two flushes of the
 //! tracer ([`Join::flushed`]) and thousands of other graph launches followed it. Abandoned launches and activities have
 //! a [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
 //!
 //! Launches made outside of windows have no rows of their own: rows contain only the ranges of their ids (`outside`).
-//! These ranges distinguish the activities of such launches from those of lost launches. An activity waits for its
-//! range in the same way as for a launch. Launches made while the tracer's callbacks were off are recognized by their
-//! ids alone (`muted`).
+//! With these ranges the join distinguishes activities of such launches from activities of lost launches. An activity
+//! waits for its range in the same way as for a launch. Launches made while the tracer's callbacks were off are
+//! recognized by their ids alone (`muted`).
 //!
-//! The tracer assigns ids in sequence. If the id of an activity is further than `MAX_ID_GAP` from the id of every launch,
-//! the activity belongs to no launch, not even to a lost one: it is counted separately and not passed to the sink.
+//! The tracer assigns ids in sequence. If the id of an activity is further than `MAX_ID_GAP` from the id of every
+//! launch, the activity belongs to no launch, not even to a lost one. It is counted separately, and not passed to the
+//! sink.
 //!
 //! The [`Sink`] decides how to use the pairs of launch and activity (cells, idle time, replay).
 
@@ -53,12 +54,12 @@ use muted::MutedPeriods;
 use orphans::{Chain, Orphans};
 use outside::OutsideRanges;
 
-/// Maximum number of consecutive unrecorded calls that the join expects between two recorded launches, before the first or
-/// after the last. Ten minutes of launches without a pause use this many ids.
+/// Maximum number of consecutive unrecorded calls that the join expects: between two recorded launches, before the
+/// first one, or after the last one. Ten minutes of launches without a pause use this many ids.
 const MAX_ID_GAP: u64 = 1 << 30;
 
-/// Memory limits of a [`Join`]. With the defaults a join takes up to 45 MiB when everything is full, which requires half a
-/// million waiting launches, and a quarter of a million launches of graphs between two flushes.
+/// Memory limits of a [`Join`]. With the defaults a join takes up to 45 MiB. It takes this much if half a million
+/// launches wait, and a quarter of a million launches of graphs are made between two flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Number of ids that are found directly, counted back from the highest id and rounded up to a power of two. Default:
@@ -66,7 +67,7 @@ pub struct Limits {
     pub recent: usize,
     /// Maximum number of older launches without an activity in one generation; two generations are kept. Default:
     /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations are enough for more than forty
-    /// threads that each have a buffer of 10,000 records which is not yet full.
+    /// threads, each with a partly filled buffer of 10,000 records.
     pub waiting: usize,
     /// Maximum number, in one generation, of older launches that had an activity and may have more. After a flush,
     /// fewer may be kept. Two generations are kept. Default: 114,688.
@@ -218,7 +219,7 @@ impl Join {
         self.by_id.flushed();
     }
 
-    /// Whether so many launches of graphs may have more activities that a flush should be made soon.
+    /// Whether a flush should be made soon, because many launches of graphs may have more activities.
     pub fn wants_flush(&self) -> bool {
         self.by_id.wants_flush()
     }
@@ -228,7 +229,7 @@ impl Join {
         self.by_id.waiting().map(|launched| launched.context)
     }
 
-    /// Replaces each launch's context by the one that `context` returns for it.
+    /// Replaces each launch's context by the context that the function `context` returns for it.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for launched in self.by_id.launches_mut().filter(|launched| launched.context >= ContextId::FIRST) {
             launched.context = context(launched.context);
@@ -249,7 +250,7 @@ impl Join {
             + self.duplicates.heap_bytes()
     }
 
-    /// Processes a row with a second id of a launch. This row may come before or after the row of the launch itself.
+    /// Processes a row that gives a launch a second id. This row may come before or after the row of the launch itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
         let previous = self.store(alias.correlation, IdEntry::Alias(alias.within), sink);
@@ -290,7 +291,7 @@ impl Join {
             abandon(tally, order, &activity, sink);
             rest
         });
-        debug_assert!(found, "an orphan whose id nothing is known of");
+        debug_assert!(found, "the table of ids has each orphan");
         found
     }
 
@@ -421,9 +422,9 @@ impl IdOrder {
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
     }
 
-    /// Whether `activity` has an id that no call can have had. The id may be 0 if the GPU itself launched the work.
-    /// Always false for other tools' traces, because it is unknown how they number calls, and after calls that the
-    /// tracer did not report, because their number is unknown.
+    /// Whether `activity` has an id that no call can have had. Work that the GPU itself launched may have the id 0.
+    /// Always false for other tools' traces, because it is unknown how they number calls. Also false after calls that
+    /// the tracer did not report, because their number is unknown.
     fn has_impossible_id(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;
@@ -452,8 +453,8 @@ impl IdOrder {
         last.wrapping_add_signed(i64::from(id.0.wrapping_sub(last as u32) as i32))
     }
 
-    /// The reason why `activity` has no launch. If no launch was recorded at all, there is no id to compare with; then only
-    /// work that began before the first window was certainly launched before recording began.
+    /// Returns the reason why `activity` has no launch. If no launch was recorded, there is no id to compare with. In
+    /// that case, only work that began before the first window was certainly launched before recording began.
     fn reason(&self, activity: &Activity) -> Missing {
         if activity.device_launched && activity.graph != GraphId(0) {
             return Missing::DeviceGraph;

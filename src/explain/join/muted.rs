@@ -1,7 +1,7 @@
-//! Periods in which the tracer's callbacks were off. The id of an activity distinguishes work launched in such a period
-//! from work whose launch was lost: the id is higher than any id of a window before the period, and lower than any id of
-//! the window after it. Work that began to run before the later window opened was also launched before it opened. For other
-//! work the answer is known once the launches of the later window have arrived.
+//! Periods in which the tracer's callbacks were off. The id of an activity shows whether its work was launched in such
+//! a period, or whether the launch was lost. In such a period, ids are higher than any id of a window before it, and
+//! lower than any id of the window after it. Work that began to run before the later window opened was also launched
+//! before it opened. For other work the answer is known only when the launches of the later window have arrived.
 
 use gpuflame_model::record::Nanos;
 
@@ -23,7 +23,7 @@ struct MutedPeriod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Muted {
     No,
-    /// Yes, unless the launch belongs to the window that opened next and the row of the launch is still to come.
+    /// Yes, unless the launch belongs to the window that opened next and its row has not arrived yet.
     Perhaps,
     Yes,
 }
@@ -102,7 +102,7 @@ mod tests {
         muted.launch(10, Nanos(100));
         assert_eq!(muted.find(11, Nanos(500)), Muted::No);
         assert_eq!(muted.callbacks_switched(false, Nanos(1000)), 0);
-        // This launch is in the window, and its row is delayed.
+        // This launch was made in the window; its row is delayed.
         muted.launch(12, Nanos(110));
         let found = |muted: &MutedPeriods, id, start| muted.find(id, Nanos(start));
         assert_eq!(

@@ -1,8 +1,8 @@
-//! Activities whose launch has not arrived yet, in a bounded list by age, with a linked chain per id.
+//! Activities whose launch has not arrived yet: a bounded list by age, with a linked chain per id.
 //!
-//! The activities are stored in a slab with links, since they are removed in two ways: by id when their launch arrives, and
-//! by age when there are too many activities. The start of an id's chain is stored in `launch_index`, which is searched for the id
-//! anyway. The caller decides why an activity is removed.
+//! The activities are stored in a slab with links, because they are removed in two ways: by id when their launch
+//! arrives, and by age when there are too many. The start of an id's chain is stored in `launch_index`, in which each
+//! id is looked up anyway. The caller determines the reason why an activity is removed.
 
 use gpuflame_model::record::{Activity, CorrelationId};
 
@@ -22,7 +22,7 @@ pub(super) struct Orphans {
 #[derive(Debug)]
 struct OrphanSlot {
     activity: Activity,
-    /// The id for which the activity waits: its own id, or the launch's id if the activity's id is known to be an alias.
+    /// Id for which the activity waits: its own id or, if this is known to be an alias, the launch's id.
     id: CorrelationId,
     /// Slot of the next activity with the same id.
     next: u32,
@@ -43,7 +43,7 @@ impl Orphans {
         Self { slots: Vec::new(), free: NIL, oldest: NIL, newest: NIL, limit, len: 0 }
     }
 
-    /// Number of further activities for which there is room.
+    /// Number of activities that can still be added.
     pub(super) fn room(&self) -> usize {
         self.limit - self.len
     }

@@ -37,7 +37,7 @@ impl OutsideRanges {
         }
     }
 
-    /// The time by which all launches in the range of `id` had ended, if there is such a range.
+    /// Returns the time by which all launches in the range of `id` had ended, if there is such a range.
     pub(super) fn find(&self, id: u64) -> Option<Nanos> {
         let at = self.0.partition_point(|range| range.last < id);
         self.0.get(at).filter(|range| range.first <= id).map(|range| range.over)

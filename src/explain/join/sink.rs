@@ -9,11 +9,11 @@ use gpuflame_model::record::{
 pub struct Launched {
     /// Time at which the API call began.
     pub time: Nanos,
-    /// Duration of the call in nanoseconds. `u32::MAX` means that duration or longer; 0 means that the record was written
-    /// when the call began.
+    /// Duration of the call in nanoseconds. `u32::MAX` means that duration or longer. 0 means that the record was
+    /// written when the call began.
     pub duration: u32,
-    /// Context of the call. [`ContextId::NONE`] if the launch was recorded but its stack was not kept; activities of such a
-    /// launch are counted and shown as [`Missing::NoStack`], and still have the times of the call.
+    /// Context of the call. [`ContextId::NONE`] if the launch was recorded but its stack was not kept. Activities of
+    /// such a launch are counted and shown as [`Missing::NoStack`], but have the times of the call.
     pub context: ContextId,
 }
 
@@ -36,7 +36,7 @@ impl Origin {
         }
     }
 
-    /// Context under which the activity is shown, or the reason why it has none.
+    /// Context under which the activity is shown, or the reason why the activity has no context.
     pub fn context(self) -> Result<ContextId, Missing> {
         match self {
             Self::Launch(launched) if launched.context == ContextId::NONE => Err(Missing::NoStack),
@@ -48,7 +48,7 @@ impl Origin {
 
 /// A consumer of joined rows. Activities arrive in the order in which their launches were found.
 pub trait Sink {
-    /// Receives an activity, with its launch or the reason why it has none.
+    /// Receives an activity with its launch, or with the reason why the launch is missing.
     fn activity(&mut self, activity: &Activity, origin: Origin);
 
     /// Receives a launch that is abandoned because it never had an activity.
@@ -62,7 +62,7 @@ pub trait Sink {
     /// activity is a graph's node, so more activities may follow.
     fn matched(&mut self, _launched: Launched, _is_graph: bool) {}
 
-    /// Receives the fact that a launch has a second activity, which is passed next. Called once per such launch.
+    /// Reports that a launch has a second activity, which is passed next. Called once per such launch.
     fn shared(&mut self) {}
 
     /// Receives a call that allocated or freed memory.
@@ -71,8 +71,9 @@ pub trait Sink {
     /// Receives an event of unified memory, which is not joined with anything. Only sinks that list single rows use it.
     fn unified(&mut self, _unified: &Unified) {}
 
-    /// Receives a call that waited or used an event, or the tracer's record about such a call. These rows are not joined
-    /// with anything.
+    /// Receives a call that waited or used an event, or the tracer's record about such a call. Also receives nodes of
+    /// graphs, their copies and edges, runs of their host functions, and in analyses, the activity of threads between
+    /// launches. These rows are not joined with anything.
     fn host(&mut self, _row: &Row<'_>) {}
 
     /// Receives an instant that the program marked. Only sinks that draw a timeline use it.

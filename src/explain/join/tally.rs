@@ -24,7 +24,7 @@ pub struct Launches {
     pub pending: u64,
     /// Number of launches made while no window was open, with or without an activity.
     pub outside: u64,
-    /// Number of second ids, which are not launches of their own.
+    /// Number of second ids of launches. These ids are not separate launches.
     pub aliases: u64,
     /// Total time in nanoseconds during which the tracer's callbacks were off. Launches made in that time are
     /// not counted.
@@ -48,17 +48,17 @@ pub struct Activities {
     pub outside: u64,
     /// The part of `outside` whose launches the tracer did not report.
     pub not_told: u64,
-    /// Number of matched, `launched_before`, `device_graph` and `no_stack` activities without usable times, which have no
-    /// weight.
+    /// Number of activities without usable times, which have no weight. Only matched, `launched_before`, `device_graph`
+    /// and `no_stack` activities are counted.
     pub untimed: u64,
     /// Number of matched and `no_stack` activities that began before their launch, which suggests that one of the two
     /// clocks is wrong.
     pub early: u64,
-    /// Number of duplicates, which the other counts do not include: activities of one launch, at the same time on the same
-    /// stream.
+    /// Number of duplicates: activities with the same launch, stream and times as another activity. The other counts do
+    /// not include them.
     pub repeated: u64,
-    /// Number of activities with ids that no call can have had, which the other counts do not include either: see
-    /// [`Join`](super::Join).
+    /// Number of activities with ids that no call can have had (see [`Join`](super::Join)). The other counts do not
+    /// include them either.
     pub of_no_call: u64,
 }
 

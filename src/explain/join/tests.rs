@@ -29,7 +29,7 @@ impl Sink for Seen {
 }
 
 impl Seen {
-    /// The activities that were received, as (start, context or reason).
+    /// Returns the received activities, as (start, context or reason).
     fn summary(&self) -> Vec<(u64, Result<u32, Missing>)> {
         self.activities.iter().map(|(a, origin)| (a.start.0, origin.context().map(|c| c.0))).collect()
     }
@@ -64,7 +64,7 @@ fn check(seen: &Seen, tally: &Tally) {
     assert_eq!(a.untimed, untimed as u64);
 }
 
-/// Limits with room for one page of 64 ids, and little more.
+/// Returns limits with room for one page of 64 ids, and little more.
 fn small() -> Limits {
     Limits { recent: 64, waiting: 2, running: 2, orphans: 3 }
 }
@@ -102,7 +102,7 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
     let absurd = |id| Row::Activity(kernel(id, 500, 510));
-    // Near ids may belong to a launch that was lost, or that was made before recording began.
+    // Ids close to a launch may belong to a launch that was lost, or that was made before recording began.
     let near = [absurd(70_000), absurd(99)];
     let far = [absurd(0x8000_0064), absurd(1 << 31), absurd(3 << 30)];
     let launches = [Row::Launch(launch(100, 11)), Row::Launch(launch(200, 12))];
@@ -113,7 +113,7 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
         let Activities { seen, of_no_call, no_stack, launched_before, .. } = tally.activities;
         assert_eq!((seen, of_no_call, no_stack, launched_before), (2, 3, 1, 1));
     }
-    // Many calls were not reported, and an activity that was launched after these calls arrives before its launch.
+    // Many calls were not reported. An activity that was launched after these calls arrives before its launch.
     let late = (1 << 30) + 300;
     let told = |on, time| Row::CallbacksSwitched { on, time: Nanos(time) };
     let mut rows = vec![window.clone()];
@@ -160,8 +160,8 @@ fn activities_on_two_gpus_are_not_duplicates() {
     }
 }
 
-/// Nodes of several streams are in a buffer in any order. All nodes are delivered again, and one node runs a second time,
-/// as in a loop.
+/// The nodes of several streams are in a buffer, in any order. All of them are delivered again, and one node runs a
+/// second time, as in a loop.
 #[test]
 fn graph_nodes_delivered_again_count_once_in_any_order() {
     let node = |id, node: u64, start| {
@@ -365,7 +365,7 @@ fn rows_that_wait_too_long_are_evicted_with_a_reason() {
     (0..8).for_each(|id| join.push_activity(&kernel(id, 100, 110), &mut seen));
     assert_eq!(join.tally().activities.open(), 3);
     assert_eq!(seen.summary(), [(100, Err(Missing::LaunchedBefore)); 5]);
-    assert_eq!(join.tally().launches.open(), 32, "activities take their turn among those that wait");
+    assert_eq!(join.tally().launches.open(), 32, "waiting activities displace waiting launches");
     let tally = join.final_tally(&mut seen);
     check(&seen, &tally);
 }
@@ -397,7 +397,7 @@ fn an_activity_waits_for_its_launch_after_its_page_is_displaced() {
 #[test]
 fn previewing_the_final_tally_changes_nothing() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
-    // Launch 3 is pending, and the kernel of launch 2 is an orphan; then each finds its partner.
+    // Launch 3 is pending, and the kernel of launch 2 is an orphan. Later, each finds its partner.
     join.push_launch(&launch(3, 11), &mut seen);
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {
@@ -439,7 +439,7 @@ fn an_activity_in_an_outside_range_is_outside_unless_its_launch_is_recorded() {
     assert_eq!(outside, [100, 140, 200]);
     assert_eq!(seen.summary(), [(160, Ok(12)), (180, Ok(11)), (120, Err(Missing::NoStack))]);
     assert_eq!((tally.launches.seen, tally.launches.outside, tally.launches.matched), (5, 3, 2));
-    assert_eq!((tally.activities.outside, tally.activities.no_stack), (3, 1), "12 was dropped");
+    assert_eq!((tally.activities.outside, tally.activities.no_stack), (3, 1), "launch 12 was dropped");
 }
 
 /// Expected outcome of a simulated run.
@@ -450,8 +450,8 @@ struct Truth {
     pending: usize,
 }
 
-/// Makes a run of `launches` calls whose ids begin at `first`, with gaps, second ids, graphs, launches that
-/// never ran, and activities without a launch; each activity has a start of its own.
+/// Returns a run of `launches` calls whose ids begin at `first`, with gaps, second ids, graphs, launches that never
+/// ran, and activities without a launch. Each activity has a different start.
 fn play(rng: &mut Rng, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
     let (mut rows, mut truth) = (Vec::new(), Truth::default());
     let (mut id, mut start) = (first, 1_u64 << 40);
@@ -496,7 +496,7 @@ fn play(rng: &mut Rng, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) 
 
 fn check_against(truth: &Truth, seen: &Seen) {
     let got: HashMap<_, _> = seen.summary().into_iter().collect();
-    assert_eq!(got.len(), seen.activities.len(), "an activity came twice");
+    assert_eq!(got.len(), seen.activities.len(), "an activity was delivered twice");
     assert_eq!(got, truth.activities);
     assert_eq!((seen.outside.len(), seen.pending.len()), (truth.outside, truth.pending));
 }
@@ -626,11 +626,11 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
     assert_eq!(
         seen.summary().last(),
         Some(&(60, Err(Missing::NoStack))),
-        "two flushes delivered nothing for it"
+        "two flushes delivered no activity of the launch"
     );
 }
 
-/// Creates a run of a graph node.
+/// Returns a run of a graph node.
 fn node(id: u32, start: u64) -> Activity {
     Activity { graph: GraphId(3), ..kernel(id, start, start + 1) }
 }

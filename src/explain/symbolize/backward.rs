@@ -1,9 +1,10 @@
-//! Moves the backward pass of PyTorch under the forward pass, both in live processes and in recordings that are read.
+//! Moves the backward pass of PyTorch under the forward pass. This works in live processes and for recordings.
 //!
 //! Autograd computes gradients on its own threads, whose stacks have no Python frames. If the program runs under
-//! `torch.autograd.profiler.emit_nvtx()`, ranges link the two passes: an operator of the forward pass is in the range
-//! `aten::addmm, seq = 12`, and the node that computes the operator's gradient is in the range `AddmmBackward0, seq = 12`.
-//! On request the node's launches are shown under the Python functions that called the operator, and `[backward]`:
+//! `torch.autograd.profiler.emit_nvtx()`, ranges link the two passes. For example, an operator of the forward pass is
+//! in the range `aten::addmm, seq = 12`. The node that computes the operator's gradient is in the range
+//! `AddmmBackward0, seq = 12`. On request the node's launches are shown under the Python functions that called the
+//! operator, and `[backward]`:
 //!
 //! ```text
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
@@ -13,9 +14,9 @@
 //! node. So several operators can have the number of one node: the operator that makes it, the operators around that
 //! operator, and earlier operators that make no node. A node is therefore linked only to an operator with the node's
 //! number and name (`aten::addmm` makes `AddmmBackward0`). Each thread counts its own numbers: if two threads gave the
-//! same number to operators of one name, neither operator is linked. The engine's threads assign numbers as well, if
-//! the backward pass is itself differentiated or recomputes the forward pass. An operator that launched nothing has no
-//! recorded stack, so its node stays where it is. `emit_nvtx` makes a new range name for each operator, and names
+//! same number to operators of one name, neither operator is linked. The engine's threads also assign numbers if the
+//! backward pass is itself differentiated or recomputes the forward pass. An operator that launched nothing has no
+//! recorded stack, so its node is not moved. `emit_nvtx` makes a new range name for each operator, and names
 //! beyond the limit on range names are dropped (`ranges_dropped`).
 
 use std::collections::HashMap;
@@ -24,10 +25,10 @@ use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrame, ShownFrameId, ShownFrameKind, add_to};
 use gpuflame_model::record::{ContextId, FrameKind, ThreadId};
 
-/// Frame between the frames of the forward pass and those of the node.
+/// Frame between the frames of the forward pass and the frames of the node.
 const BACKWARD_MARK: &str = "[backward]";
-/// Prefixes of the names of the engine's functions. Every stack of a node has a function with the second prefix, unless its
-/// root is missing.
+/// Prefixes of the names of the engine's functions. Every stack of a node contains a function with the second prefix,
+/// unless frames at its root are missing.
 const ENGINE_PREFIXES: [&str; 2] =
     ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
 /// Suffix of node names, before any digits at the end.
@@ -50,14 +51,14 @@ type RangeKey = (u64, String);
 /// Contexts of the operators' last launches, by thread. The context is `None` for a thread of autograd's engine.
 type OperatorContexts = HashMap<RangeKey, HashMap<ThreadId, Option<ContextId>>>;
 
-/// Whether a function of this name belongs to autograd's engine and calls nodes.
+/// Whether the function with this name belongs to autograd's engine and calls nodes.
 pub(super) fn is_engine(function: &str) -> bool {
     ENGINE_PREFIXES.iter().any(|begin| function.starts_with(begin))
 }
 
 /// Moves launches of backward nodes under the forward pass, in a profile whose frames already have names. Launches that
-/// were already moved stay in place. `engine` marks the frames of the profile that belong to the engine, whether they
-/// are shown or not. `of_node` returns the shown frames of a stack inside the engine, root first.
+/// were already moved stay in place. `engine` marks the profile's frames of the engine, whether they are shown or not.
+/// `of_node` returns the shown frames of a stack inside the engine, root first.
 pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,
     engine: &[bool],
@@ -94,7 +95,7 @@ pub(super) fn attach_backward_to_forward(
             push_missing_root(profile, found, &mut stack);
             stack.append(&mut forward_stack(profile, found));
             stack.push(mark);
-            // If the stack has a frame of the engine, all frames from that frame to the leaf are known.
+            // If the stack has a frame of the engine, no frame between that frame and the leaf is missing.
             if !is_in(profile, context, engine) {
                 push_missing_root(profile, context, &mut stack);
             }
@@ -154,7 +155,7 @@ fn name(profile: &Profile, id: ShownFrameId) -> &str {
     profile.strings().get(profile.shown_frame(id).name)
 }
 
-/// The ranges around a launch that have a number, each with the text before the number, innermost range first.
+/// Returns the numbered ranges around a launch, innermost range first, each with the text before its number.
 fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
     let Some(known) = profile.context(context) else { return Vec::new() };
     let kinds = profile.stack(known.stack).map(|frame| profile.frames()[frame.index()].kind());
@@ -198,8 +199,8 @@ mod tests {
     use gpuflame_model::profile::{Leaf, LeafFrame, Sample};
     use gpuflame_model::record::{ContextFlags, Frame, LabelId, LabelKind, RangeId, Row, Work};
 
-    /// A profile of contexts, each with a thread, frames root first, and GPU time. `p` is a Python function, `c` any other
-    /// function, `r` a range; after `t;` the root of the stack is missing.
+    /// Returns a profile of contexts, each with a thread, frames (root first), and GPU time. The prefix `p` marks a
+    /// Python function, `c` any other function, and `r` a range. After `t;`, the root of the stack is missing.
     fn profile(contexts: &[(u32, &str, u64)]) -> Profile {
         let (mut profile, mut texts) = (Profile::default(), Vec::new());
         let mut samples = Vec::new();
@@ -282,7 +283,7 @@ mod tests {
         let mut profile = profile(&contexts);
         let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
         let sums = BackwardTime { all: 1129, moved: 120 };
-        // Nothing changes if the profile is displayed again, as in a live process.
+        // Displaying the profile again, as in a live process, changes nothing.
         for _ in 0..2 {
             assert_eq!(attach(&mut profile), sums);
             let tail = |number| {
@@ -301,13 +302,14 @@ mod tests {
         let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
         let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
         let contexts = [
-            // A comparison makes no node, so the next operator has the same number, and launches nothing itself.
+            // A comparison makes no node, so the next operator gets the same number. That operator launches nothing
+            // itself.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
-            // Operators called by nodes use the numbers of the engine's thread, and do not hide a node's own number.
+            // Operators called by nodes use the numbers of the engine's thread. They do not hide a node's own number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
-            // The backward pass recomputes this operator, so two threads gave the number.
+            // The backward pass recomputes this operator, so two threads gave it the number.
             (1, forward("again", "r aten::mm, seq = 5"), 1),
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::mm, seq = 5"), 1),
             (3, node("r MmBackward0, seq = 5;r aten::mm"), 1),

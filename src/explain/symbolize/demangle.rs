@@ -1,8 +1,8 @@
 //! Demangles symbols into readable names: C++ names without parameters and return types, Rust names without hashes.
 //!
-//! Parameters are left out because a name in a flame graph is a place, not a signature: with parameters the name of a
-//! symbol of a large C++ library takes 354 bytes on average. Symbols come from foreign files, which may be built so
-//! that demangled names grow exponentially; a symbol whose name would exceed [`MAX_NAME_BYTES`] stays mangled.
+//! Parameters are left out because a name in a flame graph denotes a place, not a signature. With parameters, the name
+//! of a symbol of a large C++ library takes 354 bytes on average. Symbols come from foreign files, which may be built
+//! so that demangled names grow exponentially. So a symbol whose name would exceed [`MAX_NAME_BYTES`] stays mangled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,21 +13,21 @@ use cpp_demangle::{DemangleOptions, Symbol};
 /// longest genuine names found so far have about 10 KB.
 const MAX_NAME_BYTES: usize = 16 << 10;
 
-/// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol that is not mangled, or not
-/// mangled correctly, is returned unchanged.
+/// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol without valid mangling is
+/// returned unchanged.
 pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
     demangle_cpp(symbol).or_else(|| static_kernel_name(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
 }
 
-/// Name of a `static` kernel in programs of separately compiled files. For example,
-/// `__nv_static_35__bde6f193_17_main_cu__Z6reducePf` contains the file's name with a hash, and then the kernel's symbol.
+/// Returns the name of a `static` kernel in a program of separately compiled files. For example,
+/// `__nv_static_35__bde6f193_17_main_cu__Z6reducePf` contains the file's name with a hash, and then the kernel's
+/// symbol.
 fn static_kernel_name(symbol: &str) -> Option<String> {
     let rest = symbol.strip_prefix("__nv_static_")?;
     rest.match_indices("__Z").find_map(|(at, _)| demangle_cpp(&rest[at + 1..]))
 }
 
-/// Returns the name of a C++ or Rust function. A symbol that is not mangled, or not mangled correctly, is returned
-/// unchanged.
+/// Returns the name of a C++ or Rust function. A symbol without valid mangling is returned unchanged.
 pub(super) fn function_name(symbol: &str) -> String {
     demangle_rust(symbol).or_else(|| demangle_cpp(symbol)).unwrap_or_else(|| symbol.to_owned())
 }

@@ -1,7 +1,7 @@
 //! Looks up symbols of one file for many addresses at a time, with the `blazesym` crate.
 //!
-//! A file that is gone, was replaced since it was loaded, or cannot be read yields no symbols, but a reason. This is not an
-//! error: the frames then show the module and the offset.
+//! If a file is gone, was replaced since it was loaded, or cannot be read, the result is a reason instead of symbols.
+//! This is not an error: the frames then show the module and the offset.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -27,8 +27,8 @@ pub(super) struct FunctionSymbol {
     pub(super) source: Option<(String, u32)>,
 }
 
-/// Functions at an address: first the function that has code of its own, then the functions inlined at the address,
-/// outermost first. The list is never empty; if there is no function, the error is the reason.
+/// Functions at an address: first the function that has its own code, then the functions inlined at the address,
+/// outermost first. The list is never empty. If there is no function, the error is the reason.
 pub(super) type Symbols = Result<Vec<FunctionSymbol>, Unnamed>;
 
 /// Reads files. A new reader is created each time frames are named, so that no file stays mapped into the host's
@@ -44,8 +44,8 @@ impl SymbolFiles {
 
     /// Returns the symbols of `module` at `addresses`, which are addresses of the file, not of the process.
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // The file is foreign and may be broken in ways that the parsers did not foresee. In the host's process a broken
-        // file must not cost more than the names of its frames.
+        // The file is foreign and may be broken in ways that the parsers did not foresee. A broken file in the host's
+        // process must cost only the names of its frames.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = require_regular_file(&module.path)?;
             check_build_id(path, &module.build_id)?;
@@ -113,7 +113,7 @@ fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     named.collect()
 }
 
-/// A symbol without the prefix of glibc's internal references.
+/// Returns a symbol without the prefix of glibc's internal references.
 fn without_internal_prefix(symbol: &str) -> &str {
     symbol.strip_prefix("__GI_").unwrap_or(symbol)
 }
@@ -124,8 +124,8 @@ fn public_name(symbol: &str) -> &str {
     bare.strip_prefix("libc_").unwrap_or(bare)
 }
 
-/// Whether the file is `libc.so.6`, or `libc-2.31.so` as before glibc 2.34, or `libpthread` with such a name. No other
-/// library is searched for aliases, because large libraries have a million symbols, and no such aliases.
+/// Whether the file is `libc.so.6` (`libc-2.31.so` or similar before glibc 2.34), or `libpthread` with such a name. No
+/// other library is searched for aliases, because large libraries have a million symbols, and no such aliases.
 fn is_c_library(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))
@@ -150,8 +150,8 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Whether code mapped from `path` is in no file that can be read: it was generated at run time (without a file, or in
-/// an unnamed file), or is the kernel's own.
+/// Whether code mapped from `path` is in no readable file: it was generated at run time (without a file, or in an
+/// unnamed file), or belongs to the kernel.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_encoded_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))
@@ -175,7 +175,7 @@ fn is_elf(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
 }
 
-/// Checks that the file is the one that was loaded. Without a build id the file is assumed to be the same.
+/// Checks that the file is the one that was loaded. A file without a build id is assumed to be the same.
 fn check_build_id(path: &Path, build_id: &[u8]) -> Result<(), Unnamed> {
     if build_id.is_empty() {
         return Ok(());

@@ -1,9 +1,9 @@
 //! Selects the frames of a stack that readers want to see.
 //!
-//! Between the user's code and the API call are frames of CUDA's libraries and of compiler stubs, and below `main` is
-//! the start code of the C and Rust runtimes. These frames are folded away (unless no frame would be left), so that a
-//! stack reads `main;decode;forward;cudaLaunchKernel`. In stacks with Python functions the interpreter's own frames are
-//! folded as well, and in all stacks the frames listed in `glue`. If a stack contains trampolines of Python functions
+//! Between the user's code and the API call are frames of CUDA's libraries and of compiler stubs. Below `main` is the
+//! start code of the C and Rust runtimes. These frames are folded away (unless no frame would be left), so that a stack
+//! reads `main;decode;forward;cudaLaunchKernel`. In stacks with Python functions, the interpreter's frames are folded
+//! as well. In all stacks, the frames listed in `glue` are folded. If a stack contains trampolines of Python functions
 //! (`-X perf`) but not the functions themselves, as in samples, the trampolines are shown in place of the functions.
 
 use std::path::Path;
@@ -14,9 +14,9 @@ use super::vendor::VENDORS;
 /// Origin of a frame, derived from the file name of the frame's module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CodeOrigin {
-    /// User code, and all libraries other than those of the next variants.
+    /// User code, and all libraries that belong to none of the next variants.
     Code,
-    /// Libraries of a vendor, and gpuflame's own library (see `vendor`).
+    /// Libraries of a vendor, and gpuflame's library (see `vendor`).
     Vendor,
     /// The C and C++ runtimes, whose frames are start code at the root.
     Runtime,
@@ -71,11 +71,11 @@ fn is_interpreter(file: &str) -> bool {
 /// in thousands of stacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameTraits {
-    /// Whether the function is start code, in a stack without Rust's marker.
+    /// Whether the function is start code if the stack does not contain Rust's marker.
     is_start: bool,
-    /// Whether the function is start code, in a stack with Rust's marker.
+    /// Whether the function is start code if the stack contains Rust's marker.
     is_rust_start: bool,
-    /// Whether the function is Rust's marker, with which its start code ends, both for `main` and for threads.
+    /// Whether the function is Rust's marker: the last function of Rust's start code, both for `main` and for threads.
     is_rust_marker: bool,
     is_operator: bool,
 }
@@ -116,8 +116,8 @@ impl StackName<'_> {
     }
 }
 
-/// Returns for each name in `stack`, root first, whether the name is shown. Changes trampolines in `stack` to functions if it
-/// has no other functions of Python.
+/// Returns for each name in `stack`, root first, whether the name is shown. If `stack` has no other Python functions,
+/// changes trampolines in `stack` to functions.
 pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     if !stack.iter().any(|name| name.origin == CodeOrigin::Python) {
         stack.iter_mut().for_each(StackName::unwrap_trampoline);
@@ -138,7 +138,7 @@ pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     let call = (0..call_at).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
     let mut call = call.unwrap_or(call_at);
     let start = start_code(&stack[..call], in_python);
-    // If there is only glue, the innermost frame is shown, because it would otherwise count as a part of the call.
+    // If there is only glue, the innermost frame is shown, because it would otherwise seem to be a part of the call.
     if !(start..call).any(|at| shown[at])
         && let Some(innermost) = (start..call_at).rev().find(|at| stack[*at].glue != Glue::Never)
     {
@@ -153,16 +153,15 @@ pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     shown
 }
 
-/// Number of names that are start code of the program or of the thread, from the root.
+/// Returns the number of names, counted from the root, that are start code of the program or of the thread.
 pub(super) fn entry(stack: &[StackName<'_>]) -> usize {
     let code = &stack[..stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1)];
     start_code(code, stack.iter().any(|name| name.origin == CodeOrigin::Python))
 }
 
 /// Whether a frame just outside the label (the frame that names the API call) is merely a part of that call. Such
-/// frames are functions of CUDA's runtime if it is linked statically (its inner functions have names like
-/// `libcudart_static_…` and `__cudart804`), C++ wrappers with the name of the call, the host side of a kernel, and our
-/// own callback.
+/// frames are functions of a statically linked CUDA runtime (its inner functions have names like `libcudart_static_…`
+/// and `__cudart804`), C++ wrappers with the name of the call, the host side of a kernel, and gpuflame's callback.
 fn is_part_of_call(name: &StackName<'_>, api: &str) -> bool {
     let bare = name.text.trim_start_matches('_');
     let is_api = bare.strip_prefix(api).is_some_and(|rest| {
@@ -192,9 +191,9 @@ fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Hides an operator directly around the same operator, because both are one call on its way through the dispatcher. If an
-/// operator's implementation calls the operator again, as `aten::copy_` does to convert, the implementation's frame is
-/// between the two, whether it is shown or not.
+/// Hides an operator directly around the same operator, because both are one call on its way through the dispatcher. An
+/// operator's implementation may call the operator again, as `aten::copy_` does to convert. Both are then shown,
+/// because the implementation's frame is between them, whether it is shown or not.
 fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut last = None;
     for (name, shown) in stack.iter().zip(shown) {
@@ -208,7 +207,7 @@ fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Number of start code frames at the root.
+/// Returns the number of frames at the root that are start code.
 fn start_code(stack: &[StackName<'_>], in_python: bool) -> usize {
     let marker = stack.iter().position(|name| name.traits.is_rust_marker);
     let is_start = |name: &StackName<'_>| match name.origin {
@@ -246,7 +245,7 @@ fn is_start(name: &str, in_rust: bool) -> bool {
     ];
     NAMES.contains(&name)
         || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        // If `call_once` was inlined, DWARF names it without its path.
+        // If `call_once` was inlined, its name in DWARF has no path.
         || (in_rust && (name.contains("FnOnce") && name.contains("call_once") || name.starts_with("call_once<")))
 }
 
@@ -254,8 +253,8 @@ fn is_start(name: &str, in_rust: bool) -> bool {
 mod tests {
     use super::*;
 
-    /// Folds a test stack. The last name is the label. The prefixes in `cuda!name`, `libc!name`, `python!name`, `py!name`,
-    /// `glue!name`, `in!name`, `around!name` and `kernel!name` give the kind of a name.
+    /// Folds a test stack. The last name is the label. The kind of a name is given by a prefix, as in `cuda!name`,
+    /// `libc!name`, `python!name`, `py!name`, `glue!name`, `in!name`, `around!name` and `kernel!name`.
     fn shown(stack: &str) -> String {
         let last = stack.split(';').count() - 1;
         let names: Vec<StackName<'_>> = stack

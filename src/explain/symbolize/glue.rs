@@ -1,11 +1,11 @@
-//! Glue frames: frames between user code and the code that it calls, which tell readers nothing about either. Each kind of
-//! glue frame has a row in the tables of this module.
+//! Glue frames are frames between user code and the code that it calls. They tell readers nothing about either. Each
+//! kind of glue frame has a row in the tables of this module.
 //!
 //! Between a Python function and an operator are the binding, the dispatcher and the dispatcher's wrappers, and the
 //! operator occurs again on each pass through the dispatcher. These frames are folded away. Each operator is shown
 //! under one name, such as `aten::linear`, and so is each node of the backward pass, such as `AddmmBackward0`. Between
-//! two Python functions are functions by which a library calls the functions that were passed to it, such as module
-//! hooks and decorators. The interpreter's own frames are recognized by their file (see `fold::CodeOrigin`).
+//! two Python functions are functions through which a library calls the functions passed to it, such as module hooks
+//! and decorators. The interpreter's own frames are recognized by their file (see `fold::CodeOrigin`).
 
 use std::path::Path;
 
@@ -22,8 +22,8 @@ pub(super) enum Glue {
     AroundOperator,
 }
 
-/// Prefixes of functions and of their file (an empty prefix matches any file), and the condition under which these
-/// functions are glue.
+/// Condition under which certain functions are glue. They are selected by prefixes of their names and by a prefix of
+/// their file's name. An empty prefix matches any file.
 struct NativeRule {
     glue: Glue,
     file: &'static str,
@@ -44,7 +44,7 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "dynamo_",
         ],
     },
-    // These functions are PyTorch's dispatcher, and its wrappers around kernels.
+    // These functions are PyTorch's dispatcher and its wrappers around operator kernels.
     NativeRule {
         glue: Glue::Always,
         file: "libtorch",
@@ -68,8 +68,8 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "at::autocast::WrapFunction_<",
         ],
     },
-    // These functions are autograd's engine, except for the root of its threads, and the functions by which the engine
-    // calls a node.
+    // These functions are part of autograd's engine, or call a node for it. `Engine::thread_main`, the root of the
+    // engine's threads, is not in the list.
     NativeRule {
         glue: Glue::Always,
         file: "libtorch",
@@ -82,12 +82,13 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "torch::autograd::Node::operator()",
         ],
     },
-    // These functions are the implementation of an operator. Other operators that the implementation calls, and the
-    // libraries that it uses, have frames of their own.
+    // These functions implement operators. Other operators that they call, and the libraries that they use, have
+    // separate frames.
     NativeRule { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
 ];
 
-/// Prefixes of Python functions (an empty prefix matches all functions), in a file of a package such as `torch/_ops.py`.
+/// Python functions in a file of a package, such as `torch/_ops.py`, selected by prefixes. An empty prefix matches all
+/// functions.
 struct PythonRule {
     glue: Glue,
     file: &'static str,
@@ -108,7 +109,7 @@ const PYTHON_RULES: [PythonRule; 11] = [
         file: "torch/_ops.py",
         functions: &["OpOverload.__call__", "OpOverloadPacket.__call__", "HigherOrderOperator.__call__"],
     },
-    // These are hooks around `Optimizer.step`, and the wrapper that disables gradients in it.
+    // These are hooks around `Optimizer.step`, and the wrapper that disables gradients inside it.
     PythonRule {
         glue: Glue::Always,
         file: "torch/optim/optimizer.py",
@@ -125,9 +126,9 @@ const PYTHON_RULES: [PythonRule; 11] = [
         ],
     },
     PythonRule { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
-    // For example, `layer_norm` around `aten::layer_norm` is hidden. Functions that call several operators, or an operator
-    // of another name, are shown. The next row hides the function that chooses one of two variants, such as `_max_pool2d`
-    // with indices or without.
+    // For example, `layer_norm` around `aten::layer_norm` is hidden. Functions that call several operators, or an
+    // operator with another name, are shown. The next row hides the function that chooses between two variants, such as
+    // `_max_pool2d` with or without indices.
     PythonRule { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
     PythonRule {
         glue: Glue::Always,
@@ -157,9 +158,9 @@ pub(super) fn python_glue<'a>(
     row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
 }
 
-/// Whether `path` is `file` of the package itself, and not a file of the user's with the same name. A file of the package
-/// is in the folder in which packages are installed, or next to mapped libraries of the package, as in a build in its own
-/// folder.
+/// Whether `path` is `file` of the package itself, and not a file of the user with the same name. A file of the package
+/// is in the folder in which packages are installed, or next to mapped libraries of the package. An example of the
+/// latter is PyTorch in the folder in which it was built.
 fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
@@ -180,7 +181,7 @@ pub(super) fn short_name(function: &str) -> Option<String> {
     operator.or_else(|| node(function).map(str::to_owned))
 }
 
-/// The node of the backward pass that a function computes, if it computes one.
+/// Returns the node of the backward pass that a function computes; `None` if it computes no node.
 fn node(function: &str) -> Option<&str> {
     let path = function.strip_prefix("torch::autograd::")?;
     let (node, way) = path.strip_prefix("generated::").unwrap_or(path).split_once("::")?;
@@ -192,7 +193,7 @@ pub(super) fn glue(file: &str, function: &str) -> Glue {
     let is_it = |row: &&NativeRule| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
-    // This is the helper by which a node of the backward pass is computed.
+    // This is the helper function that computes a node of the backward pass.
     let is_of_node = file.starts_with("libtorch")
         && function.starts_with("torch::autograd::generated::")
         && function.ends_with("_apply_functional");
@@ -203,7 +204,7 @@ pub(super) fn glue(file: &str, function: &str) -> Glue {
     }
 }
 
-/// The operator that a PyTorch function calls through the dispatcher: `linear` for `at::_ops::linear::call`.
+/// Returns the operator that a PyTorch function calls through the dispatcher: `linear` for `at::_ops::linear::call`.
 fn operator(function: &str) -> Option<&str> {
     let (operator, way) = function.strip_prefix("at::_ops::")?.split_once("::")?;
     matches!(way, "call" | "redispatch").then_some(operator)
@@ -217,8 +218,8 @@ pub(super) fn is_name_of(python: &str, operator: &str) -> bool {
     !function.is_empty() && own.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// Prefix of operator frames. An operator frame that equals the frame around it is the same call on its way through the
-/// dispatcher.
+/// Prefix of operator frames. If an operator frame equals the frame around it, both belong to one call on its way
+/// through the dispatcher.
 pub(super) const OPERATOR_PREFIX: &str = "aten::";
 
 #[cfg(test)]
@@ -260,11 +261,11 @@ mod tests {
         let is_glue = |file, function| glue(file, function) == Glue::Always;
         let module = "nn/modules/module.py";
         assert!(is_glue(module, "Module._wrapped_call_impl") && is_glue(module, "Module._call_impl"));
-        assert!(!is_glue(module, "Module._apply"), "it visits all parameters");
+        assert!(!is_glue(module, "Module._apply"), "this function visits all parameters");
         let context = "utils/_contextlib.py";
         assert!(is_glue(context, "inference_mode") && is_glue(context, "f.<locals>.decorate_context"));
         assert!(is_glue("_ops.py", "OpOverload.__call__"));
-        assert!(is_glue(module, "_call_impl") && is_glue("_ops.py", "__call__"), "before 3.11");
+        assert!(is_glue(module, "_call_impl") && is_glue("_ops.py", "__call__"), "names before Python 3.11");
         assert!(!is_glue("nn/modules/linear.py", "Linear.forward"));
         assert_eq!(python_glue("", "", []), Glue::Never);
         assert_eq!(glue("nn/functional.py", "layer_norm"), Glue::AroundOperator);
@@ -329,8 +330,8 @@ mod tests {
             let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
-        // These files are not in the package: the name of a folder or file merely ends (`mytorch`, `my_ops.py`) or
-        // begins (`_ops.pyc`) like that of the package.
+        // These files do not belong to the package, because only a part of the path matches: the names end (`mytorch`,
+        // `my_ops.py`) or begin (`_ops.pyc`) like those of the package.
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }
@@ -346,17 +347,17 @@ mod tests {
         assert!(is_glue("libtorch_cpu.so", "at::_ops::linear::create_linear_typed_handle"));
         let cast = "at::autocast::WrapFunction_<0, 1, at::Tensor(at::Tensor const&), &at::_ops::linear::call(at::Tensor const&)>::call";
         assert!(is_glue("libtorch_cpu.so", cast));
-        assert!(!is_glue("libtorch_cpu.so", "at::autocast::cached_cast"), "the cast itself");
+        assert!(!is_glue("libtorch_cpu.so", "at::autocast::cached_cast"), "this function is the cast itself");
         assert!(is_glue("_C.cpython-311-x86_64-linux-gnu.so", "pybind11::cpp_function::dispatcher"));
         assert!(is_glue("libtorch_python.so", "dynamo__custom_eval_frame::{lambda()#1}::operator()"));
         assert!(is_glue("libtorch_cpu.so", "torch::autograd::Engine::evaluate_function"));
         assert!(
             !is_glue("libtorch_cpu.so", "torch::autograd::Engine::thread_main"),
-            "the root of its threads"
+            "the root of the engine's threads"
         );
-        assert!(!is_glue("app", "c10::impl::mine"), "the user's");
+        assert!(!is_glue("app", "c10::impl::mine"), "a function of the user");
         assert_eq!(glue("libtorch_cpu.so", "at::native::linear"), Glue::InOperator);
-        assert_eq!(glue("app", "at::native::mine"), Glue::Never, "the user's");
+        assert_eq!(glue("app", "at::native::mine"), Glue::Never, "a function of the user");
         assert!(!is_glue("libtorch_cpu.so", "at::_ops::linear::call"));
     }
 }

@@ -1,7 +1,7 @@
-//! `Symbolizer` names the frames and kernels of a profile. It names each of them once, as late as possible.
+//! `Symbolizer` names each frame and kernel of a profile once, as late as possible.
 //!
-//! A frame is shown as the functions at its address (several if calls were inlined), according to the symbols and debug
-//! information of the file that was mapped at that address at the time. A frame without a name is shown as
+//! A frame is shown as the functions at its address (several if calls were inlined). They come from the symbols and
+//! debug information of the file that was mapped at that address at the time. A frame without a name is shown as
 //! `lib.so+0x1234`, an address in the file, or as `[unknown]+0x…` if there was no file. A missing name is a fact about
 //! the data, not an error, and its reason is kept. Stacks are then folded to the frames that matter to readers.
 //!
@@ -59,8 +59,8 @@ pub struct SymbolizeOptions {
     pub backward_under_forward: bool,
 }
 
-/// Names a profile. The symbolizer remembers the frames that it has named, so naming a profile that has grown costs only
-/// the new part. Use one symbolizer per profile.
+/// Names a profile. The symbolizer remembers the frames that it has named. So naming a profile that has grown costs
+/// time only for the new frames. Use one symbolizer per profile.
 #[derive(Debug, Default)]
 pub struct Symbolizer {
     options: SymbolizeOptions,
@@ -88,8 +88,9 @@ struct FunctionRows {
 }
 
 impl FunctionRows {
-    /// Adds rows for a frame, if its file was queried. Other reasons than a missing symbol are not written, because the
-    /// file may be found where the recording is read.
+    /// Adds rows for a frame, if its file was queried. If the frame has no name, a row is written only if the reason is
+    /// that the file has no symbol. If the file was not found, it may still be found on the machine that reads the
+    /// recording.
     fn add(&mut self, frame: Frame, found: &FrameToName) {
         let FrameToName::Code { symbols: Some(symbols), module: Some(_), .. } = found else { return };
         match symbols {
@@ -113,14 +114,15 @@ impl FunctionRows {
     }
 }
 
-/// Minimum size in bytes at which a chunk of rows with functions is complete.
+/// Size in bytes from which a chunk of rows with functions is complete.
 const MAX_CHUNK_BYTES: usize = 1 << 20;
 
-/// Names of a frame, outermost first: the function that has code of its own, then the functions inlined into it.
+/// Names of a frame, outermost first: the function that has its own code, then the functions inlined into it.
 #[derive(Clone, Debug)]
 struct FrameNames {
     names: Vec<ShownName>,
-    /// Identifies the function by its module and address, if both are known.
+    /// Address of the function in its module, which identifies the function together with the module, if both are
+    /// known.
     start: Option<u64>,
     origin: CodeOrigin,
     is_label: bool,
@@ -153,7 +155,7 @@ impl Symbolizer {
         Self { options, ..Self::default() }
     }
 
-    /// Creates a symbolizer that also makes rows with the functions that it finds.
+    /// Creates a symbolizer that also writes rows for the functions that it finds.
     pub fn with_rows(options: SymbolizeOptions) -> Self {
         Self { found: Some(FunctionRows::default()), ..Self::new(options) }
     }
@@ -193,7 +195,7 @@ impl Symbolizer {
         self.tied
     }
 
-    /// Number of code frames without a name, by reason. Only frames that may be shown were looked up.
+    /// Number of code frames without a name, by reason. Frames that are never shown were not looked up.
     pub fn misses(&self) -> &BTreeMap<Unnamed, u64> {
         &self.misses
     }
@@ -213,11 +215,12 @@ impl Symbolizer {
         self.kernels.reserve(kernels.len() - known.min(kernels.len()));
         for (id, symbol) in kernels {
             self.kernels.insert(hash_one(profile.strings().get(symbol)), ());
-            // Usually a kernel was already named when its row arrived, because demangling a name takes 2 us.
+            // Usually this does nothing: kernels are named when their rows arrive, because demangling a name takes 2
+            // us.
             name_kernel(profile, id);
         }
         if self.kernels.len() > known {
-            // A frame that was taken for user code may turn out to be the host side of such a kernel.
+            // A frame that counted as user code may turn out to be the host side of such a kernel.
             profile.forget_shown();
         }
     }
@@ -251,8 +254,8 @@ impl Symbolizer {
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
 
-    /// Sets how the stacks of `contexts` are displayed. A stack that shows a frame whose file was not queried yet is
-    /// not set; such stacks are returned.
+    /// Sets how the stacks of `contexts` are displayed. If a stack shows a frame whose file was not queried yet, its
+    /// display is not set; such stacks are returned.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> DeferredStacks {
         let mut waiting = DeferredStacks::default();
         profile.reserve_shown(contexts.len());
@@ -276,8 +279,8 @@ impl Symbolizer {
     }
 
     /// Names those frames of the C and C++ runtimes that are shown. The files of these runtimes are queried late,
-    /// because nearly all frames of these runtimes are hidden start code, and reading libc's debug information, if it
-    /// is installed, takes 40 ms.
+    /// because nearly all their frames are hidden start code. If libc's debug information is installed, reading it
+    /// takes 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();
@@ -303,7 +306,7 @@ impl Symbolizer {
         names
     }
 
-    /// Returns the depth of the first frame of a stack after the start code of the program or thread. `frames` are in the
+    /// Returns the depth of a stack's first frame after the start code of the program or thread. `frames` are in the
     /// order root first.
     fn entry(&self, profile: &Profile, frames: &[FrameId]) -> usize {
         let (names, call) = self.names(profile, frames);
@@ -311,8 +314,8 @@ impl Symbolizer {
         names.get(entry).map_or(frames.len(), |name| name.depth)
     }
 
-    /// Returns all names of a stack, and the displayed frame of its call. If the leaf of the stack, ranges aside, is a label,
-    /// this label is the call. Labels in other positions come from an importer.
+    /// Returns all names of a stack, and the displayed frame of its call. If the leaf of the stack, not counting
+    /// ranges, is a label, this label is the call. Labels in other positions come from an importer.
     fn names(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, Option<ShownFrameId>) {
         let mut names = Vec::with_capacity(frames.len() + SPARE_NAMES);
         for (depth, frame) in frames.iter().enumerate() {
@@ -328,7 +331,7 @@ impl Symbolizer {
         (names, call)
     }
 
-    /// Describes the names of a stack for `fold`.
+    /// Describes the names of a stack in the form that `fold` takes.
     fn to_fold<'a>(
         &self,
         profile: &'a Profile,
@@ -340,7 +343,7 @@ impl Symbolizer {
             let FrameNames { origin, is_label, names, .. } = &self.frames[frames[name.depth].index()];
             let (origin, is_label, known) = (*origin, *is_label, names[name.inlined]);
             let is_kernel = !is_label && self.kernels.contains_key(&known.symbol);
-            // A sample of a working thread has no call. The frames inside an operator are then the work itself, and are
+            // A sample of a working thread has no call. The frames inside an operator then are the work, so they are
             // shown.
             let says = known.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { known.glue };
@@ -359,7 +362,7 @@ const SPARE_NAMES: usize = 8;
 struct Displayed {
     /// Position of the captured frame in its stack, from the root.
     depth: usize,
-    /// Position among the functions at the captured frame's address; 0 for the function that has code of its own.
+    /// Position among the functions at the captured frame's address; 0 for the function that has its own code.
     inlined: usize,
     frame: ShownFrameId,
 }
@@ -398,8 +401,8 @@ enum FrameToName {
     Unknown(u8),
 }
 
-/// Finds the symbols of frames: in the profile, if the recorded process found them, or else in files. Queries each file
-/// once, for all of its addresses, if `is_asked` returns true for the file's origin.
+/// Finds the symbols of frames: in the profile, if the recorded process found them, and otherwise in files. Queries
+/// each file once, for all of its addresses, if `is_asked` returns true for the file's origin.
 fn find_symbols(
     frames: &[Frame],
     profile: &Profile,
@@ -462,7 +465,7 @@ fn stored_symbols<'a>(functions: impl Iterator<Item = FrameFunction<'a>>) -> Sym
 }
 
 impl FrameToName {
-    /// Uses the names that the generator of code without a file may have written to a map or dump.
+    /// Looks up the name of code without a file, which the code's generator may have written to a map or dump.
     fn look_up_generated(&mut self, profile: &Profile) {
         if let Self::Code { symbols, module, address } = self
             && *symbols == Some(Err(Unnamed::Generated))

@@ -1,7 +1,7 @@
 //! `ModuleIndex` finds the module that contained an address when a frame with that address was captured.
 //!
 //! An address may have belonged to several modules in turn. The epochs of these modules differ, and a frame records the
-//! epoch of its own module, so the right module is the one that covers the address and has that epoch. All code that the
+//! epoch of its module. So the right module is the one that covers the address and has that epoch. All code that the
 //! loader does not know has one epoch. If several files were mapped at an address of such code, the module is unknown.
 
 use gpuflame_model::record::{Module, ModuleEpoch};
@@ -70,11 +70,11 @@ mod tests {
 
     #[test]
     fn an_address_used_by_several_modules_is_resolved_by_epoch() {
-        // The first module is loaded and unloaded, a second is loaded in its place and unloaded, then a third, larger
-        // module is loaded.
+        // The first module is loaded and unloaded; a second one is loaded in its place and unloaded; then a third,
+        // larger one is loaded.
         let modules = [module(0, 0x1000, 0x2000), module(1, 0x1800, 0x2800), module(2, 0x1000, 0x4000)];
         assert_eq!([0, 1, 2].map(|epoch| ask(&modules, 0x1900, epoch)), [0, 1, 2].map(Some));
-        assert_eq!(ask(&modules, 0x1100, 1), None, "it did not reach there");
+        assert_eq!(ask(&modules, 0x1100, 1), None, "module 1 starts after this address");
         assert_eq!(ask(&modules, 0x1900, 3), None, "the module of this epoch is not in the recording");
     }
 

@@ -10,10 +10,9 @@
 //! the two calls from different places, or, if there is none, the function that made both calls. Each function inside P
 //! has returned before the pause, or was called after it. P itself may have run during the whole pause, or may have
 //! returned and run again: a loop inside P and a loop around P leave the same stacks. The same holds for each function
-//! around P. Only functions that are entered once per thread are certain to have run during the whole pause: the
-//! program's `main` or `<module>`, and the function that a thread starts with. The function that a coroutine or
-//! greenlet starts with is not certain to have run during the whole pause: many coroutines can start with the same
-//! function on one thread.
+//! around P. Only functions that a thread enters once are certain to have run during the whole pause: the program's
+//! `main` or `<module>`, and the function that a thread starts with. A function that a coroutine or greenlet starts
+//! with is not certain: many coroutines can start with the same function on one thread.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +51,7 @@ impl Symbolizer {
         let callers = first.callers.min(second.callers);
         let pairs = || first.frames.iter().zip(&second.frames).take(callers);
         let same = pairs().take_while(|(a, b)| a == b).count();
-        // Inlined functions count as functions of their own.
+        // Each inlined function counts as a separate function.
         let inside = pairs().nth(same).map_or(0, |(a, b)| self.same_functions(profile, *a, *b));
         let is_shared =
             |shown: &&Displayed| shown.depth < same || shown.depth == same && shown.inlined < inside;
@@ -62,8 +61,8 @@ impl Symbolizer {
         SharedFrames { once, after, before }
     }
 
-    /// Returns the stack of a context. `None` if the context is unknown, or if its stack is displayed elsewhere, as the
-    /// stacks of a backward pass are.
+    /// Returns the stack of a context. `None` if the context is unknown, or if its stack is displayed under another
+    /// stack, like stacks of a backward pass.
     fn stack_of(&self, profile: &Profile, context: ContextId) -> Option<Stack> {
         let known = profile.context(context)?;
         let mut frames: Vec<FrameId> = profile.stack(known.stack).collect();
@@ -88,8 +87,8 @@ impl Symbolizer {
         Some(Stack { frames, callers, displayed, once })
     }
 
-    /// Returns the number of functions that two frames with different call sites have in common: the function with code
-    /// of its own, and functions inlined into it.
+    /// Returns the number of functions that two frames with different call sites have in common: the function with its
+    /// own code, and the functions inlined into it.
     fn same_functions(&self, profile: &Profile, a: FrameId, b: FrameId) -> usize {
         let (first, second) = (&self.frames[a.index()], &self.frames[b.index()]);
         let code = |frame: FrameId| match profile.frames()[frame.index()].kind() {
@@ -122,7 +121,7 @@ fn entered_once(profile: &Profile, displayed: &[Displayed], entry: usize) -> usi
     else {
         return 0;
     };
-    // A greenlet has the start code of its thread, but its first Python function is any function.
+    // A greenlet has the start code of its thread, but its first Python function can be any function.
     let is_python = profile.shown_frame(first.frame).kind == ShownFrameKind::Python;
     if is_python && !is_launcher(profile, first) && !text(first).starts_with("<module>") {
         return 0;
@@ -134,7 +133,7 @@ fn entered_once(profile: &Profile, displayed: &[Displayed], entry: usize) -> usi
     displayed[..once.min(displayed.len())].iter().take_while(|one| is_unique(one)).count()
 }
 
-/// Whether a frame is Python's own start code of a program (`python -m`) or of a thread.
+/// Whether a frame is Python's start code, either of a program (`python -m`) or of a thread.
 fn is_launcher(profile: &Profile, one: &Displayed) -> bool {
     let frame = profile.shown_frame(one.frame);
     let file = frame.source.map_or("", |source| profile.strings().get(source.file));

@@ -37,8 +37,8 @@ pub(super) fn line(code: &CodeObject<'_>, at: u32) -> u32 {
     found.and_then(|line| u32::try_from(line).ok()).unwrap_or(code.first_line)
 }
 
-/// Looks up a line in a table of CPython 3.9. The table consists of pairs: the distance in bytes, and the distance in
-/// lines, to the first instruction of the next line.
+/// Looks up a line in a table of CPython 3.9. The table consists of pairs. Each pair contains the distance to the first
+/// instruction of the next line, in bytes and in lines.
 fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut start, mut line) = (0_u64, first);
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Lines of all instructions, which are at even offsets.
+    /// Returns the lines of all instructions, which are at even offsets.
     fn lines(version: u16, table: &[u8], bytes: u32) -> Vec<u32> {
         (0..bytes).step_by(2).map(|at| line(&code(version, table), at)).collect()
     }
@@ -147,7 +147,7 @@ mod tests {
     fn code_without_a_line_uses_the_functions_first_line() {
         assert_eq!(lines(0x030a, &[2, 1, 2, 0x80, 2, 1], 8), [11, 10, 12, 10]);
         assert_eq!(lines(0x030c, &[0xf8, 0xd8, 1, 2], 6), [10, 11, 10]);
-        assert_eq!(lines(0x0310, &[0, 1, 4, 2], 2), [10], "of a version whose table is not known");
+        assert_eq!(lines(0x0310, &[0, 1, 4, 2], 2), [10], "the version's table is not known");
         assert_eq!(lines(0x030b, &[], 2), [10]);
     }
 
@@ -156,7 +156,7 @@ mod tests {
         // The lines move 5 down and 7 up, as signed numbers of one byte; and then 1000 down, as a number of two bytes.
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
-        assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "a number without an end");
+        assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "the number has no end");
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Tests with real files: this test program, its C library, and programs that are compiled by the test if there is a
-//! compiler.
+//! Tests with real files: this test program, its C library, and programs that the test compiles if there is a compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +9,8 @@ use gpuflame_model::record::{
     CodeObject, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Reader, Row, ThreadId,
 };
 
-/// Modules of this process that contain code, as `capture` would describe them (without build ids).
+/// Returns this process's modules that contain code, in the form in which `capture` would describe them (without build
+/// ids).
 fn own_modules() -> Vec<Module> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut modules: Vec<Module> = Vec::new();
@@ -40,7 +40,7 @@ fn a_function_to_find() -> u64 {
 
 const API: LabelId = LabelId(1);
 
-/// A profile with one context whose stack is `addresses`, leaf first, under `cudaLaunchKernel`.
+/// Returns a profile with one context whose stack is `addresses`, leaf first, under `cudaLaunchKernel`.
 fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     let mut profile = Profile::default();
     profile.push(&Row::Label { id: API, text: "cudaLaunchKernel" });
@@ -52,13 +52,13 @@ fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     profile
 }
 
-/// Frames of the profile's context, leaf first.
+/// Returns the frames of the profile's context, leaf first.
 fn frames(profile: &Profile) -> Vec<ShownFrame> {
     let shown = profile.shown(ContextId(2)).unwrap();
     profile.shown_stack(shown).map(|id| *profile.shown_frame(id)).collect()
 }
 
-/// The stack as it is displayed, root first.
+/// Returns the stack as displayed, root first.
 fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
     Symbolizer::new(options).name(profile);
     let mut names: Vec<_> =
@@ -193,7 +193,7 @@ fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) ->
     }
 }
 
-/// Address of a symbol of `program`, which `nm` finds.
+/// Returns the address of a symbol of `program`, as printed by `nm`.
 fn address_of(program: &Path, symbol: &str) -> u64 {
     let output = Command::new("nm").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -201,7 +201,7 @@ fn address_of(program: &Path, symbol: &str) -> u64 {
     u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
 }
 
-/// A module that covers all of `program`, as if it were mapped at `bias`.
+/// Returns a module that covers all of `program`, as if it were mapped at `bias`.
 fn mapped(program: &Path, bias: u64) -> Module {
     let build_id = blazesym::helper::read_elf_build_id(program).unwrap().unwrap().to_vec();
     let path = program.to_owned();
@@ -233,7 +233,8 @@ fn inlined_calls_become_frames_outermost_first() {
     assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
 }
 
-/// This must hold whichever name the symbol table lists first, and also if debug information of the C library is installed.
+/// The test must pass whichever name the symbol table lists first, and even if debug information of the C library is
+/// installed.
 #[test]
 fn c_library_functions_have_their_public_names() {
     let libc = own_modules().into_iter().find(|module| module.path.ends_with("libc.so.6")).unwrap();
@@ -324,7 +325,7 @@ fn python_frames_show_their_functions_line_or_the_executed_line() {
     assert_eq!(lines[1], "Block.forward (model.py:13)");
     let only = named(SymbolizeOptions { python_only: true, ..SymbolizeOptions::default() });
     assert_eq!(only, ["[function lost]", "Block.forward (model.py:12)", "cudaLaunchKernel"]);
-    // Whatever line the name shows, the source is the executed line.
+    // The source is the executed line, whatever line the name shows.
     let mut profile = stack();
     Symbolizer::default().name(&mut profile);
     let frame = frames(&profile)[2];
@@ -400,7 +401,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
         let mut profile = profile_of(&[module], &[0x4321]);
         let names = shown(&mut profile, ALL);
         assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
-        // How far the parser gets in a broken file does not matter to this test.
+        // How much of a broken file the parser reads does not matter to this test.
         let why = frames(&profile)[1].unnamed;
         assert!(
             why == Some(Unnamed::FileUnreadable) || (is_elf && why == Some(Unnamed::NoSymbol)),

@@ -1,7 +1,7 @@
 //! Names by which the code of vendors, and of gpuflame itself, is recognized on a stack; each vendor has one row. The
 //! frames with these names are between the user's code and the API call, and are folded away.
 
-/// Names by which the code of one vendor is recognized on a stack: of library files, functions and function versions.
+/// Names by which the code of one vendor is recognized on a stack.
 pub(super) struct Vendor {
     /// Names of the vendor's library files, up to `.so` or `-`.
     pub(super) libraries: &'static [&'static str],

@@ -1,5 +1,5 @@
-//! Activity of threads between their calls, as far as calls show it. For a gap in a GPU's work, these are the two calls of
-//! the launching thread around the gap.
+//! Activity of threads between their calls, as far as calls show it. For a gap in a GPU's work, the activity is
+//! described by the launching thread's two calls around the gap.
 //!
 //! ```text
 //!   thread   ---P---|        busy elsewhere           |---L---     P, L: two calls, one after another
@@ -13,15 +13,15 @@ use std::collections::VecDeque;
 
 use super::idle_culprit::IdleCulprit;
 use super::stretches::LaunchSpan;
-use gpuflame_model::record::{ContextId, IdMap, ThreadId, map_bytes};
+use gpuflame_model::record::{Caller, ContextId, IdMap, ThreadId, map_bytes};
 
-/// Minimum length in ns of the calls and pauses that are stored. A program that launches without a pause, at up to 100,000
-/// launches per second, has only shorter ones.
+/// Minimum length in ns of the calls and pauses that are stored. If a program launches without a pause, at up to
+/// 100,000 launches per second, all its calls and pauses are shorter.
 const MIN_PIECE_NS: u64 = 10_000;
 /// Maximum number of pieces, of 24 bytes each. It equals the maximum number of stretches of a GPU's time that may wait for
 /// their accounting.
 const MAX_PIECES: usize = (1 << 17) - 2;
-/// Number of pieces from which on pieces are dropped if they cannot belong to any future gap.
+/// Number of pieces at which to drop those that cannot belong to any future gap.
 const PIECES_HIGH_WATER: usize = 1 << 13;
 /// Maximum number of threads tracked, and of culprit threads reported separately.
 const MAX_THREADS: usize = 4096;
@@ -37,12 +37,12 @@ pub(super) struct CallHistory {
     recent: Vec<ThreadId>,
     /// Total number of pieces of all threads.
     pieces: usize,
-    /// Number of pieces at which pieces that are not needed are dropped next.
+    /// Number of pieces at which unneeded pieces are dropped next.
     drop_at: usize,
     max_pieces: usize,
 }
 
-/// Culprit threads, which delayed the launches of other threads, up to the number that is reported separately.
+/// Culprit threads: threads that delayed the launches of other threads. Their number is limited.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CulpritThreads(Vec<ThreadId>);
 
@@ -82,8 +82,8 @@ struct HistoryPiece {
     until: u64,
     /// The call itself, or the call after the pause.
     call: ContextId,
-    /// The call before the pause; [`HistoryPiece::CALL`] if this piece is a call, [`HistoryPiece::BEGINNING`] if the pause
-    /// was before the thread's first call.
+    /// The call before the pause. [`HistoryPiece::CALL`] if this piece is a call; [`HistoryPiece::BEGINNING`] if the
+    /// pause was before the thread's first call.
     after: ContextId,
 }
 
@@ -182,8 +182,8 @@ impl CallHistory {
         self.recent.iter().find(is_it).copied()
     }
 
-    /// Divides the time `from..to`, in which the launch `call` was late, among calls and pauses since `opened`, in order of
-    /// time. `threads` are the threads that launch on the same GPU; `None` means that all threads do.
+    /// Divides the time `from..to`, in which the launch `call` was late, among calls and pauses since `opened`, in
+    /// order of time. `threads` are the threads that launch on the same GPU. If it is `None`, all threads do.
     pub(super) fn blame(
         &self,
         call: &LaunchSpan,
@@ -191,8 +191,21 @@ impl CallHistory {
         threads: Option<&[ThreadId]>,
         culprit_threads: &mut CulpritThreads,
     ) -> Vec<(IdleCulprit, u64)> {
-        let itself = IdleCulprit::Caller(call.caller);
-        let Some(id) = self.launching_thread(call) else { return vec![(itself, to - from)] };
+        match self.launching_thread(call) {
+            Some(id) => self.blame_thread((id, call.caller), (opened, from, to), threads, culprit_threads),
+            None => vec![(IdleCulprit::Caller(call.caller), to - from)],
+        }
+    }
+
+    /// Divides the time `from..to` as [`CallHistory::blame`] does. The thread of the late launch is known.
+    pub(super) fn blame_thread(
+        &self,
+        (id, caller): (ThreadId, Caller),
+        (opened, from, to): (u64, u64, u64),
+        threads: Option<&[ThreadId]>,
+        culprit_threads: &mut CulpritThreads,
+    ) -> Vec<(IdleCulprit, u64)> {
+        let itself = IdleCulprit::Caller(caller);
         let Some(thread) = self.threads.get(&id) else { return vec![(itself, to - from)] };
         let others = threads.unwrap_or(&self.recent).iter().filter(|other| **other != id);
         let (mut blamed, mut done) = (Vec::new(), from);
@@ -250,7 +263,7 @@ impl CallHistory {
         self.drop_at = (2 * self.pieces).clamp(PIECES_HIGH_WATER.min(self.max_pieces), self.max_pieces);
     }
 
-    /// Replaces each context by the one that `context` returns for it.
+    /// Replaces each context by the context that the function `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for thread in self.threads.values_mut() {
             if let Some(last) = &mut thread.last {
@@ -287,9 +300,9 @@ impl CallHistory {
 }
 
 impl ThreadHistory {
-    /// Adds a short call to the run of short calls before it. A run is stored as one long call, the first one, because a
-    /// thread that polls or allocates a thousand times is as busy as in one long call. Returns false if the call is no part
-    /// of a long run. A launch never is: launches in a row are no reason for idle time.
+    /// Adds a short call to the run of short calls before it. A run is stored as one long call, with the context of its
+    /// first call: a thread that polls or allocates a thousand times is as busy as in one long call. Returns false if
+    /// the call does not belong to a long run. A launch never does, because launches in a row do not explain idle time.
     fn continue_run(&mut self, (begun, ended): (u64, u64), call: ContextId, launches: bool) -> bool {
         let is_short = !launches && ended.saturating_sub(begun) < MIN_PIECE_NS;
         let continues = self
@@ -360,7 +373,7 @@ mod tests {
     /// Begin and end of a launch in us, and its number.
     type Times = (u64, u64, u32);
 
-    /// Calls of several threads, which make these launches.
+    /// Returns the history of several threads that make these launches.
     fn calls(known: &[(u32, &[Times])]) -> CallHistory {
         let mut calls = CallHistory::default();
         for (thread, all) in known {
@@ -402,7 +415,7 @@ mod tests {
         let calls = calls(&[(1, &[(0, 5, 100), (20, 70, 101), (500, 505, 102)])]);
         assert_eq!(blame(&calls, (0, 50, 500), 102, &[1]), ["101 20", "101-102 430"]);
         assert_eq!(blame(&calls, (0, 100, 500), 102, &[1]), ["101-102 400"]);
-        assert_eq!(blame(&calls, (60, 100, 500), 102, &[1]), ["101-102 400"], "101 was over in the window");
+        assert_eq!(blame(&calls, (60, 100, 500), 102, &[1]), ["101-102 400"], "call 101 ended in the window");
         assert_eq!(
             blame(&calls, (80, 100, 500), 102, &[1]),
             ["102 400"],
@@ -443,11 +456,11 @@ mod tests {
         let one = calls(&all);
         assert_eq!(blame(&one, (0, 340, 900), 102, &[1, 2]), ["2/201-102 560"]);
         assert_eq!(blame(&one, (0, 310, 900), 102, &[1, 2]), ["201 20", "2/201-102 570"]);
-        assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "on another GPU");
-        assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "the other had not begun");
+        assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "thread 2 uses another GPU");
+        assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "thread 2 had not begun");
         // The first call of the other thread came after this thread's call.
         assert_eq!(blame(&one, (0, 100, 300), 200, &[1, 2]), ["1/100-200 200"]);
-        assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "in another window");
+        assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "call 100 is before the window");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::windows::WindowSpans;
 use gpuflame_model::profile::{BusyIdle, Cause, DeviceTime, SteadyPart};
 use gpuflame_model::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
-/// What the account of a device's busy and idle time needs, apart from the activities themselves.
+/// Data, apart from the activities, that the account of a device's busy and idle time needs.
 pub(super) struct AccountInputs<'a> {
     pub(super) windows: &'a WindowSpans,
     pub(super) host_states: &'a HostStates,
@@ -25,8 +25,8 @@ pub(super) struct AccountInputs<'a> {
 }
 
 impl AccountInputs<'_> {
-    /// Divides the time `from..to`, in which the launch `call` was late, among the code to blame; each entry occurs once.
-    /// `threads` are the threads that launch on this GPU.
+    /// Divides the time `from..to`, in which the launch `call` was late, among the code to blame. Each culprit occurs
+    /// once. `threads` are the threads that launch on this GPU.
     fn blame(
         &mut self,
         call: &LaunchSpan,
@@ -48,7 +48,7 @@ impl AccountInputs<'_> {
         blamed.map(|(caller, nanos)| (IdleCulprit::Caller(caller), nanos)).collect()
     }
 
-    /// Divides the time `from..to` by calls alone, piece by piece, in order of time.
+    /// Divides the time `from..to` using calls alone, piece by piece, in order of time.
     fn by_calls(
         &mut self,
         call: &LaunchSpan,
@@ -61,8 +61,8 @@ impl AccountInputs<'_> {
         self.calls.blame(call, times, threads, self.culprit_threads)
     }
 
-    /// Stacks in which the launching thread was found in the time `from..to`, and the pauses between two calls to which
-    /// these stacks belong.
+    /// Sampled stacks of the launching thread in the time `from..to`, and the pauses between two calls to which these
+    /// stacks belong.
     fn sampled_stacks(
         &mut self,
         call: &LaunchSpan,
@@ -84,11 +84,11 @@ impl AccountInputs<'_> {
     }
 }
 
-/// A stack in which a thread was found, and the time in ns that this observation represents.
+/// Sampled stack of a thread, and the time in ns that the sample represents.
 type SampledTime = (ContextId, u64);
 
-/// Maximum number of threads known to launch on a GPU, if there are several GPUs. The threads kept are those that most
-/// recently ended a gap on this GPU.
+/// Maximum number of threads known to launch on a GPU, if there are several GPUs. If there are more, those threads are
+/// kept that most recently ended a gap on this GPU.
 const MAX_LAUNCHING_THREADS: usize = 16;
 
 /// Initial limit on the number of waiting stretches, which take 2 MiB.
@@ -109,7 +109,7 @@ pub(super) struct DeviceAccount {
     room: usize,
     /// Latest end of any activity of the device so far.
     newest: u64,
-    /// Maximum delay of an out-of-order activity, first since stretches were last removed, then before that.
+    /// Maximum delay of an out-of-order activity: first, since stretches were last removed; second, before that.
     disorder: [u64; 2],
     pub(super) streams: StreamSums,
     threads: Vec<ThreadId>,
@@ -117,7 +117,7 @@ pub(super) struct DeviceAccount {
     cursor: Option<u64>,
     busy: u64,
     idle: u64,
-    /// Busy and idle time by the cut at or before it.
+    /// Busy and idle time, keyed by the latest cut at or before it.
     pieces: Vec<(u64, BusyIdle)>,
     /// Busy time while no window was open, which is work that outlasted its window.
     beyond: u64,
@@ -192,7 +192,8 @@ impl DeviceAccount {
         }
     }
 
-    /// Whether the device was busy, or its time is already accounted for, during the whole time from `since` to `until`.
+    /// Whether the whole time from `since` to `until` is free of unaccounted gaps: the device was busy, or the time is
+    /// already accounted for.
     pub(super) fn has_no_gap_in(&self, since: u64, until: u64) -> bool {
         let since = since.max(self.cursor());
         since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
@@ -204,9 +205,9 @@ impl DeviceAccount {
         self.outside.merge();
     }
 
-    /// Makes room for more stretches. Accounts for stretches that are so old that no earlier activity is expected any more,
-    /// up to half of the waiting stretches. If less than a quarter can be accounted for, the limit grows instead, up to its
-    /// maximum.
+    /// Makes room for more stretches. Accounts for stretches that are so old that no earlier activity is expected any
+    /// more, up to half of the waiting stretches. If less than a quarter can be accounted for, the limit grows instead,
+    /// up to its maximum.
     pub(super) fn make_room(
         &mut self,
         mut inputs: AccountInputs<'_>,
@@ -301,7 +302,8 @@ impl DeviceAccount {
         cuts.split(from, to, &mut |piece| self.charge_windows(piece.since, piece.to - piece.from, charge));
     }
 
-    /// Charges idle time of windows without work, all of it after the cut `since` and before the next one.
+    /// Charges `nanos` of idle time after the last work in windows, or in windows without work. All of this time is
+    /// between the cut `since` and the next cut.
     pub(super) fn charge_windows(
         &mut self,
         since: u64,
@@ -334,8 +336,8 @@ impl DeviceAccount {
         let BusyStretch { start, call, .. } = *stretch;
         let parts: Vec<_> = inputs.windows.parts(from, start).collect();
         for (open, to) in parts {
-            // The work that ended the gap may begin after the window closed. Such work counts if it was launched before the
-            // window closed.
+            // The work that ended the gap may begin after the window closed. Such work counts only if it was launched
+            // before the window closed.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
                 self.charge_closing(open, to, inputs.cuts, charge);
@@ -386,7 +388,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Returns the sum of the pieces for which `is_in` is true, by the cuts at or before them.
+    /// Returns the sum of the pieces whose cut satisfies `is_in`.
     fn sum_pieces(&self, is_in: impl Fn(u64) -> bool) -> BusyIdle {
         let pieces = self.pieces.iter().filter(|(since, _)| is_in(*since));
         pieces.fold(BusyIdle::default(), |sum, (_, piece)| BusyIdle {
@@ -401,7 +403,7 @@ impl DeviceAccount {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
         };
-        // A device without any work from inside a window is left out.
+        // A device that ran no work launched inside a window is left out.
         (self.first <= self.last).then_some(DeviceTime {
             device: self.id,
             window,
@@ -418,7 +420,7 @@ impl DeviceAccount {
         })
     }
 
-    /// Replaces the callers of waiting stretches by the callers that `caller` returns for them.
+    /// Replaces the callers of waiting stretches by the callers that the function `caller` returns for them.
     pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
         self.recorded.rename(&caller);
         self.outside.rename(&caller);

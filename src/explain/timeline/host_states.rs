@@ -1,7 +1,7 @@
 //! States of threads while a GPU waited for them. Only traces of other tools record such states.
 //!
-//! If the states are known, time in which the host was late is not charged to the launch that ended it, because that launch
-//! is the victim. The time is charged to the states of the launching thread during that time, piece by piece.
+//! If the states are known, time in which the host was late is not charged to the launch that ended this time, because
+//! that launch is the victim. The time is divided and charged to the states that the launching thread was in.
 
 use std::sync::Arc;
 
@@ -34,20 +34,25 @@ impl HostStates {
         self.launching.insert(context, thread);
     }
 
-    /// Divides the time `from..to`, in which a launch of `caller` was late, among the code to blame; each entry occurs
-    /// once. If no state is known, the launch itself is blamed.
+    /// Divides the time `from..to`, in which a launch of `caller` was late, among the code to blame. Each culprit
+    /// occurs once. If no state is known, the launch itself is blamed.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
         let Some(states) = thread.and_then(|thread| self.threads.get(thread)) else {
             return vec![(caller, to - from)];
         };
         let mut blamed: Vec<(Caller, u64)> = Vec::new();
-        let mut add =
-            |culprit: Caller, nanos: u64| match blamed.iter_mut().find(|(other, _)| *other == culprit) {
-                Some((_, sum)) => *sum += nanos,
-                None if nanos > 0 => blamed.push((culprit, nanos)),
-                None => {}
-            };
+        // A pause may have thousands of states with different stacks.
+        let mut known: IdMap<Caller, usize> = IdMap::default();
+        let mut add = |culprit: Caller, nanos: u64| {
+            if nanos > 0 {
+                let at = *known.entry(culprit).or_insert(blamed.len());
+                match blamed.get_mut(at) {
+                    Some((_, sum)) => *sum += nanos,
+                    None => blamed.push((culprit, nanos)),
+                }
+            }
+        };
         let mut done = from;
         let mut culprit = caller;
         for (since, context) in states.since(from).take_while(|(since, _)| *since < to) {
@@ -59,7 +64,7 @@ impl HostStates {
         blamed
     }
 
-    /// Replaces each context by the one that `context` returns for it.
+    /// Replaces each context by the context that the function `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         self.threads.values_mut().for_each(|states| Arc::make_mut(states).rename(&context));
         let launching = std::mem::take(&mut self.launching);
@@ -100,10 +105,10 @@ mod tests {
         assert_eq!(
             blame(&host_states, 100, 45, 60),
             [(101, 5), (100, 10)],
-            "the launch's own stack while the thread's stack is unknown"
+            "the launch's stack is blamed while the thread's stack is unknown"
         );
         assert_eq!(blame(&host_states, 100, 0, 11), [(100, 10), (101, 1)]);
-        assert_eq!(blame(&host_states, 103, 20, 45), [(103, 25)], "another thread's launch");
+        assert_eq!(blame(&host_states, 103, 20, 45), [(103, 25)], "another thread made the launch");
         assert_eq!(blame(&host_states, 100, 20, 20), []);
     }
 }

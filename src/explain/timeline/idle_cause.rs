@@ -1,4 +1,4 @@
-//! Determines the cause of a gap: the host was late, the launch took time, or the work waited for other work.
+//! Determines the causes of a gap: the host was late, the launch took time, or the work waited for other work.
 
 use super::stretches::LaunchSpan;
 use gpuflame_model::profile::Cause;
@@ -7,8 +7,8 @@ use gpuflame_model::profile::Cause;
 /// GPU can start begins about 3 to 10 us after the call began, and the call itself takes most of this time.
 pub const MAX_DELIVERY_NS: u64 = 10_000;
 
-/// Splits the gap `from..to` among its causes. The gap ended at `start` (which is later than `to` if the window closed
-/// before), by work that `call` launched. The parts add up to the gap:
+/// Splits the gap `from..to` among its causes. The work that ended the gap began at `start`, and was launched by
+/// `call`. If the window closed before the work began, `start` is later than `to`. The parts add up to the gap:
 ///
 /// ```text
 ///   busy |from                                               to=start| busy
@@ -16,9 +16,9 @@ pub const MAX_DELIVERY_NS: u64 = 10_000;
 ///        | host late | ------- launch latency ------- | dependency |
 /// ```
 ///
-/// A call that began before `from` was not late. If the call returned long before the work began, the work was waiting in
-/// the queue, so the whole gap is dependency. If according to the clocks the work began before its launch, the host was
-/// late for the whole gap, provided that the gap is longer than the clock error; otherwise the cause is unknown.
+/// A call that began before `from` was not late. If the call returned long before the work began, the work was waiting
+/// in the queue, so the whole gap is dependency. According to the clocks, work may begin before its launch. Then the
+/// host was late for the whole gap; but if the gap is not longer than this clock error, the cause is unknown.
 pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) -> [(Cause, u64); 3] {
     let contradiction = call.time.saturating_sub(start);
     if call.time == 0 || contradiction > to - from {

@@ -1,6 +1,6 @@
-//! Targets that idle time is charged to.
+//! Code and causes to which idle time is charged.
 
-use gpuflame_model::profile::Cause;
+use gpuflame_model::profile::{Cause, SampleSite};
 use gpuflame_model::record::{Caller, ContextId, ThreadId};
 
 /// Code to which a part of the idle time is attributed.
@@ -8,7 +8,7 @@ use gpuflame_model::record::{Caller, ContextId, ThreadId};
 pub(super) enum IdleCulprit {
     /// A call: usually the launch that ended the gap, or the state of the launching thread during the gap.
     Caller(Caller),
-    /// Whatever the launching thread did between two calls.
+    /// Activity of the launching thread between two calls.
     Pause {
         after: ContextId,
         /// Thread that made the first call, if another thread made it.
@@ -29,6 +29,14 @@ pub(super) enum IdleCause {
 }
 
 impl IdleCulprit {
+    /// Returns the stack, or the two stacks, of the blamed code.
+    pub(super) fn site(self) -> SampleSite {
+        match self {
+            Self::Caller(caller) => caller.launched().map_or_else(SampleSite::Missing, SampleSite::Context),
+            Self::Pause { after, thread, before } => SampleSite::Between { after, thread, before },
+        }
+    }
+
     /// Replaces the time between two calls by the second of these calls.
     pub(super) fn without_pause(self) -> Self {
         match self {
@@ -47,7 +55,7 @@ impl IdleCause {
         }
     }
 
-    /// Replaces the blamed code by the code that `culprit` returns for it.
+    /// Replaces the culprit by the result of `culprit` for it.
     pub(super) fn map_culprit(self, culprit: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
         match self {
             Self::Between(blamed, cause) => Self::Between(culprit(blamed), cause),
@@ -64,8 +72,8 @@ pub(super) struct IdleAmount {
     /// Number of gaps, which is usually 1. If a gap is divided, the number is 1 for its longest piece and 0 for all other
     /// pieces, so that the sum is the number of gaps.
     pub(super) gaps: u64,
-    /// Stack of a sample or a wait inside the idle time. With a stack, `nanos` is the time that the sample or wait
-    /// represents, which does not add to the idle time.
+    /// Stack of a sample or a wait inside the idle time. If it is set, `nanos` is the time that the sample or wait
+    /// represents, and is not added to the idle time.
     pub(super) context: Option<ContextId>,
 }
 

@@ -1,8 +1,8 @@
-//! `Timeline` accounts for every device's time: when the device was busy, and which code is responsible for
-//! its idle time.
+//! `Timeline` accounts for every device's time: the times in which the device was busy, and the code that is
+//! responsible for its idle time.
 //!
 //! The timeline works on joined rows, in one pass. A device is busy in the union of its activities. Each gap in this
-//! union is idle time and is charged to the launch of the activity that ended the gap, because an earlier launch would
+//! union is idle time. It is charged to the launch of the activity that ended the gap, because an earlier launch would
 //! have made the gap shorter. `idle_cause` determines the cause. If the host was late, the time is charged to the state
 //! of the launching thread during that time (`host_states`, from traces; `sample_history`), or to the two calls around
 //! that time (`call_history`). A device is accounted for while a window was open, and
@@ -14,19 +14,20 @@
 //!   |. opening .|#######|. between .|####|. between .|######|. closing .|
 //! ```
 //!
-//! where *busy* includes work that outlasted its window (the window is longer by that time), and the part inside windows of
-//! work that was launched outside. Time before a window's first work is also charged to the launch of that work, but under
-//! a separate label; time after the last work is charged to no code.
+//! where *busy* includes work that outlasted its window (the window is longer by that time). It also includes work that
+//! was launched outside windows, as far as the work ran inside a window. Time before a window's first work is also
+//! charged to the launch of that work, but under a separate label; time after the last work is charged to no code.
 //!
-//! Memory grows with the number of distinct stacks, never with the number of launches: activities wait in a reorder buffer
-//! per device (`stretches`). Activities that arrive too late for that buffer are counted as late. Then some busy time is
-//! reported as idle, at most as much as the duration of the late work.
+//! Memory grows with the number of distinct stacks, never with the number of launches: activities wait in a reorder
+//! buffer per device (`stretches`). Activities that arrive too late for that buffer are counted as late. Some busy time
+//! is then reported as idle, but at most the duration of the late work.
 
 mod call_history;
 mod device;
 mod host_states;
 mod idle_cause;
 mod idle_culprit;
+mod late_launches;
 mod sample_history;
 mod state_history;
 mod steady;
@@ -54,19 +55,21 @@ use host_states::HostStates;
 pub use idle_cause::MAX_DELIVERY_NS;
 use idle_cause::split_by_cause;
 use idle_culprit::{IdleAmount, IdleCause, IdleCulprit};
+pub use late_launches::{LateLaunches, TimedCall};
 use sample_history::{SampleHistory, divide_idle};
 pub use state_history::StateHistory;
 use steady::{Cuts, FoundPart, RepeatedLaunches};
 use stretches::LaunchSpan;
 use windows::WindowSpans;
 
-/// Splits the gap `from..to`, which ended at `start` by the work that `launched` started, among its causes, in order of
-/// time. The parts add up to the gap. Idle time has these causes; other analyses of gaps use the same rules.
+/// Splits the gap `from..to` among its causes, in order of time. The work that ended the gap was launched by `launched`
+/// and began at `start`. The parts add up to the gap. Idle time has these causes; other analyses of gaps use the same
+/// rules.
 pub fn gap_causes(from: u64, to: u64, start: u64, launched: Launched) -> [(Cause, u64); 3] {
     split_by_cause(from, to, start, &call(launched))
 }
 
-/// The account of all rows so far. See the module's documentation.
+/// Account of all rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     devices: Vec<DeviceAccount>,
@@ -74,19 +77,19 @@ pub struct Timeline {
     last: usize,
     windows: WindowSpans,
     host_states: HostStates,
-    /// Calls of threads, which are shared with a snapshot at most, and that is short-lived.
+    /// Calls of threads. They are shared at most with a snapshot, which is short-lived.
     calls: Arc<CallHistory>,
     /// Samples of threads, which are shared in the same way as the calls.
     samples: Arc<SampleHistory>,
     culprit_threads: CulpritThreads,
     charges: IdleByCause,
-    /// Launches from which the steady part is found; `None` if start-up and shutdown are not told apart.
+    /// Launches from which the steady part is found; `None` if start-up and shutdown are not distinguished.
     launches: Option<RepeatedLaunches>,
     cuts: Cuts,
 }
 
-/// Idle time by device, part and cause, and the time that samples and waits attribute to a stack. While rows arrive, a part is
-/// the time after a cut, up to the next cut; at the end it is a [`part`].
+/// Idle time by device, part and cause, and the time that samples and waits attribute to a stack. While rows arrive, a
+/// part is the time from one cut to the next; at the end it is a [`part`].
 #[derive(Clone, Debug, Default)]
 struct IdleByCause {
     sums: Sums,
@@ -95,19 +98,21 @@ struct IdleByCause {
 
 type Sums = IdMap<(DeviceId, u64, IdleCause), IdleAmount>;
 
-/// Parts of a run, as parts of its idle time.
+/// Parts of a run by which its idle time is divided.
 mod part {
     pub(super) const STEADY: u64 = 0;
     pub(super) const START_UP: u64 = 1;
     pub(super) const SHUTDOWN: u64 = 2;
 }
 
-/// Maximum number of distinct charges, which take 400 KiB. A charge before a cut is distinct from the same charge
-/// after it. Beyond this number, time between two calls is charged to the second call.
+/// Maximum number of distinct charges, which take 400 KiB. The same charge before and after a cut counts as two. Beyond
+/// this number, time between two calls is charged to the second call.
 const MAX_CAUSES: usize = 1 << 12;
-/// Maximum number of cuts before the run is over. The account of the time before a cut that is missing is not divided.
+/// Maximum number of cuts before the run is over. If a cut is missing, the account of the time before it is not
+/// divided.
 const MAX_CUTS: usize = 16;
-/// Maximum number of stacks to which samples attribute time. Beyond this number, time stays with the two calls.
+/// Maximum number of stacks to which samples attribute time. Beyond this number, time stays attributed to the two
+/// calls.
 const MAX_SAMPLED_STACKS: usize = 1 << 14;
 
 impl IdleByCause {
@@ -129,7 +134,7 @@ impl IdleByCause {
         }
     }
 
-    /// Replaces each device, part and cause by the one that `map` returns for it.
+    /// Replaces each device, part and cause by those that `map` returns for them.
     fn map_keys(
         &mut self,
         map: &dyn Fn(u64, IdleCause) -> (u64, IdleCause),
@@ -157,8 +162,8 @@ impl IdleByCause {
         self.map_keys(&part, &|context| context);
     }
 
-    /// Returns the sums. Time between two calls is charged to the stacks in which the thread was found during that time, as
-    /// far as samples and waits cover it.
+    /// Returns the sums. Time between two calls is charged to the sampled stacks of the thread during that time, as far
+    /// as samples and waits cover it.
     fn shared(&self) -> Sums {
         let mut found: IdMap<(DeviceId, u64, IdleCause), Vec<(ContextId, u64)>> = IdMap::default();
         for (&(device, part, charge, context), &nanos) in &self.found {
@@ -232,7 +237,7 @@ impl Timeline {
         }
     }
 
-    /// Makes this timeline tell start-up and shutdown from the rest. Call before the first row.
+    /// Makes this timeline distinguish start-up and shutdown from the rest of the run. Call before the first row.
     pub fn with_steady_part(self) -> Self {
         Self { launches: Some(RepeatedLaunches::default()), ..self }
     }
@@ -244,13 +249,13 @@ impl Timeline {
         }
     }
 
-    /// Adds the state that a thread entered. Add the state before the launches that end the gaps in which the thread had
-    /// this state.
+    /// Adds the state that a thread entered. A state must be added before the launches that end the gaps in which the
+    /// thread was in this state.
     pub fn add_host_state(&mut self, state: &HostState) {
         self.host_states.add(state);
     }
 
-    /// Whether [`Timeline::add_host_state`] was called. If it was, the threads of launches must be known.
+    /// Whether [`Timeline::add_host_state`] was called. If so, the threads of launches must be known.
     pub fn has_host_states(&self) -> bool {
         !self.host_states.is_empty()
     }
@@ -260,8 +265,8 @@ impl Timeline {
         self.host_states.note_launching_thread(context, thread);
     }
 
-    /// Adds a thread's completed call, or a launch that is still in progress (then both times are the launch's beginning).
-    /// Calls of a thread must be added in order of time.
+    /// Adds a thread's completed call, or a launch that is still in progress. For the latter, both times are the
+    /// launch's beginning. Calls of a thread must be added in order of time.
     pub fn add_call(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add(thread, begun.0, ended.0, context);
@@ -277,7 +282,7 @@ impl Timeline {
         }
     }
 
-    /// Drops the activity of threads in periods in which no GPU was idle, once too much activity is stored.
+    /// Drops thread activity from periods in which no GPU was idle. Does so only if too much activity is stored.
     fn forget_calls(&mut self) {
         if self.calls.is_crowded() {
             let Self { devices, calls, .. } = self;
@@ -326,7 +331,7 @@ impl Timeline {
         }
     }
 
-    /// Replaces the account in `profile` by the present one.
+    /// Replaces the account in `profile` by this one, and keeps this one unchanged.
     pub fn fill(&self, profile: &mut Profile) {
         self.clone().end(profile);
     }
@@ -361,8 +366,8 @@ impl Timeline {
         profile.set_steady(steady);
     }
 
-    /// Finds the steady part, now that all rows are known, and cuts the account where it begins and ends. If that time is
-    /// accounted for already, the part is extended to the nearest cut.
+    /// Finds the steady part, now that all rows are known, and cuts the account at its beginning and end. If these
+    /// times are accounted for already, the part is extended to the nearest cuts.
     fn cut_steady_part(&mut self, profile: &Profile) -> Option<SteadyPart> {
         let SteadyPart { rule, begin, end } = self.launches.as_ref()?.find(0, Some(profile))?.part;
         let accounted = self.accounted_until();
@@ -376,8 +381,8 @@ impl Timeline {
         Some(SteadyPart { rule, begin: Nanos(begin), end: Nanos(end) })
     }
 
-    /// Adds cuts where a loop begins or has ended, before that time is accounted for, because the longest loop is known only
-    /// at the end.
+    /// Adds cuts at the beginnings and ends of loops, before these times are accounted for. This is necessary because
+    /// the longest loop is known only at the end.
     fn cut_at_loops(&mut self) {
         let Some(launches) = &self.launches else { return };
         let accounted = self.accounted_until();
@@ -393,12 +398,12 @@ impl Timeline {
         }
     }
 
-    /// End of the time that is accounted for on any device.
+    /// Returns the time up to which at least one device is accounted for: the maximum over all devices.
     fn accounted_until(&self) -> u64 {
         self.devices.iter().map(DeviceAccount::cursor).max().unwrap_or(0)
     }
 
-    /// Replaces each context by the one that `context` returns for it, and recomputes the charges.
+    /// Replaces each context by the context that the function `context` returns for it, and recomputes the charges.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         let caller = |caller: Caller| caller.launched().map_or(caller, |id| context(id).into());
         let renamed = |culprit| match culprit {
@@ -460,8 +465,8 @@ impl Timeline {
     fn index_of(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = DeviceAccount::new(id);
-            // The device was idle in all windows that were forgotten. They count as start-up, even those after its end,
-            // because only their sum is known.
+            // The device was idle in all windows that were forgotten. All of them count as start-up, even those after
+            // the end of the start-up, because only their total length is known.
             if self.windows.forgotten_ns() > 0 {
                 let nanos = self.windows.forgotten_ns();
                 device.charge_windows(0, nanos, &mut self.charges.adder_for(id));
@@ -471,7 +476,7 @@ impl Timeline {
         })
     }
 
-    /// Accounts for all time before `time`, even if few activities wait. Called because too many windows are pending.
+    /// Accounts for all time before `time`, even if few activities wait. Called because too many windows are stored.
     fn account_before(&mut self, time: u64) {
         self.cut_at_loops();
         let (devices, mut inputs, charges) = self.accounting();
@@ -505,22 +510,13 @@ impl Timeline {
 fn sample(charge: IdleCause) -> Sample {
     let idle = |cause| Leaf::new(&[LeafFrame::Idle(cause)]);
     match charge {
-        IdleCause::Between(culprit, cause) => Sample::new(culprit_site(culprit), idle(cause)),
+        IdleCause::Between(culprit, cause) => Sample::new(culprit.site(), idle(cause)),
         IdleCause::Opening(culprit, cause) => {
-            Sample { root_mark: Some(RootMark::Opening), ..Sample::new(culprit_site(culprit), idle(cause)) }
+            Sample { root_mark: Some(RootMark::Opening), ..Sample::new(culprit.site(), idle(cause)) }
         }
         IdleCause::Closing => Sample {
             root_mark: Some(RootMark::Closing),
             ..Sample::new(SampleSite::NoStack, Leaf::new(&[LeafFrame::IdleUntilClose]))
         },
-    }
-}
-
-fn culprit_site(culprit: IdleCulprit) -> SampleSite {
-    match culprit {
-        IdleCulprit::Caller(caller) => {
-            caller.launched().map_or_else(SampleSite::Missing, SampleSite::Context)
-        }
-        IdleCulprit::Pause { after, thread, before } => SampleSite::Between { after, thread, before },
     }
 }

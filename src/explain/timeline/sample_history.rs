@@ -1,10 +1,10 @@
-//! Stacks in which threads were found by samples while a GPU waited for these threads. For a late launch, the two calls of
-//! its thread around that time are known (`call_history`); samples of the thread show the thread's activity between these
-//! calls.
+//! Sampled stacks of threads while a GPU waited for these threads. For a late launch, the two calls of its thread
+//! around that time are known (`call_history`). Samples of the thread show its activity between these calls.
 //!
-//! A sample represents a period that is longer than most gaps, so samples are summed over all gaps between the same two
-//! calls before time is charged (`divide_idle`). Time that a thread spent waiting has no samples. If context switches were
-//! recorded, the part of a wait inside a gap is charged to the waiting stack; otherwise this part stays with the two calls.
+//! A sample represents a period that is longer than most gaps. So before time is charged, samples are summed over all
+//! gaps between the same two calls (`divide_idle`). Time that a thread spent waiting has no samples. If context
+//! switches were recorded, the part of a wait inside a gap is charged to the waiting stack. Otherwise it stays
+//! attributed to the two calls.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use gpuflame_model::record::{ContextId, CpuSample, IdMap, OffCpuWait, ThreadId, 
 /// Maximum number of samples (16 bytes each) and of waits (24 bytes each). Gaps are accounted for soon after they have
 /// ended, so older samples and waits are not needed.
 const MAX_SAMPLES: usize = 1 << 16;
-/// Number of samples and waits from which on they are dropped if they cannot belong to any future gap.
+/// Number of samples and waits at which to drop those that cannot belong to any future gap.
 const SAMPLES_HIGH_WATER: usize = 1 << 12;
 
 /// Samples and waits of all threads. See the module's documentation.
@@ -24,7 +24,7 @@ pub(super) struct SampleHistory {
     threads: IdMap<ThreadId, VecDeque<StoredSample>>,
     waits: IdMap<ThreadId, VecDeque<StoredWait>>,
     count: usize,
-    /// Number of samples and waits at which those that are not needed are dropped next.
+    /// Number of samples and waits at which unneeded ones are dropped next.
     drop_at: usize,
     max_samples: usize,
 }
@@ -80,7 +80,7 @@ impl SampleHistory {
         self.count += 1;
     }
 
-    /// Stacks in which a thread was found in `from..to`: those of samples with the samples' periods, and those of waits
+    /// Stacks of a thread in `from..to`: the stacks of samples, with the samples' periods, and the stacks of waits,
     /// with the part of each wait inside that time.
     pub(super) fn within(
         &self,
@@ -127,7 +127,7 @@ impl SampleHistory {
         self.count = shrink(&mut self.threads) + shrink(&mut self.waits);
     }
 
-    /// Replaces each context by the one that `context` returns for it.
+    /// Replaces each context by the context that the function `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for sample in self.threads.values_mut().flatten() {
             sample.context = context(sample.context);
@@ -155,8 +155,8 @@ fn shrink<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
     threads.values().map(VecDeque::len).sum()
 }
 
-/// Divides `idle` time among the stacks `found` in it, given the processor time that the stacks' samples represent; `None`
-/// is the time without a stack. If the samples represent more than the idle time, the stacks share the idle time
+/// Divides `idle` time among the stacks `found` in it, given the CPU time that the stacks' samples represent. The entry
+/// `None` is the time without a stack. If the samples represent more than the idle time, the stacks share the idle time
 /// proportionally. The number of gaps is added to the largest part.
 pub(super) fn divide_idle(
     idle: IdleAmount,

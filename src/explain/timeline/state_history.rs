@@ -1,5 +1,5 @@
-//! States of one thread in order of time, 8 bytes each. A trace of a program that launches all the time has a state for each
-//! slice, a million in half a gigabyte.
+//! States of one thread in order of time, 8 bytes each. If a program launches all the time, its trace has a state for
+//! each slice: a million in half a gigabyte.
 
 use gpuflame_model::record::ContextId;
 
@@ -8,7 +8,8 @@ use gpuflame_model::record::ContextId;
 pub struct StateHistory {
     /// Lower half of each start, and the state.
     states: Vec<(u32, ContextId)>,
-    /// Upper half of the starts from an index on. It changes every 4.3 s.
+    /// Upper halves of the starts, each with the index of the first state to which it applies. The upper half changes
+    /// every 4.3 s.
     upper: Vec<(u32, usize)>,
 }
 
@@ -22,8 +23,8 @@ impl StateHistory {
         self.states.push((lower, context));
     }
 
-    /// Returns the states from the one at `time` on, each with its start. If `time` is before the first state, it is the first
-    /// one returned.
+    /// Returns the states from the one at `time` on, each with its start. If `time` is before the first state, returns
+    /// all states.
     pub fn since(&self, time: u64) -> impl Iterator<Item = (u64, ContextId)> + '_ {
         let first = self.count_until(time).saturating_sub(1);
         let mut at = self.upper.partition_point(|(_, index)| *index <= first).saturating_sub(1);
@@ -49,7 +50,7 @@ impl StateHistory {
         }
     }
 
-    /// Replaces each context by the one that `context` returns for it.
+    /// Replaces each context by the context that the function `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         self.states.iter_mut().for_each(|(_, state)| *state = context(*state));
     }
@@ -78,13 +79,13 @@ mod tests {
             history.push(start, ContextId(context));
         }
         let since = |time| history.since(time).map(|(start, context)| (start, context.0)).collect::<Vec<_>>();
-        assert_eq!(since(0)[0], (5, 10), "before the first state");
+        assert_eq!(since(0)[0], (5, 10), "the time is before the first state");
         assert_eq!(since(5)[..2], [(5, 10), (9, 11)]);
         assert_eq!(since(8)[0], (5, 10));
         assert_eq!(since(UPPER - 2)[..2], [(9, 11), (UPPER - 1, 12)]);
         assert_eq!(since(UPPER - 1), [(UPPER - 1, 12), (UPPER, 13), (UPPER + 3, 14), (7 * UPPER, 15)]);
         assert_eq!(since(UPPER + 2)[0], (UPPER, 13));
-        assert_eq!(since(3 * UPPER), [(UPPER + 3, 14), (7 * UPPER, 15)], "between two upper halves");
+        assert_eq!(since(3 * UPPER), [(UPPER + 3, 14), (7 * UPPER, 15)], "between changes of the upper half");
         assert_eq!(since(u64::MAX), [(7 * UPPER, 15)]);
         assert_eq!(StateHistory::default().since(7).count(), 0);
     }

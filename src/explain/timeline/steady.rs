@@ -1,20 +1,20 @@
-//! Finds the steady part of a run, in which the program repeats its work. The time before the steady part is the start-up, and
-//! the time after it the shutdown.
+//! Finds the steady part of a run, in which the program repeats its work. The time before it is the start-up, and the
+//! time after it is the shutdown.
 //!
 //! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch
 //! in a step has ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found
 //! without storing launches: a loop launches each of its stacks once per iteration, so one stack represents the loop.
-//! It is the stack that launches kernels for the longest time, among stacks that launch kernels at least three times.
+//! This is the stack that launches kernels for the longest time, among stacks that launch kernels at least three times.
 //! If more than half of this time passes between the stack's first and second launch, the first launch belongs to the
-//! start-up, for example to a step that warms up. Likewise the last launch can belong to the shutdown. Repeated stacks
-//! that are launched during at least half of the loop's time belong to the loop as well. The part lasts from their
-//! first launch until the work of their last launch has ended. A loop with less than half of the run's kernels, and
-//! less than half of the GPU time of kernels, is a detail of the run, such as the layers of a single forward pass, or
-//! its stack represents only a part of the loop. Then the next of the longest stacks is tried. If none has enough, there
-//! is no steady part.
+//! start-up, for example to a warm-up step. Likewise the last launch can belong to the shutdown. Other repeated stacks
+//! belong to the loop if they are launched during at least half of the loop's time. The part lasts from the first
+//! launch of all these stacks until the work of their last launch has ended. A found loop may have less than half of
+//! the run's kernels, and less than half of the GPU time of kernels. It is then a detail of the run, such as the layers
+//! of a single forward pass, or its stack represents only a part of the loop. The next of the longest stacks is then
+//! tried. If no loop has enough kernels or GPU time, there is no steady part.
 //!
-//! The result does not depend on the order in which work arrives, which differs between the library and a reader of its
-//! recording.
+//! The result does not depend on the order in which work arrives. This order differs between the library and a reader
+//! of its recording.
 //!
 //! Memory grows with the number of stacks. Launches without GPU work are not considered.
 
@@ -39,23 +39,25 @@ pub(super) struct RepeatedLaunches {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundPart {
     pub(super) part: SteadyPart,
-    /// Whether the part has ended, because later launches do not belong to it.
+    /// Whether the part has ended: later launches do not belong to it.
     pub(super) is_over: bool,
 }
 
-/// Number of stacks that are tried as representatives of a loop, the longest first. The stacks of a model's layers are launched
-/// several times in a long first step, so they last longer than all other stacks of the loop.
+/// Number of stacks that are tried as representatives of a loop, the longest first. More than one is needed, because
+/// the first step may be long. If it launches the stacks of a model's layers several times, these stacks last longer
+/// than all other stacks of the loop.
 const MAX_LEADERS: usize = 16;
 
-/// Number of first and last launches that are known of a stack. Each costs 24 bytes per stack.
+/// Number of first launches and number of last launches that are stored per stack. Each costs 24 bytes per stack.
 const KNOWN: usize = 2;
 
 /// Launches of a stack. All fields are sums, minima or maxima, which do not depend on the order of arrival.
 #[derive(Clone, Copy, Debug)]
 struct StackTimes {
-    /// Times of the first launches, ascending; the last entry is repeated if there are fewer.
+    /// Times of the first launches, ascending. If there are fewer launches, the last entry is repeated.
     first: [u64; KNOWN],
-    /// Times of the last launches, descending, each with the end of its work; the last entry is repeated if there are fewer.
+    /// Times of the last launches, descending, each with the end of its work. If there are fewer launches, the last
+    /// entry is repeated.
     last: [(u64, u64); KNOWN],
     /// Number of activities.
     count: u64,
@@ -65,7 +67,7 @@ struct StackTimes {
     computes: bool,
 }
 
-/// Launches of a stack in the loop, without those of the start-up and the shutdown.
+/// Launches of a stack in the loop, except its launches in the start-up and the shutdown.
 #[derive(Clone, Copy, Debug)]
 struct Repeated {
     first: u64,
@@ -84,7 +86,7 @@ impl Repeated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StackKey {
     Stack(StackId),
-    /// The profile does not know the stack.
+    /// A stack that the profile does not know.
     Context(ContextId),
 }
 
@@ -119,7 +121,7 @@ impl RepeatedLaunches {
         steps.count += 1;
         steps.first = steps.first.min(time);
         steps.first_number = steps.first_number.min(step.number);
-        // A step may arrive after the steps inside of it.
+        // A step may arrive after the steps that are nested in it.
         steps.end = match (steps.end, end) {
             (Some(known), Some(end)) => Some(known.max(end)),
             _ if time >= steps.last => end,
@@ -146,8 +148,8 @@ impl RepeatedLaunches {
         self.stacks.entry(context).and_modify(|stack| stack.add(&new)).or_insert(new);
     }
 
-    /// Returns the steady part so far. Contexts that have the same stack in `profile`, on any threads, count as one. Only stacks
-    /// that were launched first at or after `since` are considered.
+    /// Returns the steady part so far. Contexts with the same stack in `profile` count as one, on whatever threads they
+    /// are. Only stacks whose first launch was at or after `since` are considered.
     pub(super) fn find(&self, since: u64, profile: Option<&Profile>) -> Option<FoundPart> {
         if self.steps.is_some_and(|steps| steps.count > 1) {
             return self.find_steps().filter(|found| found.part.begin.0 >= since);
@@ -172,14 +174,15 @@ impl RepeatedLaunches {
             None if self.newest < steps.first => return None,
             None => self.latest_end,
         };
-        // A program that was in its second step or later when recording began has no start-up in the recording.
+        // If recording began in the program's second step or later, the recording contains no start-up.
         let begin = if steps.first_number > 1 { 0 } else { steps.first };
         let part = SteadyPart { rule: SteadyRule::Steps, begin: Nanos(begin), end: Nanos(end) };
         let is_over = steps.end.is_some_and(|end| self.newest >= end);
         (end > begin).then_some(FoundPart { part, is_over })
     }
 
-    /// Replaces each context by the one that `context` returns for it. Stacks that were merged into others are forgotten.
+    /// Replaces each context by the context that the function `context` returns for it. Stacks that were merged into
+    /// others are forgotten.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for (id, times) in std::mem::take(&mut self.stacks) {
             let id = context(id);
@@ -195,7 +198,7 @@ impl RepeatedLaunches {
 }
 
 impl StackTimes {
-    /// Adds one activity. Most activities are of the newest launch so far, and need no sorting.
+    /// Adds one activity. Most activities belong to the newest launch so far, and need no sorting.
     fn add(&mut self, new: &Self) {
         let (time, end) = new.last[0];
         let knows_first = self.first[KNOWN - 1] > self.first[KNOWN - 2] && time >= self.first[KNOWN - 1];
@@ -224,7 +227,7 @@ impl StackTimes {
         first[KNOWN..].copy_from_slice(&other.first);
         first.sort_unstable();
         keep_distinct(first, |time| *time, &mut self.first);
-        // All work of one launch has its time; the latest end counts.
+        // All work of one launch has the time of the launch, and its latest end counts.
         let mut last = [(0, 0); 2 * KNOWN];
         last[..KNOWN].copy_from_slice(&self.last);
         last[KNOWN..].copy_from_slice(&other.last);
@@ -257,7 +260,7 @@ impl StackTimes {
     }
 }
 
-/// Copies the first entries with distinct keys; the last one is repeated if there are fewer than `kept` holds.
+/// Copies the first entries with distinct keys. If `kept` has room for more, the last one is repeated.
 fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept: &mut [T; KNOWN]) {
     let mut count = 0;
     for entry in sorted {
@@ -270,7 +273,8 @@ fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept:
     kept[count..].fill(newest);
 }
 
-/// Returns the longest loop that has enough of the work. `newest` is the time of the newest launch of any stack.
+/// Returns the longest loop that has enough kernels or GPU time. `newest` is the time of the newest launch of any
+/// stack.
 fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
     let all = stacks.iter().fold((0, 0), add_kernels);
     let rank = |stack: &StackTimes, times: &Repeated| (times.span(), stack.count, times.end);
@@ -294,7 +298,7 @@ fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
             continue;
         }
         let part = SteadyPart { rule: SteadyRule::Repeated, begin: Nanos(begin), end: Nanos(end) };
-        // An iteration that takes eight times the average is rather the end of the loop.
+        // If no iteration follows within eight average iterations, the loop has probably ended.
         let patience = 8 * (leader.span() / stack.count.max(1));
         return Some(FoundPart { part, is_over: newest > leader.last.saturating_add(patience) });
     }
@@ -309,7 +313,8 @@ fn add_kernels((count, nanos): (u128, u128), stack: &StackTimes) -> (u128, u128)
     }
 }
 
-/// Times at which the account of all devices is divided, so that the idle time before and after each of them is known.
+/// Times at which the account of all devices is divided, so that the idle time before and after each of these times is
+/// known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cuts(Vec<u64>);
 
@@ -475,7 +480,8 @@ mod tests {
     #[test]
     fn a_first_step_long_before_the_loop_is_start_up() {
         let mut launches = RepeatedLaunches::default();
-        // The forward pass has a stack of its own in the warm-up; the backward pass runs on another thread and has not.
+        // In the warm-up, the forward pass has a different stack. The backward pass runs on another thread, with the
+        // same stack as later.
         add(&mut launches, 10, [0]);
         add(&mut launches, 20, [2]);
         for step in 0..40 {

@@ -12,7 +12,8 @@ const MAX_STREAMS: usize = 4096;
 pub(super) struct StreamSums {
     indices: IdMap<(GpuContextId, StreamId), u32>,
     sums: Vec<StreamSum>,
-    /// Index of the last activity's stream, which is tried first because most activities of a stream arrive in runs.
+    /// Index of the last activity's stream. It is tried first, because consecutive activities usually have the same
+    /// stream.
     last: usize,
     others: StreamSum,
 }
@@ -29,19 +30,19 @@ struct StreamSum {
 /// Number of busy times that a stream stores, because its activities may arrive out of order.
 const MAX_RECENT: usize = 4;
 
-/// The newest times in which a stream was busy, as a union. Work on a stream may overlap: nodes of a graph, and kernels
+/// Union of the newest times in which a stream was busy. Work on a stream may overlap: nodes of a graph, and kernels
 /// launched with programmatic dependent launch.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentTimes {
     /// Disjoint times, by start.
     times: [(u64, u64); MAX_RECENT],
     len: usize,
-    /// End of the times that are no longer stored. Earlier parts of delayed activities count as already busy.
+    /// End of the times that are no longer stored. The parts of delayed activities before it count as already busy.
     floor: u64,
 }
 
 impl RecentTimes {
-    /// Adds the time from `start` to `end`. Returns the part of it in which the stream was not yet busy, in ns.
+    /// Adds the time from `start` to `end`. Returns the part in which the stream was not yet busy, in ns.
     fn add(&mut self, start: u64, end: u64) -> u64 {
         let start = start.max(self.floor);
         if start >= end {

@@ -1,16 +1,16 @@
 //! Busy time of a device: the union of the times of its activities, computed in one pass and bounded space.
 //!
 //! Activities arrive roughly in order, but the tracer's buffers are not ordered relative to each other. So the newest
-//! stretches of busy time wait in this buffer until it has no more room; then the older stretches are removed. Unordered
-//! stretches wait in a vector that is sorted when it is full, which costs less per activity than any ordered map, because
-//! the sort detects the ordered runs that come from the tracer's buffers.
+//! stretches of busy time wait in this buffer until it is full; then the older stretches are removed. Unordered
+//! stretches wait in a vector that is sorted when it is full. This costs less per activity than any ordered map,
+//! because the sort detects the ordered runs that come from the tracer's buffers.
 
 use gpuflame_model::record::Caller;
 
 /// A stretch of time in which a device was busy without a pause.
 ///
-/// The order of the fields determines comparisons: among pieces of work that begin at the same time, the piece that was
-/// called first counts as the one that ended the previous gap, whatever the order in which the pieces arrived.
+/// Comparisons use the fields in their order. So if several pieces of work begin at the same time, the piece that was
+/// called first counts as the end of the previous gap. The order in which the pieces arrived does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BusyStretch {
     pub(super) start: u64,
@@ -27,8 +27,8 @@ const _: () =
 pub(super) struct LaunchSpan {
     /// Time at which the call began; 0 if this is not known.
     pub(super) time: u64,
-    /// Duration of the call in ns; 0 if the duration is not known, because the call was recorded when it began; `u32::MAX`
-    /// means that duration or longer.
+    /// Duration of the call in ns. 0 if it is not known, because the call was recorded when it began. `u32::MAX` means
+    /// that duration or longer.
     pub(super) duration: u32,
     /// Context that launched the work.
     pub(super) caller: Caller,
@@ -97,7 +97,7 @@ impl BusyStretches {
         left
     }
 
-    /// Replaces each caller by the one that `caller` returns for it.
+    /// Replaces each caller by the caller that the function `caller` returns for it.
     pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
         for stretch in &mut self.waiting {
             stretch.call.caller = caller(stretch.call.caller);

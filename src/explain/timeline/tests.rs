@@ -1,5 +1,5 @@
-//! Tests hand-drawn timelines, whose expected charges are drawn beneath, and random timelines against an oracle that marks
-//! every nanosecond.
+//! Tests two kinds of timelines: hand-drawn ones, with the expected charges drawn beneath, and random ones, which are
+//! compared with an oracle that marks every nanosecond.
 //!
 //! A column of a drawing is 5 us, so work within two columns of its call is in delivery. The rows of a drawing are:
 //!
@@ -38,7 +38,7 @@ fn time(column: usize) -> u64 {
     ORIGIN + column as u64 * COLUMN
 }
 
-/// Runs of the same letter, each with its begin and end.
+/// Returns the runs of equal letters, each with its begin and end.
 fn runs(text: &str) -> Vec<(char, usize, usize)> {
     let mut found: Vec<(char, usize, usize)> = Vec::new();
     for (column, letter) in text.chars().enumerate().filter(|(_, letter)| *letter != ' ') {
@@ -98,7 +98,7 @@ impl Drawing {
     fn work(&mut self, columns: &str, device: u32) {
         for (letter, from, to) in runs(columns) {
             let work = kernel(id(letter), time(from), time(to));
-            // Only the letter `G` is a graph; any other launch makes one kernel.
+            // A letter `G` is a graph; any other letter is a launch of one kernel.
             let graph = GraphId(u32::from(letter == 'G'));
             self.rows.push(Row::Activity(Activity { device: DeviceId(device), graph, ..work }));
         }
@@ -140,7 +140,7 @@ impl Drawing {
                 _ => panic!("{sample:?}"),
             };
             let key = (sample.device.unwrap().0, place, because);
-            assert!(idle.insert(key, sample.amount()).is_none(), "it came twice");
+            assert!(idle.insert(key, sample.amount()).is_none(), "an idle sample occurred twice");
         }
         assert_eq!(idle, self.idle);
         let times = profile.times().iter().map(|t| (t.device.0, (t.window, t.busy, t.idle)));
@@ -178,7 +178,7 @@ fn check(text: &str) {
         let (edges, mut rest): (Vec<_>, Vec<_>) =
             drawing.rows.iter().cloned().partition(|row| matches!(row, Row::Window { .. }));
         Rng::new(seed).shuffle(&mut rest, 100);
-        // The edges keep their order, but may all arrive after the other rows.
+        // The edges keep their order, but all of them may arrive after the other rows.
         drawing.check(&[edges.clone(), rest.clone()].concat());
         drawing.check(&[rest, edges].concat());
     }
@@ -334,7 +334,7 @@ charged 0       bbbb
     );
 }
 
-/// The account of device 0. Its parts must add up.
+/// Returns the account of device 0. Its parts must add up.
 fn only(profile: &Profile) -> DeviceTime {
     let [time] = profile.times() else { panic!("{:?}", profile.times()) };
     assert_eq!(time.window, time.busy + time.idle, "{time:?}");
@@ -379,7 +379,8 @@ fn sums_match_the_oracle_for_rows_in_any_order() {
     }
 }
 
-/// Rows of work of 7 ns every 10 ns from 1,000 on, all of one graph. The launches are not known.
+/// Returns rows of work that takes 7 ns and recurs every 10 ns from 1,000 on, all of one graph. The launches are not
+/// known.
 fn steady(count: u64) -> Vec<Row<'static>> {
     let work = |at| Activity { graph: GraphId(1), ..kernel(1, 1000 + at * 10, 1007 + at * 10) };
     (0..count).map(|at| Row::Activity(work(at))).collect()
@@ -450,7 +451,7 @@ fn one_window_per_step_does_not_grow_memory_and_stays_exact() {
         }
     }
     assert_eq!(timeline.heap_bytes(), most);
-    // A device that had no work until now was idle in all windows.
+    // A device that had no work before this point was idle in all earlier windows.
     let rows = [
         window(WindowEdge::Open, 20_000_000),
         Row::Activity(Activity { device: DeviceId(1), ..kernel(99_999, 20_000_010, 20_000_020) }),
@@ -498,8 +499,9 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
     assert_eq!((others.count, others.nanos), (2 * (5000 - 4096), 20 * (5000 - 4096)));
 }
 
-/// A run of loops: for each loop its stacks, its number of launches, and the pause after it. A launch and its work of 5 us follow
-/// every 10 us. Returns the rows, and the times at which loops begin and end, with the opening and closing of the window.
+/// Returns the rows of a run of loops, and the times at which loops begin and end, including the opening and closing of
+/// the window. Each loop is given by its stacks, its number of launches, and the pause after it. Every 10 us a launch
+/// is made, with 5 us of work.
 fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
     const US: u64 = 1_000;
     let (mut at, mut id) = (ORIGIN + 3_000 * US, 0);
@@ -522,7 +524,7 @@ fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
     (rows, edges)
 }
 
-/// The account of device 0, with start-up and shutdown apart. The idle samples must agree with it.
+/// Returns the account of device 0, with start-up and shutdown separate. The idle samples must agree with it.
 fn in_parts(rows: &[Row<'_>]) -> DeviceTime {
     let (mut join, mut timeline) = (Join::default(), Timeline::default().with_steady_part());
     for row in rows {
@@ -550,7 +552,8 @@ fn windows_of_parts(time: &DeviceTime) -> [u64; 3] {
 
 #[test]
 fn start_up_and_shutdown_are_exact_in_runs_that_are_accounted_for_while_they_last() {
-    // The second case has loops before and after the longest one that are longer than what waits for the account.
+    // In the second case, the loops before and after the longest loop are longer than the time that can wait to be
+    // accounted for.
     for (before, count, after) in [(10, 200, 10), (100_000, 200_000, 90_000), (200_000, 100_000, 50_000)] {
         let (rows, edges) =
             loops(&[(&[10], before, 5_000_000), (&[20, 21, 21], count, 7_000_000), (&[30], after, 900_000)]);
@@ -583,9 +586,9 @@ fn steps_divide_a_run_and_a_run_without_repetition_is_not_divided() {
     assert_eq!(windows_of_parts(&in_parts(&rows)), [0, edges[5] - edges[0], 0]);
 }
 
-/// Rows of a training, with the times of its first launch and of the end of its last work. A step launches one forward stack four
-/// times, one backward stack twice, and two stacks once. The first step takes 31 ms and all further steps 1 ms, since code is loaded
-/// between the forward and the backward pass.
+/// Returns the rows of a training run, with the times of its first launch and of the end of its last work. A step
+/// launches one forward stack four times, one backward stack twice, and two stacks once. The first step takes 31 ms,
+/// because code is loaded between the forward and the backward pass; all further steps take 1 ms.
 fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) {
     const US: u64 = 1_000;
     let begin = ORIGIN + 6_000_000 * US;
@@ -597,7 +600,7 @@ fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) 
                 at += 30_000 * US;
             }
             rows.push(Row::Launch(Launch { time: Nanos(at), duration: 1_000, ..launch(id, stack) }));
-            // Forward kernels are short, so they have neither half of the kernels' number nor half of their time.
+            // Forward kernels are short, so they have neither half of the kernels nor half of the GPU time.
             let nanos = if stack == 10 { US } else { 4 * US };
             rows.push(Row::Activity(kernel(id, at + 2 * US, at + 2 * US + nanos)));
             (at, id) = (at + 10 * US, id + 1);
@@ -665,7 +668,7 @@ fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
     for (at, context) in [(0, 100), (1000, 101)] {
         timeline.add_launch(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
     }
-    // Samples of another thread have no effect, and neither have samples before and after the gap (20 to 1000 us).
+    // Samples of another thread have no effect, nor do samples before or after the gap (20 to 1000 us).
     for (at, thread, context) in
         [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
     {

@@ -25,8 +25,8 @@ struct WindowSpan {
 }
 
 impl WindowSpans {
-    /// Whether a window was ever opened. Rows from another tool may have no windows; then the whole time from the first
-    /// activity to the last counts as one window.
+    /// Whether a window was ever opened. Rows from another tool may have no windows. The whole time from the first
+    /// activity to the last then counts as one window.
     pub(super) fn has_any(&self) -> bool {
         self.any
     }

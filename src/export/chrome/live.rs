@@ -1,5 +1,4 @@
-//! Writes Chrome's trace events while the application runs, row by row. Stores only the data to which later rows
-//! refer.
+//! Writes Chrome's trace events while the application runs, row by row. Stores only data that later rows refer to.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -34,7 +33,7 @@ pub struct ChromeText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     kernels: IdMap<NameId, String>,
-    /// GPU and number of each stream. `devices` has the GPU of each context.
+    /// GPU and number of each stream. `devices` contains the GPU of each context.
     streams: BTreeSet<(u32, u32)>,
     lanes: Lanes,
     devices: IdMap<GpuContextId, DeviceId>,
@@ -96,7 +95,7 @@ impl<W: Write> ChromeText<W> {
         self.failed.take()
     }
 
-    /// Finishes the file with the names that `profile` has at this time, and returns the writer.
+    /// Finishes the file with the current names in `profile`, and returns the writer.
     ///
     /// # Errors
     /// The first error since the file was started. Nothing was written after that error.
@@ -224,7 +223,7 @@ struct WrittenFrames {
     written: bool,
 }
 
-/// Number that a root frame has in place of the number of a calling frame.
+/// Number that a root frame has instead of the number of a calling frame.
 const NO_PARENT: u32 = 0;
 
 impl WrittenFrames {

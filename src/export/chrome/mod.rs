@@ -2,15 +2,16 @@
 //! and tools made for PyTorch traces.
 //!
 //! Calls are on the threads that made them. Activities are on the streams of their GPU (`pid` is the GPU's number, as
-//! in Kineto); if activities of one stream overlap, additional tracks are used (`lanes`). An `ac2g` flow leads from
-//! each call to the work that the call started. Waits are `cuda_sync` events. Calls that wait or use events are
-//! ordinary calls. Times are in microseconds with three decimal places, which is exact, and relative to
-//! `baseTimeNanoseconds`.
+//! in Kineto). If activities of one stream overlap, they are put on additional tracks (`lanes`). An `ac2g` flow leads
+//! from each call to the work that the call started. Waits are `cuda_sync` events. Calls that wait or use events are
+//! ordinary calls. Times are relative to `baseTimeNanoseconds`, in microseconds with three decimal places, and so
+//! exact.
 //!
-//! Kineto has no place for stacks and for the reasons why data is missing. So they are in `gpuflame` arguments, which
-//! gpuflame reads again. In a file made from a recording, each call has its complete stack as an argument (`stack`,
-//! `created_stack` and the kinds of their frames). In a file written while the application runs, names are not known
-//! yet. So calls refer (by `sf`, as the format specifies) to `stackFrames`, which is written at the end.
+//! Kineto's format has no place for stacks and for the reasons why data is missing. So they are in `gpuflame`
+//! arguments, which gpuflame can read back. In a file made from a recording, each call has its complete stack as
+//! arguments (`stack`, `created_stack` and the kinds of their frames). In a file written while the application runs,
+//! names are not known yet. So calls refer (by `sf`, as the format specifies) to `stackFrames`, which is written at the
+//! end.
 
 pub mod events;
 mod lanes;

@@ -21,10 +21,10 @@ pub struct Coverage {
     /// Whether the run is a trace that another tool recorded. In a trace, steps without GPU work suggest that records
     /// are missing. Recordings of gpuflame need no such guess, because they count lost records.
     pub is_trace: bool,
-    /// Number of steps, or of windows that were closed if the run has no steps.
+    /// Number of steps, or of closed windows if the run has no steps.
     pub steps: u64,
-    /// Numbers, counted from 0, of the steps in which too few launches have activities. The sums of a run count launches by
-    /// group of steps ([`StepGroup`](super::StepGroup)), so all steps of a group are listed.
+    /// Numbers, counted from 0, of the steps in which too few launches have an activity. The sums of a run count
+    /// launches per group of steps ([`StepGroup`](super::StepGroup)), so all steps of such a group are listed.
     pub uncovered_steps: Vec<u64>,
     /// Numbers, counted from 0, of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
@@ -72,7 +72,7 @@ impl Coverage {
         if !self.uncovered_steps.is_empty() {
             let (count, steps) = (self.uncovered_steps.len(), self.steps);
             let named = list_steps(&self.uncovered_steps);
-            reasons.push(format!("too few launches have activities in {count} of {steps} steps ({named})"));
+            reasons.push(format!("in {count} of {steps} steps ({named}), too few launches have an activity"));
         }
         if self.has_many_empty_steps() {
             let (count, steps) = (self.empty_steps.len(), self.steps);
@@ -119,9 +119,8 @@ fn list_steps(steps: &[u64]) -> String {
     named.join(", ")
 }
 
-/// Whether the API call with this name should have an activity. Launches of graphs, copies and fills need not have
-/// one: a graph may contain no work, and a copy or fill may have a size of 0. A call without a name counts as a
-/// kernel launch.
+/// Whether the API call with this name should have an activity. Launches of graphs, copies and fills need none: a graph
+/// may contain no work, and a copy or fill may have a size of 0. A call without a name counts as a kernel launch.
 fn requires_activity(call: Option<&str>) -> bool {
     call.is_none_or(|call| call.contains("Launch") && !call.contains("Graph"))
 }
@@ -145,9 +144,10 @@ impl Profile {
         }
     }
 
-    /// Computes the coverage of the whole run, from the launches that have activities, and from the samples of launches that
-    /// have none. Launches whose work was probably in a queue at the end do not count. `matched`, the number of launches
-    /// with activities, is used only for sums of earlier versions, which lack [`RowFacts`](super::RowFacts).
+    /// Computes the coverage of the whole run. Launches with activities are counted in [`RowFacts`](super::RowFacts),
+    /// and launches without activities in samples. Launches whose work was probably in a queue at the end do not count.
+    /// `matched`, the number of launches with activities, is used only if the facts are missing, as in sums of earlier
+    /// versions.
     pub fn count_coverage(&mut self, matched: u64) {
         let facts = self.row_facts.unwrap_or_default();
         let mut all = LaunchCoverage::default();
@@ -165,7 +165,8 @@ impl Profile {
                 _ => add_to(&mut launches, sample.count()),
             }
         }
-        // A graph may contain no work, so a launch of a graph counts only if its call has launched work.
+        // A graph may contain no work, so launches of a graph count only if another launch with the same context has
+        // led to work.
         let mut of_graphs = 0;
         for sample in samples.filter(|sample| sample.device.is_some()) {
             let context = sample.site.launch().unwrap_or(ContextId::NONE);
@@ -179,8 +180,8 @@ impl Profile {
         self.set_coverage(Coverage { all, steps, uncovered_steps, ..Coverage::default() });
     }
 
-    /// Returns the number of steps. In a run without steps, the windows that were closed count as steps, as in
-    /// [`StepSpans`](crate::record::StepSpans). Their number is 0 if it is unknown.
+    /// Returns the number of steps. In a run without steps, closed windows count as steps, as in
+    /// [`StepSpans`](crate::record::StepSpans). The result is 0 if their number is unknown.
     pub fn step_count(&self) -> u64 {
         match self.steps().count {
             0 => self.row_facts.map_or(0, |facts| facts.closed_windows),
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(Coverage { is_trace: false, ..steps.clone() }.doubt(), None);
         assert_eq!(steps.doubt().unwrap(), "4 of 8 steps have no GPU work (2, 4 to 6, counted from 0)");
         let steps = Coverage { steps: 3, uncovered_steps: vec![1], ..coverage(100, 2) };
-        let expected = "2 of 100 launches have no activity; too few launches have activities in 1 of 3 steps (1, counted from 0)";
+        let expected = "2 of 100 launches have no activity; in 1 of 3 steps (1, counted from 0), too few launches have an activity";
         assert_eq!(steps.doubt().unwrap(), expected);
     }
 
@@ -251,7 +252,7 @@ mod tests {
             values: [0, count, 0, 0],
             ..Sample::new(SampleSite::Context(ContextId(context)), leaf)
         };
-        // The graph of context 12 has run, the graph of context 13 may be empty.
+        // The graph of context 12 has run, and the graph of context 13 may be empty.
         let mut samples = vec![sample(12, Leaf::work(Work::Set), 1)];
         samples.extend(
             [(11, 7), (12, 5), (13, 90), (14, 90)].map(|(id, count)| sample(id, Leaf::PENDING, count)),

@@ -8,8 +8,8 @@ use crate::record::{IdMap, NameId, map_bytes};
 /// Maximum distance of a new id from the vector's end. For an id within this distance the vector grows; other ids go
 /// to the hash map.
 const MAX_GAP: usize = 1024;
-/// Maximum number of vector slots per stored value. If removals leave fewer values than that, all values move to the
-/// hash map.
+/// Maximum number of vector slots per stored value. If removals leave so few values that this is exceeded, all values
+/// move to the hash map.
 const MAX_SLOTS_PER_VALUE: usize = 4;
 
 /// Map whose keys are mostly consecutive ids. See the module's documentation.
@@ -60,8 +60,8 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.retain(|id, _| keep(*id));
         let used = self.dense.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.dense.truncate(used);
-        // If only few of many values remain, the empty slots would take more memory than the values: 12 MB for a
-        // million slots, and twice that while the vector grows.
+        // If only a small part of the values remains, the empty slots would take more memory than the values: 12 MB for
+        // a million slots, and twice as much while the vector grows.
         let near = self.dense.iter().flatten().count();
         if used > MAX_SLOTS_PER_VALUE * near + MAX_GAP {
             let row = (0..).zip(std::mem::take(&mut self.dense));
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!((numbered.len(), numbered.dense.len(), numbered.values_mut().count()), (2, 4, 2));
     }
 
-    /// A program may generate new kernels for as long as it runs, while the profile retains only few of them.
+    /// A program may generate new kernels for as long as it runs, while the profile retains only a few of them.
     #[test]
     fn memory_depends_on_retained_entries_not_on_the_number_added() {
         let held = |count: u32| {

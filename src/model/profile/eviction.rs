@@ -11,8 +11,8 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// Number of threads that keep their names before their first stack is known. More threads than these rarely start between two
-/// readings of the threads' logs.
+/// Number of threads that keep their names before their first stack is known. It is rare that more threads start
+/// between two readings of the threads' logs.
 const MAX_NEWEST_THREADS: usize = 256;
 /// Name of the frame for merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
@@ -76,7 +76,7 @@ impl Profile {
         self.drop_shown();
     }
 
-    /// Notes that a thread was named. The oldest thread of a full list is forgotten.
+    /// Notes that a thread was named. If the list is full, its oldest thread is forgotten.
     pub(super) fn note_newest_thread(&mut self, id: ThreadId) {
         if self.newest_threads.len() == MAX_NEWEST_THREADS {
             self.newest_threads.remove(0);
@@ -84,8 +84,9 @@ impl Profile {
         self.newest_threads.push(id);
     }
 
-    /// Keeps only the names of threads that have a context, and of the newest threads: the first context of a thread follows
-    /// after its name, and the collector may read both at different times. Returns the number of dropped names.
+    /// Keeps only the names of threads that have a context, and of the newest threads. A thread is named before its
+    /// first context arrives, and the collector may read the two at different times. Returns the number of dropped
+    /// names.
     pub fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
@@ -116,7 +117,7 @@ impl Profile {
         self.renumbered
     }
 
-    /// Returns the number of contexts, without the merged contexts.
+    /// Returns the number of contexts, except merged contexts.
     pub fn context_count(&self) -> usize {
         self.contexts.keys().filter(|id| !id.is_others()).count()
     }

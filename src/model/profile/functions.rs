@@ -1,9 +1,9 @@
-//! Functions at native frames, as the recorded process found them in its files at its exit.
+//! Functions at native frames. The recorded process found them in its files when it exited.
 
 use super::Profile;
 use crate::record::{Frame, FrameFunction};
 
-/// Functions at a frame: the function that has code of its own, and the functions inlined into it, outermost first.
+/// Functions at a frame: the function that has its own code, and the functions inlined into it, outermost first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Functions {
     all: Vec<StoredFunction>,

@@ -3,9 +3,9 @@
 use super::Profile;
 
 impl Profile {
-    /// Adds the name of the function at an address. If an address gets two names, the first name is kept. An empty
-    /// name means that several functions have used the address; it replaces any other name, and the function counts
-    /// as unknown.
+    /// Adds the name of the function at an address. If an address gets two names, the first name is kept. An empty name
+    /// means that several functions have used the address. It replaces any other name, and the name of the function is
+    /// then unknown.
     pub(super) fn add_generated(&mut self, address: u64, name: &str) {
         let known = self.generated.entry(address).or_insert_with(|| name.into());
         if name.is_empty() {

@@ -1,7 +1,7 @@
 //! The look-up part of an interning table: maps the hash of a value to the value's position, at 5 bytes per bucket.
 //!
-//! The values are stored only once, in a `Vec` of the caller. A `HashMap` from value to position would store each
-//! value a second time, and the entry of a stack node in that map would be larger than the node itself.
+//! The values are stored only once, in the caller's `Vec`. A `HashMap` from value to position would store each value a
+//! second time, and the entry of a stack node in that map would be larger than the node itself.
 
 use hashbrown::HashTable;
 
@@ -15,7 +15,7 @@ impl Index {
         Self(HashTable::with_capacity(count))
     }
 
-    /// Returns the position of the value with this hash for which `matches` returns true.
+    /// Returns the position of the value that has this hash and for which `matches` returns true.
     pub fn find(&self, hash: u64, matches: impl Fn(u32) -> bool) -> Option<u32> {
         self.0.find(hash, |&position| matches(position)).copied()
     }

@@ -1,11 +1,11 @@
 //! A profile is the input of all exporters. It holds launching contexts and their stacks, samples (amounts attributed
 //! to stacks), names (strings), and losses.
 //!
-//! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and stores each distinct
-//! value once. A stack is a node of a prefix tree, so another context costs about 16 bytes for each frame that its
-//! stack does not share with other stacks. Module `aggregate` sets the samples and module `symbolize` sets the names.
-//! Both may replace their data repeatedly as the profile grows. Nothing in this module depends on a clock, a path or
-//! a file format.
+//! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and stores each distinct value
+//! once. Stacks are nodes of a prefix tree, so a new context costs about 16 bytes for each frame that its stack does
+//! not share with other stacks. Module `aggregate` sets the samples and module `symbolize` sets the names. Both may
+//! replace their data repeatedly as the profile grows. Nothing in this module depends on a clock, a path or a file
+//! format.
 
 mod cause;
 mod coverage;
@@ -158,7 +158,7 @@ pub struct Profile {
     shown_index: Index,
     shown: PrefixTree,
     shown_contexts: IdMap<ContextId, ShownStackId>,
-    /// Number of frames that the stacks before and after a pause share, by the calls before and after the pause.
+    /// Number of frames that the stacks before and after a pause share, keyed by the calls before and after the pause.
     pauses: BTreeMap<(ContextId, ContextId), SharedFrames>,
     /// Number of times that frames, stacks and strings may have been renumbered.
     renumbered: u32,
@@ -229,6 +229,9 @@ impl Profile {
             | Row::GraphClone { .. }
             | Row::GraphUpdate { .. }
             | Row::GraphEnd { .. }
+            | Row::GraphEdge(_)
+            | Row::HostNode(_)
+            | Row::LaunchAttributes(_)
             | Row::Sum { .. } => {}
         }
     }
@@ -380,7 +383,7 @@ impl Profile {
         self.process.map(|(id, name)| (id, self.strings.get(name)))
     }
 
-    /// Returns the name of a kernel as the tracer reported the name; `None` if the kernel's row was lost.
+    /// Returns the name of a kernel, as reported by the tracer; `None` if the kernel's row was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(id).map(|name| self.strings.get(name.symbol))
     }
@@ -432,8 +435,8 @@ impl Profile {
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops the samples of every view, and the sums of works, devices and streams. All are empty until they are set
-    /// again.
+    /// Drops the samples of every view, and the sums of works, devices and streams. All of them stay empty until they
+    /// are set again.
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
@@ -472,12 +475,12 @@ impl Profile {
         (self.delays, self.copies) = (delays, copies);
     }
 
-    /// Returns launch delays by kind of work and device. Only the sums of a process that exited have them.
+    /// Returns launch delays by kind of work and device. Empty unless the sums are those of a process that exited.
     pub fn delays(&self) -> &[WorkDelays] {
         &self.delays
     }
 
-    /// Returns copies by direction and kinds of memory. Only the sums of a process that exited have them.
+    /// Returns copies by direction and kinds of memory. Empty unless the sums are those of a process that exited.
     pub fn copies(&self) -> &[(CopyPath, Weight)] {
         &self.copies
     }
@@ -519,8 +522,8 @@ impl Profile {
         self.row_facts = facts;
     }
 
-    /// Returns the facts about single launches and activities; `None` if they are unknown, as for sums that earlier versions
-    /// wrote.
+    /// Returns the facts about single launches and activities; `None` if they are unknown, for example because an
+    /// earlier version wrote the sums.
     pub fn row_facts(&self) -> Option<RowFacts> {
         self.row_facts
     }
@@ -540,7 +543,7 @@ impl Profile {
         self.step_series = series;
     }
 
-    /// Returns the durations and the GPU work of the steps. Empty if the profile is that of a single window.
+    /// Returns the durations and the GPU work of the steps. Empty if the profile describes a single window.
     pub fn step_series(&self) -> &StepSeries {
         &self.step_series
     }

@@ -27,8 +27,8 @@ impl Profile {
         self.pauses = pauses;
     }
 
-    /// Returns the frames shared by the stacks of the call that the pause comes after and the call that it comes
-    /// before. Returns `None` if they were not determined.
+    /// Returns the frames that the stacks of the two calls around a pause share: `after` is the call before the pause,
+    /// and `before` is the call after it. Returns `None` if the shared frames were not determined.
     pub fn pause(&self, after: ContextId, before: ContextId) -> Option<SharedFrames> {
         self.pauses.get(&(after, before)).copied()
     }

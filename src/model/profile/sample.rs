@@ -1,4 +1,4 @@
-//! A sample: a stack, the frames at its leaf, its place (GPU and stream), and its amounts. The data of every view are
+//! A sample: a stack, the frames at its leaf, its place (GPU and stream), and its amounts. Every view consists of
 //! samples.
 
 use super::cause::Cause;

@@ -30,7 +30,7 @@ impl StepSeries {
         durations.get(rank - 1).copied().unwrap_or(0)
     }
 
-    /// Returns the numbers, counted from 0, of the steps in groups in which too few launches have activities.
+    /// Returns the numbers, counted from 0, of the steps whose group has too few launches with an activity.
     pub(super) fn uncovered_steps(&self) -> Vec<u64> {
         let (mut numbers, mut before) = (Vec::new(), 0);
         for group in &self.groups {

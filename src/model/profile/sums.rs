@@ -18,7 +18,7 @@ pub struct DurationSpread {
     pub work: Work,
     /// GPU that ran the work, if it is known.
     pub device: Option<DeviceId>,
-    /// Stream of the work, if streams are kept apart.
+    /// Stream of the work, if streams are summed separately.
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Number of durations.
     pub count: u64,
@@ -90,16 +90,16 @@ pub struct RowFacts {
     pub early_ns: u64,
     /// Number of launches with several activities.
     pub shared_launches: u64,
-    /// Number of launches without an activity after the last launch with one.
+    /// Number of launches that have no activity and were made after the last launch that has one.
     pub pending_at_end: u64,
     /// Number of `pending_at_end` launches that should have an activity and were made while a GPU still ran earlier work.
     /// Their work was probably in a queue when recording ended.
     pub queued: u64,
-    /// Number of graph launches whose work was probably in a queue in the same way.
+    /// Number of `pending_at_end` launches of graphs whose work was probably in a queue in the same way.
     pub queued_graphs: u64,
-    /// Whether recording probably ended before the work of the `pending_at_end` launches. It did if the time of their
-    /// first launch, plus the longest time from any launch to the end of its work, is not before the end of the last
-    /// event.
+    /// Whether recording probably ended before the work of the `pending_at_end` launches. To decide this, the longest
+    /// time from any launch to the end of its work is added to the time of their first launch. Recording ended first if
+    /// the result is not before the end of the last event.
     pub ends_before_gpu: bool,
 }
 
@@ -191,7 +191,7 @@ pub struct WorkDelays {
     pub delays: LaunchDelays,
 }
 
-/// Copies with usable times, one direction and the same kinds of memory, on one device.
+/// Copies with usable times on one device that have the same direction and the same kinds of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyPath {
     /// Device of the copies.
@@ -285,8 +285,8 @@ impl BusyIdle {
 pub struct DeviceTime {
     /// Device whose time is broken down.
     pub device: DeviceId,
-    /// Nanoseconds in which a window was open, plus the nanoseconds in which recorded work ran after the window
-    /// closed. Rows from other tools have no windows; then it is the time from the first activity to the last.
+    /// Nanoseconds in which a window was open, plus the nanoseconds in which recorded work ran after the window closed.
+    /// If the rows come from another tool and have no windows, the time from the first activity to the last.
     pub window: u64,
     /// Nanoseconds in which at least one of the device's activities ran.
     pub busy: u64,

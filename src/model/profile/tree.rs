@@ -2,8 +2,8 @@
 //! symbols.
 //!
 //! The tree stores stacks of frames, displayed stacks, and flame graphs. Each node holds a run of symbols in which no
-//! chain ends or branches off. A chain that shares little with others therefore costs 4 bytes per symbol and about 40
-//! bytes for its node. With a node per symbol it would cost 13 to 19 bytes per symbol.
+//! chain ends or branches off. A chain that shares few symbols with other chains therefore costs 4 bytes per symbol and
+//! about 40 bytes for its node. With a node per symbol it would cost 13 to 19 bytes per symbol.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -59,8 +59,7 @@ impl PrefixTree {
         }
     }
 
-    /// Returns the node of the chain that consists of the chain of `from` and then `symbols`. Creates the missing
-    /// nodes.
+    /// Returns the node of the chain that continues the chain of `from` with `symbols`. Creates the missing nodes.
     pub fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
         // `Peekable` is not used. Moving it waits for all preceding stores to complete, which costs 0.1 us per chain
         // when nodes are created.

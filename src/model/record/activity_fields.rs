@@ -1,4 +1,4 @@
-//! The payload of an activity row, written and read.
+//! Encoder and decoder of the payload of an activity row.
 
 use super::fields::Fields;
 use super::payload::Payload;
@@ -35,7 +35,7 @@ pub(super) fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
     }
 }
 
-/// Reads an activity; `Ok(None)` if the payload is too short. The error is the reason why it is invalid.
+/// Reads an activity; `Ok(None)` if the payload is too short. The error is the reason why the payload is invalid.
 pub(super) fn decode_activity(fields: &mut Fields<'_>) -> Result<Option<Activity>, &'static str> {
     let Some(mut activity) = decode_activity_head(fields) else { return Ok(None) };
     let Some(kind) = fields.u8() else { return Ok(None) };

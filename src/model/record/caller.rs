@@ -5,8 +5,8 @@ use super::activity::Created;
 use super::ids::ContextId;
 use super::missing::Missing;
 
-/// A `Result<ContextId, Missing>` (launching context) or a [`Created`] (origin of a node), packed into 31 bits.
-/// Tables hold one such caller per sum, time span or node, and may use the highest bit for themselves.
+/// A `Result<ContextId, Missing>` (launching context) or a [`Created`] (origin of a node), packed into 31 bits. Tables
+/// hold one such caller per sum, time span or node, and may use the highest bit for their own purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Caller(u32);
 

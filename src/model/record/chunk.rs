@@ -59,8 +59,8 @@ impl Chunk {
         append(&mut self.0, |_| tag::MEMORY_EXHAUSTED);
     }
 
-    /// Adds a function at a frame. `path` is the number of the path of its source file, or 0; `function` has the text of the
-    /// path only if no row before has it.
+    /// Adds a function at a frame. `path` is the number of the path of its source file, or 0. `function` contains the
+    /// text of the path only if no earlier row contains it.
     pub fn function(&mut self, frame: Frame, function: &FrameFunction<'_>, path: u32) {
         append(&mut self.0, |out| put_function(out, frame, function, path));
     }

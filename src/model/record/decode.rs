@@ -1,4 +1,4 @@
-//! Reads the rows of a recording one at a time, so the largest row determines the memory use. Module `encode`
+//! Reads the rows of a recording one at a time, so that memory use depends only on the largest row. Module `encode`
 //! documents the format.
 
 use std::io::{BufRead, Read};
@@ -157,7 +157,8 @@ impl<R: BufRead> Reader<R> {
         self.is_memory_exhausted
     }
 
-    /// Returns the state from the header. Its flags about a process that died apply to a recording without an end row.
+    /// Returns the state from the header. The flags about a process that died are only valid if the recording has no
+    /// end row.
     pub fn state(&self) -> RecordingState {
         self.state
     }
@@ -369,7 +370,10 @@ fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
         | tag::SAMPLED
         | tag::BLOCKED
         | tag::STEP
-        | tag::FUNCTION..=tag::STACKS => true,
+        | tag::FUNCTION..=tag::STACKS
+        | tag::GRAPH_EDGE
+        | tag::HOST_NODE
+        | tag::LAUNCH_ATTRIBUTES => true,
         _ => false,
     }
 }
@@ -412,6 +416,8 @@ fn decode_row<'a>(
         tag::SYNC => decode_sync(&mut fields).map(Row::Sync),
         tag::EVENT_CALL => decode_event_call(&mut fields)?.map(Row::EventCall),
         tag::UNIFIED => decode_unified(&mut fields).map(Row::Unified),
+        tag::HOST_NODE => decode_host_node(&mut fields),
+        tag::LAUNCH_ATTRIBUTES => decode_launch_attributes(&mut fields),
         tag::MODULE => decode_module(&mut fields).map(Row::Module),
         tag::THREAD => decode_text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => decode_window(&mut fields)?,
@@ -680,8 +686,31 @@ fn decode_graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
             let (source, correlation) = (GraphId(fields.u32()?), CorrelationId(fields.u32()?));
             Row::GraphUpdate { graph, source, correlation }
         }
+        tag::GRAPH_EDGE => {
+            let (from, to) = (fields.u64()?, GraphNodeId(fields.u64()?));
+            let from = (from != 0).then_some(GraphNodeId(from));
+            Row::GraphEdge(GraphEdge { graph, from, to })
+        }
         _ => Row::GraphEnd { graph },
     })
+}
+
+fn decode_launch_attributes<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    let (correlation, is_programmatic) = (CorrelationId(fields.u32()?), fields.u8()? != 0);
+    Some(Row::LaunchAttributes(LaunchAttributes { correlation, is_programmatic }))
+}
+
+fn decode_host_node<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    Some(Row::HostNode(HostNode {
+        correlation: CorrelationId(fields.u32()?),
+        device: DeviceId(fields.u32()?),
+        context: GpuContextId(fields.u32()?),
+        stream: StreamId(fields.u32()?),
+        start: Nanos(fields.u64()?),
+        end: Nanos(fields.u64()?),
+        graph: GraphId(fields.u32()?),
+        node: GraphNodeId(fields.u64()?),
+    }))
 }
 
 /// Whether the recording at `path` ends with the end row, and so is complete. Recordings of killed processes have no

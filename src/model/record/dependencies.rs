@@ -2,12 +2,14 @@
 //! request.
 //!
 //! A call records an event on a stream, or makes a stream wait for an event. An [`EventCall`] holds the call's stack,
-//! time and handles. The tracer reports the same event by a number of its own, in an [`EventRecord`] or
-//! [`SyncRecord`] with the same correlation id. The numbers are needed because handles, unlike numbers, are reused
-//! after an event is destroyed. If the stream was being captured, the call only became part of a graph: it has an
-//! [`EventCall`], but the tracer reports nothing.
+//! time and handles. The tracer reports the same operation in an [`EventRecord`] or [`SyncRecord`] with the same
+//! correlation id, and identifies the event by a number. The numbers are needed because handles, unlike numbers, are
+//! reused after an event is destroyed. If the stream was being captured, the call only became part of a graph: it has
+//! an [`EventCall`], but the tracer reports nothing.
 
-use super::ids::{ContextId, CorrelationId, EventId, GpuContextId, Nanos, StreamId, SyncId};
+use super::ids::{
+    ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, Nanos, StreamId, SyncId,
+};
 use super::kinds::kinds;
 
 /// A point on a stream at which an event was recorded. The event fires once all earlier work on the stream is done.
@@ -17,9 +19,9 @@ pub struct EventRecord {
     pub correlation: CorrelationId,
     /// GPU context that the stream belongs to.
     pub context: GpuContextId,
-    /// Stream, by CUPTI's number.
+    /// Stream, as numbered by CUPTI.
     pub stream: StreamId,
-    /// Event, by CUPTI's number.
+    /// Event, as numbered by CUPTI.
     pub event: EventId,
     /// Number that identifies this record of the event; waits refer to it. `None` if the tracer does not report the
     /// number (CUPTI before 12.8).
@@ -37,15 +39,15 @@ pub struct SyncRecord {
     pub end: Nanos,
     /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// GPU context that was waited for, or to which the stream or the event belongs.
+    /// GPU context that the call waited for, or GPU context of the stream or event.
     pub context: GpuContextId,
     /// Stream that waits for an event, or stream that the host waits for; `None` for other kinds of wait.
     pub stream: Option<StreamId>,
     /// Event that the host or stream waited for, if any.
     pub event: Option<EventId>,
-    /// Number of the event's record that was waited for; `None` if the tracer does not report the number.
+    /// Number of the event record that was waited for; `None` if the tracer does not report the number.
     pub sync: Option<SyncId>,
-    /// Return code of the call; 0 means that the work waited for is done.
+    /// Return code of the call; 0 means that the awaited work is done.
     pub result: u32,
 }
 
@@ -94,4 +96,46 @@ pub enum EventUse {
     Record = 0,
     /// A stream waits for the event.
     Wait = 1,
+}
+
+/// An edge of a graph: in each launch of the graph, the node `to` begins after the node `from`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GraphEdge {
+    /// Graph that owns both nodes.
+    pub graph: GraphId,
+    /// Node that `to` waits for. `None` if `to` waits for something that is not recorded. The other edges of `to` then
+    /// do not explain when it begins.
+    pub from: Option<GraphNodeId>,
+    /// Node that waits.
+    pub to: GraphNodeId,
+}
+
+/// A launch with attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchAttributes {
+    /// Correlation id of the call.
+    pub correlation: CorrelationId,
+    /// Whether the kernel may begin before the previous kernel on its stream ends (programmatic dependent launch).
+    pub is_programmatic: bool,
+}
+
+/// A run of a graph's node that calls a function on the host. GPU work that waits for the node waits for the function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostNode {
+    /// Correlation id of the graph's launch.
+    pub correlation: CorrelationId,
+    /// GPU whose stream waits for the function.
+    pub device: DeviceId,
+    /// GPU context of the stream.
+    pub context: GpuContextId,
+    /// Stream that waits for the function.
+    pub stream: StreamId,
+    /// Start of the function.
+    pub start: Nanos,
+    /// End of the function.
+    pub end: Nanos,
+    /// Graph to which the node belongs.
+    pub graph: GraphId,
+    /// The node.
+    pub node: GraphNodeId,
 }

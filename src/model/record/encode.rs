@@ -65,6 +65,11 @@
 //!                                                                              stacks are in the tree
 //!  43   final_sums  final*                                                    sums of a recording that is written once
 //!  44   packed    stored:varint entry*                                        launches and activities in few bytes
+//!  45   edge      graph:u32 from:u64 to:u64                                   a graph node waits for another; from is 0
+//!                                                                              if it waits for something unrecorded
+//!  46   host_node  correlation:u32 device:u32 context:u32 stream:u32 start:u64 end:u64
+//!                 graph:u32 node:u64                                          a graph node ran a function on the host
+//!  47   attributes  correlation:u32 programmatic:u8                            of a launch
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -73,17 +78,16 @@
 //!            | 3:u8                                                             a whole graph
 //! node      := parent:varint count:varint frame:varint[count]                 root first; frames are positions in the table;
 //!                                                                              nodes are numbered from 1; parent 0: a root
-//! stack     := id:varint thread:varint flags:varint node:varint               thread plus 1; 0: that of the stack before
+//! stack     := id:varint thread:varint flags:varint node:varint               thread plus 1; 0: as in the previous stack
 //! option    := is_there:u8 value:u32
 //! text      := length:u32 byte[length]                       UTF-8, but any bytes in paths, build ids and line tables
 //! ```
 //!
 //! All numbers are little-endian and nothing is aligned.
 //!
-//! A process that does not keep single rows writes a table of sums instead. It writes the table again and again, each
-//! time only the entries that changed, by appending them. Entries after the last `mark` may be incomplete, so readers
-//! ignore them. A mark also records that `open` launches had no activity yet, and that the next mark was due
-//! `interval_ms` later.
+//! A process that does not keep single rows writes a table of sums instead. It writes the table repeatedly, and each
+//! time appends only the entries that changed. Entries after the last `mark` may be incomplete, so readers ignore them.
+//! A mark also records that `open` launches had no activity yet, and that the next mark was due `interval_ms` later.
 //!
 //! ```text
 //! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
@@ -130,7 +134,7 @@
 //!
 //! A packed row is stored as differences from the previous row of the same kind in the same pack. The first row of a
 //! kind is stored as differences from 0. The fields of an activity other than its id and times are its shape. Shapes
-//! are numbered in the order of their appearance in the file, and `stored` is the number of shapes in the packs before.
+//! are numbered in the order of their appearance in the file, and `stored` is the number of shapes in earlier packs.
 //! Before the shape with number 0, 1024, 2048, ... all earlier shapes are forgotten.
 //!
 //! ```text
@@ -139,7 +143,7 @@
 //!   1 activity   back:varint times    its shape is the one `back` numbers before the next
 //!   2 activity   payload times        the payload of an activity row: its shape, with id and times of 0
 //! times      := correlation:difference? start:difference end:difference
-//!           start minus the end of the activity before; end minus start. A field is missing if a bit of the head is set:
+//!           start minus the end of the previous activity; end minus start. A field is missing if a bit of the head is set:
 //!           bit 2: the correlation is the one before plus 1; bit 3: within is the correlation (otherwise it is the
 //!           difference from that); bit 4: the context is the one before
 //! difference := varint                modulo 2^64, with the sign in the lowest bit: 0, -1, 1, -2, ... as 0, 1, 2, 3, ...
@@ -151,7 +155,9 @@ use super::activity_fields::put_activity;
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
 use super::packed::Packer;
 use super::payload::Payload;
-use super::{Allocation, Frame, FrameFunction, Launch, MemoryKind, Module, Row, WindowEdge};
+use super::{
+    Allocation, Frame, FrameFunction, Launch, LaunchAttributes, MemoryKind, Module, Row, WindowEdge,
+};
 use crate::error::Result;
 
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
@@ -203,6 +209,9 @@ pub(super) mod tag {
     pub(crate) const STACKS: u8 = 42;
     pub(crate) const FINAL_SUMS: u8 = 43;
     pub(crate) const PACKED: u8 = 44;
+    pub(crate) const GRAPH_EDGE: u8 = 45;
+    pub(crate) const HOST_NODE: u8 = 46;
+    pub(crate) const LAUNCH_ATTRIBUTES: u8 = 47;
 }
 
 /// Writes rows to a recording one after another. Launches and activities wait until their pack is full, or until a row
@@ -264,7 +273,7 @@ impl<W: Write> Writer<W> {
         self.put(|_| tag::MEMORY_EXHAUSTED)
     }
 
-    /// Writes a row of its own, after the rows that wait to be packed.
+    /// Writes the pending pack, and then a row that is not packed.
     fn put(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
         self.write_pack()?;
         self.write_now(put)
@@ -500,6 +509,19 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::GraphEnd { graph } => {
             out.u32(graph.0);
             tag::GRAPH_END
+        }
+        Row::GraphEdge(edge) => {
+            out.u32(edge.graph.0).u64(edge.from.map_or(0, |node| node.0)).u64(edge.to.0);
+            tag::GRAPH_EDGE
+        }
+        Row::HostNode(run) => {
+            out.u32(run.correlation.0).u32(run.device.0).u32(run.context.0).u32(run.stream.0);
+            out.u64(run.start.0).u64(run.end.0).u32(run.graph.0).u64(run.node.0);
+            tag::HOST_NODE
+        }
+        Row::LaunchAttributes(LaunchAttributes { correlation, is_programmatic }) => {
+            out.u32(correlation.0).u8(u8::from(*is_programmatic));
+            tag::LAUNCH_ATTRIBUTES
         }
         // Only `SumsWriter` writes sums, because it knows which sums changed.
         Row::Sum { .. } => tag::SUMS,

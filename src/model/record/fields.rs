@@ -64,7 +64,7 @@ impl<'a> Fields<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
-            // Only one bit of the tenth byte fits into 64 bits.
+            // Of the tenth byte, only one bit fits into 64 bits.
             if bits << shift >> shift != bits {
                 return None;
             }

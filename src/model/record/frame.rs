@@ -23,8 +23,8 @@ pub struct Frame(pub u64);
 /// A [`Frame`], unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// Machine code. `address` is the address to look up. For a return address that is one byte before the return
-    /// address.
+    /// Machine code. `address` is the address to look up. For a return address, the address to look up is one byte
+    /// before it.
     Native {
         /// Address to look up: an address inside the calling instruction, or the exact address of an interrupted
         /// frame.
@@ -75,8 +75,8 @@ impl Frame {
         Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS_MASK))
     }
 
-    /// Creates a frame of native code that was interrupted at `address` by a signal. This address is looked up as it
-    /// is.
+    /// Creates a frame of native code that was interrupted at `address` by a signal. This address is looked up
+    /// unchanged.
     pub const fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
         Self(tag(TAG_EXACT, epoch) | (address & ADDRESS_MASK))
     }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(frame.kind(), FrameKind::Native { address: 0x40_1000, epoch: ModuleEpoch::UNKNOWN });
         assert!(frame.is_of_unknown_module());
         assert!(!Frame::native_exact(0x40_1000, ModuleEpoch::OUTSIDE).is_of_unknown_module());
-        assert!(!Frame(0xfff << 48 | 3 << 60).is_of_unknown_module(), "no code");
+        assert!(!Frame(0xfff << 48 | 3 << 60).is_of_unknown_module(), "the frame is not code");
     }
 
     #[test]

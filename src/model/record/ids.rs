@@ -16,8 +16,8 @@ impl CorrelationId {
     }
 }
 
-/// Id of what gpuflame knows about the code that made a launch: the native stack, the Python stack, the open ranges
-/// and the thread. The id is unique within the process. A thread interns each combination once.
+/// Id of a launching context: the native stack, the Python stack, the open ranges and the thread. The id is unique
+/// within the process. A thread interns each combination once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ContextId(pub u32);
 
@@ -30,7 +30,7 @@ impl ContextId {
     pub const OUTSIDE: Self = Self(1);
     /// First id that has a context row.
     pub const FIRST: Self = Self(2);
-    /// Stacks of any API function that were merged for lack of memory. Each id above this one represents the merged
+    /// Stacks of all API functions that were merged for lack of memory. Each id above this one represents the merged
     /// stacks of one API function. These ids have no context row.
     pub const OTHERS: Self = Self(0x7f00_0000);
 
@@ -54,7 +54,7 @@ impl NameId {
 pub struct LabelId(pub u32);
 
 impl LabelId {
-    /// API call whose name is unknown, although its effect was seen.
+    /// API call that was noticed only by its effect, so that its name is unknown.
     pub const OTHER_CALL: Self = Self(u32::MAX);
     /// Label shown for stacks that were merged for lack of memory.
     pub const OTHER_STACKS: Self = Self(u32::MAX - 1);

@@ -1,5 +1,5 @@
-//! Reasons why a launch or an activity has no partner or no time. They are properties of the data, which are stored
-//! and shown, and never errors.
+//! Reasons why a launch or an activity has no partner or no time. The reasons are data, which are stored and shown.
+//! They are never errors.
 
 /// Reason why work is shown under a label instead of its stack, or without a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -39,7 +39,9 @@ pub use activity::{
 pub use caller::Caller;
 pub use chunk::Chunk;
 pub use decode::{Reader, has_end_row};
-pub use dependencies::{EventCall, EventRecord, EventUse, SyncKind, SyncRecord};
+pub use dependencies::{
+    EventCall, EventRecord, EventUse, GraphEdge, HostNode, LaunchAttributes, SyncKind, SyncRecord,
+};
 pub use encode::Writer;
 pub use fields::Fields;
 pub use frame::{Frame, FrameKind, LabelKind};

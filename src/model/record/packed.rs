@@ -1,9 +1,10 @@
 //! Packed rows: launches and activities in few bytes. The documentation of the format is in `encode`.
 //!
-//! A launch and its activity have 129 bytes as rows of their own, and about 16 packed. Times and ids are stored as
-//! differences from the row before. All other fields of an activity, its *shape*, are stored once and then named by a
-//! number, because a program repeats the same kernels with the same sizes. This takes less time than the LZ4 format and
-//! gives smaller files: LZ4 made recordings of PyTorch 2.5 to 2.9 times smaller, Zstandard 4.7 times.
+//! A launch and its activity have 129 bytes as separate rows, and about 16 bytes in a pack. Times and ids are stored as
+//! differences from the previous row. All other fields of an activity are its *shape*. A shape is stored once and then
+//! referred to by a number, because a program repeats the same kernels with the same sizes. This takes less time than
+//! the LZ4 format and gives smaller files: LZ4 made recordings of PyTorch 2.5 to 2.9 times smaller, Zstandard 4.7
+//! times.
 
 use super::activity_fields::{decode_activity, put_activity};
 use super::fields::Fields;
@@ -11,14 +12,14 @@ use super::hash::IdMap;
 use super::payload::Payload;
 use super::{Activity, ContextId, CorrelationId, Launch, Nanos};
 
-/// Maximum number of shapes that are remembered. After as many, all are forgotten and stored again when they recur, so
-/// that a program whose shapes never repeat needs no more memory for each.
+/// Maximum number of shapes that are remembered. After this many, all are forgotten, and stored again when they recur.
+/// So a program whose shapes never repeat does not need memory for each shape.
 const MAX_SHAPES: u64 = 1024;
-/// Size from which a pack is written. Rows that wait to be packed are lost if the process is killed, but so are those
-/// that wait for the file.
+/// Size at which a pack is written. Rows in an unwritten pack are lost if the process is killed, but so are rows in the
+/// file's buffer.
 const PACK_BYTES: usize = 16 << 10;
 
-/// Reason for which the rest of a pack is skipped.
+/// Reason why the rest of a pack is skipped.
 const INVALID: &str = "is invalid, and the rows packed after it are lost";
 
 /// Bits of an entry's first byte that tell its kind.
@@ -32,15 +33,15 @@ mod kind {
 
 /// Bits of an entry's first byte that each save a field.
 mod flag {
-    /// The id is the one after that of the launch or activity before.
+    /// The correlation id is one more than the id of the previous launch or activity.
     pub(super) const NEXT_ID: u8 = 4;
     /// The launch is not within another call.
     pub(super) const NOT_WITHIN: u8 = 8;
-    /// The launch has the context of the launch before.
+    /// The launch has the same context as the previous launch.
     pub(super) const SAME_CONTEXT: u8 = 16;
 }
 
-/// Values of the rows before, from which the next row is stored as a difference.
+/// Values of the previous rows. The next row is stored as a difference from them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Previous {
     launch_time: u64,
@@ -57,7 +58,7 @@ pub(super) struct Packer {
     previous: Previous,
     /// Payloads of the shapes that are remembered, with their numbers.
     shapes: IdMap<Box<[u8]>, u64>,
-    /// Number of shapes stored so far, forgotten ones included.
+    /// Number of shapes stored so far, including forgotten shapes.
     stored: u64,
 }
 
@@ -119,7 +120,7 @@ impl Packer {
         self.previous.activity_end = activity.end.0;
     }
 
-    /// Begins a pack if there is none. A pack can be read without the packs before it, but for their shapes.
+    /// Begins a pack if there is none. To read a pack, only the shapes of earlier packs are needed.
     fn begin(&mut self) {
         if self.entries.is_empty() {
             self.previous = Previous::default();
@@ -160,14 +161,14 @@ pub(super) enum Packed {
 }
 
 impl Unpacker {
-    /// Begins with the pack in `payload`, and leaves another buffer there. Returns false if the pack is invalid.
+    /// Opens the pack in `payload`, and leaves another buffer there. Returns false if the pack is invalid.
     pub(super) fn open(&mut self, payload: &mut Vec<u8>) -> bool {
         std::mem::swap(&mut self.pack, payload);
         self.previous = Previous::default();
         let mut fields = Fields(&self.pack);
         let stored = fields.varint();
         self.at = self.pack.len() - fields.0.len();
-        // After a damaged pack the numbers of its shapes are unknown.
+        // If a pack is damaged, the numbers of its shapes are unknown.
         if stored.is_some_and(|stored| stored != self.stored) {
             self.shapes.clear();
         }
@@ -218,7 +219,7 @@ impl Unpacker {
             },
             _ => Err(INVALID),
         };
-        // Where an invalid row ends is unknown.
+        // The end of an invalid row is unknown.
         *at = if row.as_ref().err() == Some(&INVALID) { pack.len() } else { pack.len() - fields.0.len() };
         row
     }
@@ -286,7 +287,7 @@ mod tests {
         rows
     }
 
-    /// A launch and an activity of every id from 1 on; shapes recur after `period`.
+    /// Returns a launch and an activity of each id from 1 on; shapes recur after `period` ids.
     fn rows(count: u32, period: u32) -> Vec<(Launch, Activity)> {
         let row = |id: u32| {
             let mut launch = launch(id, 7 + id % 3);
@@ -321,8 +322,9 @@ mod tests {
             packer.launch(&launch);
             packer.activity(&activity);
         }
-        // Launch: head, 2 for the time, 2 or less for the duration, 1 for the context. Activity: head, 1 for the shape,
-        // 2 for each of the two times. The first has all fields, and so has each shape.
+        // Launch: 1 byte for the head, 2 for the time, at most 2 for the duration, 1 for the context. Activity: 1 for
+        // the head, 1 for the shape, 2 for each of the two times. The first rows contain all fields, and so does each
+        // new shape.
         let bytes = pack(&mut packer).len();
         assert!(bytes < 1_000 * 13 + 8 * 110 + 40, "{bytes}");
     }
@@ -357,7 +359,7 @@ mod tests {
             rows.iter().for_each(|(_, activity)| packer.activity(activity));
             pack(&mut packer)
         });
-        // The first pack stores streams 1 and 2, the second 0, and then 1 again.
+        // The first pack stores shapes with streams 1 and 2. The second pack stores stream 0, and then stream 1 again.
         let [_, second, third] = <[_; 3]>::try_from(packs.collect::<Vec<_>>()).unwrap();
         let mut unpacker = Unpacker::default();
         let found = unpack(&mut unpacker, second);

@@ -16,13 +16,16 @@ impl Payload<'_> {
         self
     }
 
-    /// Appends four bytes, little-endian.
+    /// Appends four bytes, little-endian. Neither this function nor `u64` is inlined, because the rows with many fields
+    /// would take a few KB more. Most rows are launches and activities, which are packed.
+    #[inline(never)]
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.0.extend(value.to_le_bytes());
         self
     }
 
     /// Appends eight bytes, little-endian.
+    #[inline(never)]
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.0.extend(value.to_le_bytes());
         self

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::activity::{Activity, MemoryKind};
-use super::dependencies::{EventCall, EventRecord, SyncRecord};
+use super::dependencies::{EventCall, EventRecord, GraphEdge, HostNode, LaunchAttributes, SyncRecord};
 use super::frame::Frame;
 use super::ids::{
     CodeId, ContextId, CorrelationId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId, Nanos, RangeId,
@@ -71,8 +71,9 @@ pub enum Row<'a> {
         /// Function name; may be mangled.
         name: &'a str,
     },
-    /// A function at a native frame, as the process found it in the frame's file at its exit. The first row of a frame
-    /// has the function that has code of its own; further rows have the functions inlined into it, outermost first.
+    /// A function at a native frame, which the process looked up in the frame's file when it exited. The first row of a
+    /// frame contains the function that has its own code; further rows contain the functions inlined into it, outermost
+    /// first.
     Function {
         /// The frame.
         frame: Frame,
@@ -102,8 +103,8 @@ pub enum Row<'a> {
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// Stack in which a thread was from a given time on, while it made no call. Such rows exist only for times in
-    /// which a GPU was idle.
+    /// Stack of a thread from a given time on, while the thread made no call. Such rows exist only for times in which a
+    /// GPU was idle.
     HostState(HostState),
     /// A completed call that launched nothing. Such rows and the launches of the same thread are in the order of
     /// their times.
@@ -153,6 +154,12 @@ pub enum Row<'a> {
         /// Correlation id of the updating call. Launches with lower ids ran the operations from before the update.
         correlation: CorrelationId,
     },
+    /// A node of a graph waits for another node.
+    GraphEdge(GraphEdge),
+    /// A node of a graph ran a function on the host.
+    HostNode(HostNode),
+    /// A launch with attributes returned.
+    LaunchAttributes(LaunchAttributes),
     /// A graph or an instantiation was destroyed. Work that the graph launched may still be running.
     GraphEnd {
         /// Graph that was destroyed.
@@ -221,9 +228,9 @@ impl Launch {
     }
 }
 
-/// Launches made while no window was open. They are counted but not exported. If an activity has no launch row, the
-/// join can tell by its correlation id whether one of these launches caused it, or a launch that was lost. If the
-/// range of ids grows, a later row repeats the range from its first id.
+/// Launches made while no window was open. They are counted but not exported. If an activity has no launch row, its
+/// correlation id tells the join whether its launch was made outside windows, or was lost. If the range of ids grows, a
+/// later row repeats the range from its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.
@@ -237,7 +244,7 @@ pub struct OutsideLaunches {
     pub over: Nanos,
 }
 
-/// Stack in which a thread was, from a given time until the next such row of the thread.
+/// Stack of a thread, from a given time until the thread's next row of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostState {
     /// Thread that was in the stack.
@@ -272,7 +279,7 @@ pub struct CpuSample {
     pub context: ContextId,
 }
 
-/// A time in which a thread left its CPU voluntarily: the thread slept, or waited for any reason.
+/// A period in which a thread had left its CPU voluntarily: the thread slept, or waited for any reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffCpuWait {
     /// Time at which the thread left the CPU.
@@ -354,8 +361,8 @@ impl ContextFlags {
 /// A mapped file that contains code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Epoch that distinguishes the module from other modules at the same addresses. Only with
-    /// [`ModuleEpoch::OUTSIDE`] may several modules have the same address.
+    /// Epoch that distinguishes the module from other modules at the same addresses. Several modules may share an
+    /// address only if their epoch is [`ModuleEpoch::OUTSIDE`].
     pub epoch: ModuleEpoch,
     /// First mapped address.
     pub start: u64,
@@ -392,8 +399,8 @@ pub struct CodeObject<'a> {
 pub struct FrameFunction<'a> {
     /// Name of the function; may be mangled.
     pub name: &'a str,
-    /// Address in the frame's file at which the function begins, if it is known. It may be 0: debug information gives this
-    /// address for a function that consists of several parts.
+    /// Address in the frame's file at which the function begins; `None` if unknown. It may be 0: debug information
+    /// gives this address for a function that consists of several parts.
     pub start: Option<u64>,
     /// Path of the source file; empty if unknown.
     pub file: &'a str,

@@ -1,6 +1,6 @@
-//! All stacks of a run as one tree, for a recording that is written once. Stacks that begin with the same frames share these
-//! frames, and a frame takes one to three bytes instead of eight. The reader returns the same rows as for single contexts.
-//! Module `encode` documents the layout.
+//! All stacks of a run as one tree, for a recording that is written once. Stacks that begin with the same frames share
+//! these frames, and a frame takes one to three bytes instead of eight. The reader returns the same rows as if contexts
+//! were stored singly. Module `encode` documents the layout.
 
 use super::chunk::Chunk;
 use super::encode::tag;
@@ -9,12 +9,12 @@ use super::{ContextFlags, ContextId, Frame, ThreadId};
 
 /// Maximum number of frames of a stack. The recorder and the importers make no deeper stacks.
 const MAX_STACK_FRAMES: usize = 4096;
-/// Maximum number of frames that the stacks of a file may have together: this number, and as many per byte of the tree.
-/// Damaged files could otherwise repeat deep stacks without end.
+/// Part of the maximum number of frames that all stacks of a file may have together. The maximum is this number plus
+/// one frame per byte of the tree. Without it, a damaged file could repeat deep stacks without end.
 const FREE_FRAMES: u64 = 1 << 20;
 const FRAMES_PER_BYTE: u64 = 64;
 
-/// A stack of a thread: the node of the tree at which it ends, or 0 for an empty stack.
+/// A stack of a thread, given by the node of the tree at which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeStack {
     /// Context that stands for the stack on the thread.
@@ -33,8 +33,8 @@ impl Chunk {
         self.payload(tag::FRAMES, |out| frames.iter().for_each(|frame| _ = out.u64(frame.0)));
     }
 
-    /// Adds nodes to the tree, until the chunk has about `max_bytes` bytes, but at least one. Each node has the number of its parent, and positions
-    /// in the table of frames. Returns false if nodes are left.
+    /// Adds at least one node to the tree, and more until the chunk has about `max_bytes` bytes. Each node has the
+    /// number of its parent, and positions in the table of frames. Returns false if nodes are left.
     pub fn nodes(&mut self, nodes: &mut dyn Iterator<Item = (usize, &[u32])>, max_bytes: usize) -> bool {
         let mut is_done = false;
         self.payload(tag::NODES, |out| {
@@ -53,7 +53,7 @@ impl Chunk {
         is_done
     }
 
-    /// Adds stacks, until the chunk has about `max_bytes` bytes, but at least one. Returns false if stacks are left.
+    /// Adds at least one stack, and more until the chunk has about `max_bytes` bytes. Returns false if stacks are left.
     pub fn stacks(&mut self, stacks: &mut dyn Iterator<Item = TreeStack>, max_bytes: usize) -> bool {
         let (mut before, mut is_done) = (None, false);
         self.payload(tag::STACKS, |out| {
@@ -165,7 +165,7 @@ impl StacksReader {
     }
 
     fn entry(fields: &mut Fields<'_>, before: ThreadId) -> Option<TreeStack> {
-        // The highest thread plus 1 does not fit into 32 bits.
+        // The highest possible thread plus 1 does not fit into 32 bits.
         let (id, thread) = (ContextId(small(fields)?), fields.varint()?);
         let (flags, node) = (ContextFlags(small(fields)?), small(fields)?);
         let thread = match thread.checked_sub(1) {
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn stacks_of_the_tree_read_back_as_contexts_in_several_pieces() {
-        // Node 1 is a child of node 3, as when a run of frames was split.
+        // Node 1 is a child of node 3. This occurs after a run of frames was split.
         let nodes = [(3, &[2, 1][..]), (3, &[300]), (0, &[0])];
         let frames: Vec<_> = (0..301).map(|at| Frame(at + 1000)).collect();
         let stacks = [
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(of(&[(1, &[0])], &first), (1, 1));
         assert_eq!(of(&[(2, &[]), (1, &[])], &first), (1, 1));
         assert_eq!(of(&[], &first), (1, 1));
-        // A frame that the table does not have.
+        // A frame that is not in the table.
         assert_eq!(of(&[(0, &[2])], &first), (1, 2));
         // A chain of 4,096 frames, repeated. Each stack has four bytes.
         const DEEP: [u32; MAX_STACK_FRAMES] = [1; MAX_STACK_FRAMES];

@@ -1,8 +1,8 @@
-//! Steps: one iteration each of whatever a program repeats, such as training or decoding steps.
+//! Steps: the iterations of the work that a program repeats, such as training or decoding steps.
 //!
-//! A program marks where each step begins; only traces also have the end of a step. So a step lasts until its own end, if that
-//! is known, and otherwise until the next step of the process begins or the window closes, whichever thread begins the next
-//! step. A run without steps has its windows in their place.
+//! A program marks where each step begins; only traces also contain the end of a step. A step lasts until its own end
+//! if the end is known. Otherwise, it lasts until any thread of the process begins the next step, or until the window
+//! closes. In a run without steps, windows take their place.
 
 use super::rows::{Row, WindowEdge};
 
@@ -33,7 +33,7 @@ impl StepSpans {
         }
     }
 
-    /// Whether the run has steps, so that [`StepSpans::spans`] does not return its windows.
+    /// Whether the run has steps. If not, [`StepSpans::spans`] returns windows.
     pub fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_step_whose_end_is_known_ends_there() {
         assert_eq!(spans(&[step(20, Some(25)), step(10, Some(14))]), [(10, 14), (20, 25)]);
-        assert_eq!(spans(&[step(20, Some(7))]), [(20, 20)], "the end is before the beginning");
+        assert_eq!(spans(&[step(20, Some(7))]), [(20, 20)], "a step that ends before it begins is empty");
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::payload::Payload;
 /// Maximum length of a key in bytes, and maximum number of values per key.
 const MAX_KEY_BYTES: usize = 255;
 const MAX_VALUES_PER_KEY: usize = 255;
-/// Maximum length of a key in bytes in a table that is written once. Entries of such a table are shorter than their keys, so
-/// this limits the memory that a damaged table can take.
+/// Maximum length of a key in bytes in a table that is written once. In such a table an entry can be shorter than its
+/// key. This limit bounds the memory that a damaged table can take.
 const MAX_FINAL_KEY_BYTES: usize = 64;
 /// Approximate size in bytes of a sum without its key and values: slot, length and count.
 const ENTRY_HEADER_BYTES: usize = 4;
@@ -93,8 +93,8 @@ impl SumsWriter {
     }
 }
 
-/// Appends a table that is written only once. No two of the keys that `sums` passes to its argument may be equal. Keys that
-/// follow each other mostly differ in a few bytes, and only these are written.
+/// Appends a table that is written only once. The keys that `sums` passes to its argument must all be different.
+/// Successive keys usually differ in a few bytes, and only these bytes are written.
 pub fn write_final_sums(chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
     chunk.payload(tag::FINAL_SUMS, |out| {
         let mut known: Vec<u8> = Vec::new();
@@ -135,7 +135,8 @@ fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
 /// Reader side of the table.
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
-    /// Payload bytes of the sums rows since the last mark: of rows that may be written repeatedly, and of final rows.
+    /// Payload bytes of the sums rows since the last mark: first of sums that may be written repeatedly, then of final
+    /// sums.
     buffered: [Vec<u8>; 2],
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
     /// Index of the sum to return next.
@@ -194,7 +195,8 @@ impl SumsReader {
         Some(())
     }
 
-    /// Returns the next sum that was not removed. Keys are not checked for duplicates; no valid file contains any.
+    /// Returns the next sum that was not removed. Keys are not checked for duplicates, because a valid file contains
+    /// none.
     pub(super) fn next(&mut self) -> Option<(&[u8], &[u64])> {
         while self.sums.get(self.next).is_some_and(|(_, values)| values.is_empty()) {
             self.next += 1;

@@ -91,8 +91,7 @@ impl Rng {
         keyed.sort_unstable();
         let mut order: Vec<usize> = keyed.into_iter().map(|(_, i)| i).collect();
         for at in 0..order.len() {
-            // Follows the permutation's cycle, because the element that belongs here may already have been moved
-            // elsewhere.
+            // Follows the cycle of the permutation, because the element that belongs here may already have been moved.
             let mut from = order[at];
             while from < at {
                 from = order[from];

@@ -7,7 +7,7 @@ use super::testing::{Rng, alias, copy, kernel, launch, named, set};
 use super::*;
 use crate::error::ErrorKind;
 
-/// Returns at least one row of every kind. Every field has a value that no other field has.
+/// Returns at least one row of every kind. Every field has a unique value.
 fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
     let mut rows = vec![
         Row::Launch(Launch { duration: u32::MAX, ..launch(u32::MAX, 7) }),
@@ -121,6 +121,23 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             event: EventId(7),
             sync: None,
         }),
+        Row::GraphEdge(GraphEdge {
+            graph: GraphId(1),
+            from: Some(GraphNodeId(u64::MAX)),
+            to: GraphNodeId(2 << 32),
+        }),
+        Row::GraphEdge(GraphEdge { graph: GraphId(3), from: None, to: GraphNodeId(4) }),
+        Row::LaunchAttributes(LaunchAttributes { correlation: CorrelationId(9), is_programmatic: true }),
+        Row::HostNode(HostNode {
+            correlation: CorrelationId(1),
+            device: DeviceId(2),
+            context: GpuContextId(3),
+            stream: StreamId(4),
+            start: Nanos(5),
+            end: Nanos(u64::MAX),
+            graph: GraphId(6),
+            node: GraphNodeId(7 << 32),
+        }),
         Row::Sync(SyncRecord {
             kind: SyncKind::STREAM_WAIT,
             start: Nanos(1),
@@ -200,7 +217,7 @@ fn recording(rows: &[Row<'_>]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Length in bytes of the end row, with which a complete recording ends.
+/// Length in bytes of the end row.
 const WHOLE: usize = 5;
 
 #[test]
@@ -248,8 +265,9 @@ fn the_format_matches_its_documented_bytes() {
     let bytes = recording(&[Row::Loss { loss: Loss::StacksCut, count: 0x0102 }]);
     let expected = b"gpuflame\x02\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0\x17\0\0\0\0";
     assert_eq!(bytes, expected);
-    // A launch at 10 ns for 5 ns, with id 1 and context 2, packed: no shapes before; the id follows the id 0, and the
-    // launch is within no other; the time as twice the difference; duration; context.
+    // A packed launch at 10 ns for 5 ns, with id 1 and context 2. The pack's payload: 0 earlier shapes; the head, whose
+    // bits mean that the id follows the previous id (0) and that the launch is not within another call; twice the
+    // difference in time; duration; context.
     let bytes = recording(&[Row::Launch(launch(1, 2))]);
     assert_eq!(bytes[16..], *b"\x2c\x05\0\0\0\x00\x0c\x14\x05\x02\x17\0\0\0\0");
 }
@@ -259,7 +277,7 @@ fn a_recording_truncated_anywhere_yields_its_complete_rows_and_one_error() {
     let rows = all_kinds(&FRAMES);
     let (whole, expected) = (recording(&rows), debug(&rows));
     let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len() - WHOLE).collect();
-    // Consecutive launches and activities are in one pack, so no complete file ends between two such rows.
+    // Consecutive launches and activities are in one pack, so a file that ends between two such rows is incomplete.
     let is_packed = |row: Option<&Row<'_>>| matches!(row, Some(Row::Launch(_) | Row::Activity(_)));
     let splits_pack = |at: usize| at > 0 && is_packed(rows.get(at - 1)) && is_packed(rows.get(at));
     for cut in 16..whole.len() {
@@ -365,7 +383,8 @@ fn a_malformed_row_does_not_hide_the_next() {
     assert_eq!(errors[0], "record 2 at byte 0x15 holds text that is not UTF-8");
 }
 
-/// Returns how many mutations of each kind to test: the value of `GPUFLAME_MUTATIONS`, such as 50000, or else 3,000.
+/// Returns the number of mutations of each kind to test: the value of `GPUFLAME_MUTATIONS`, such as 50000, or else
+/// 3,000.
 fn mutations() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(3000, |text| text.parse().unwrap())
 }

@@ -17,9 +17,9 @@ pub struct Unified {
     pub end: Nanos,
     /// First address of the memory.
     pub address: u64,
-    /// Source processor: a number of a GPU only for some kinds of traffic (see `kind`).
+    /// Source processor. Whether this is the number of a GPU depends on `kind`.
     pub source: DeviceId,
-    /// Destination processor: a number of a GPU only for some kinds of traffic (see `kind`).
+    /// Destination processor. Whether this is the number of a GPU depends on `kind`.
     pub target: DeviceId,
     /// Flags from the tracer: the reason for a migration, or the kind of access that faulted.
     pub flags: u32,

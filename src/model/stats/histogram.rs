@@ -1,10 +1,10 @@
 //! A log-linear histogram of durations, from which percentiles per kernel and device are computed.
 //!
-//! Every value up to 1,024 has its own bucket. Above that, every power of two is divided into 64 buckets. A
-//! percentile is the midpoint of its bucket, so the relative error is at most 1/128 = 0.8 %. Only buckets that
-//! contain a value are stored (10 bytes each). A kernel fills a few dozen buckets. The `hdrhistogram` crate stores
-//! dense tables, which at this precision and range take 80 to 170 KB per kernel name; that is too much inside another
-//! process if a program has a thousand kernels.
+//! Every value up to 1,024 has its own bucket. Above that, every power of two is divided into 64 buckets. A percentile
+//! is the midpoint of its bucket, so the relative error is at most 1/128 = 0.8 %. Only buckets that contain a value are
+//! stored (10 bytes each). A kernel fills a few dozen buckets. The `hdrhistogram` crate stores dense tables, which at
+//! this precision and range take 80 to 170 KB per kernel name. This is too much inside another process if a program has
+//! a thousand kernels.
 
 /// Highest value that has its own bucket.
 const LINEAR: u64 = 1 << LINEAR_BITS;
@@ -23,8 +23,8 @@ pub struct Histogram {
     buckets: Vec<u16>,
     counts: Vec<u64>,
     total: u64,
-    /// Index of the bucket of the last value. It is tried first, because a kernel usually takes about as long as
-    /// before.
+    /// Index of the bucket of the last value. This bucket is tried first, because a kernel usually takes about as long
+    /// as the previous time.
     last: usize,
 }
 
@@ -58,7 +58,8 @@ impl Histogram {
         self.buckets.iter().copied().zip(self.counts.iter().copied())
     }
 
-    /// Adds `count` values to a bucket of [`Histogram::buckets`]. Returns false if no value is in such a bucket.
+    /// Adds `count` values to a bucket, as numbered by [`Histogram::buckets`]. Returns false if there is no such
+    /// bucket.
     pub fn add_bucket(&mut self, bucket: u16, count: u64) -> bool {
         if bucket > MAX_BUCKET {
             return false;

@@ -72,18 +72,23 @@ pub enum CollectiveArrivals {
     Unknown(NotComparable),
 }
 
-/// Compares the arrivals of the ranks, by name of the kernel. Kernels that only one rank has are left out.
-pub fn compare_arrivals(ranks: &BTreeMap<u32, CollectiveKernels>) -> BTreeMap<String, CollectiveArrivals> {
+/// Compares the arrivals of the ranks, by name of the kernel. Kernels that only one rank has are left out. A rank came
+/// last if it came later than the second last one by more than `clock_error`, in ns.
+pub fn compare_arrivals(
+    ranks: &BTreeMap<u32, CollectiveKernels>,
+    clock_error: i64,
+) -> BTreeMap<String, CollectiveArrivals> {
+    let min_lateness = clock_error.max(MIN_LATENESS_NS);
     let names: BTreeSet<&String> = ranks.values().flat_map(BTreeMap::keys).collect();
     let compared = names.into_iter().filter_map(|name| {
         let with = ranks.iter().filter_map(|(rank, kernels)| Some((*rank, kernels.get(name)?.as_slice())));
         let with: Vec<(u32, &[CollectiveKernel])> = with.filter(|(_, kernels)| !kernels.is_empty()).collect();
-        (with.len() > 1).then(|| (name.clone(), compare_name(&with)))
+        (with.len() > 1).then(|| (name.clone(), compare_name(&with, min_lateness)))
     });
     compared.collect()
 }
 
-fn compare_name(ranks: &[(u32, &[CollectiveKernel])]) -> CollectiveArrivals {
+fn compare_name(ranks: &[(u32, &[CollectiveKernel])], min_lateness: i64) -> CollectiveArrivals {
     let unknown = CollectiveArrivals::Unknown;
     let has_several =
         |kernels: &[CollectiveKernel]| kernels.iter().any(|one| one.device != kernels[0].device);
@@ -106,7 +111,7 @@ fn compare_name(ranks: &[(u32, &[CollectiveKernel])]) -> CollectiveArrivals {
         for together in kernels.chunk_by(end_together).filter(|together| together.len() > 1) {
             matched += together.len();
             let set = together.iter().map(|(rank, _)| *rank).collect();
-            sets.entry(set).or_default().add(together);
+            sets.entry(set).or_default().add(together, min_lateness);
         }
     }
     if matched * 100 < all * ranks.len() * MIN_MATCHED_PERCENT {
@@ -118,7 +123,7 @@ fn compare_name(ranks: &[(u32, &[CollectiveKernel])]) -> CollectiveArrivals {
 }
 
 impl Arrivals {
-    fn add(&mut self, kernels: &[(u32, CollectiveKernel)]) {
+    fn add(&mut self, kernels: &[(u32, CollectiveKernel)], min_lateness: i64) {
         self.count += 1;
         let ends = kernels.iter().map(|(_, kernel)| kernel.end);
         let spread = ends.clone().max().unwrap_or(0).saturating_sub(ends.min().unwrap_or(0));
@@ -127,7 +132,7 @@ impl Arrivals {
         starts.sort_unstable();
         let [.., (second, _), (last, rank)] = starts[..] else { return };
         let behind = last.saturating_sub(second);
-        if behind <= spread.max(MIN_LATENESS_NS) {
+        if behind <= spread.max(min_lateness) {
             return;
         }
         let late = self.late.entry(rank).or_default();
@@ -166,7 +171,7 @@ mod tests {
 
     fn compare(ranks: &[&[(i64, i64)]]) -> CollectiveArrivals {
         let ranks = (0..).zip(ranks.iter().map(|kernels| rank(kernels))).collect();
-        compare_arrivals(&ranks).remove("all").expect("two ranks have it")
+        compare_arrivals(&ranks, 0).remove("all").expect("two ranks have it")
     }
 
     /// A rank that came last: its number, how often it was last, and two sums in us: how long after the second last rank
@@ -217,9 +222,11 @@ mod tests {
         assert_eq!(counts, CollectiveArrivals::Unknown(NotComparable::Counts((0, 1), (1, 2))));
         let mut two = rank(&[(0, 100), (50, 100)]);
         two.get_mut("all").unwrap()[1].device = 1;
-        let compared = compare_arrivals(&[(0, two), (1, rank(&[(0, 100), (0, 100)]))].into());
+        let compared = compare_arrivals(&[(0, two), (1, rank(&[(0, 100), (0, 100)]))].into(), 0);
         assert_eq!(compared["all"], CollectiveArrivals::Unknown(NotComparable::SeveralGpus(0)));
-        assert!(compare_arrivals(&[(0, rank(&[(0, 100)])), (1, CollectiveKernels::new())].into()).is_empty());
+        assert!(
+            compare_arrivals(&[(0, rank(&[(0, 100)])), (1, CollectiveKernels::new())].into(), 0).is_empty()
+        );
     }
 
     #[test]
@@ -228,6 +235,6 @@ mod tests {
         let kernel = |&(start, end): &(i64, i64)| CollectiveKernel { start, end, device: 0 };
         let kernels: CollectiveKernels = [("all".to_owned(), extremes.iter().map(kernel).collect())].into();
         let ranks = [(0, kernels.clone()), (1, kernels), (2, rank(&[(0, 1), (2, 3)]))].into();
-        assert_eq!(compare_arrivals(&ranks).len(), 1);
+        assert_eq!(compare_arrivals(&ranks, 0).len(), 1);
     }
 }

@@ -12,9 +12,13 @@ mod delays;
 mod findings;
 mod hta_path;
 mod instructions;
+mod job_path;
 mod jobs;
 mod mann_whitney;
+mod rank_clocks;
+mod replay;
 mod run_pairs;
+mod slowdown;
 mod states;
 mod stragglers;
 mod stream_order;
@@ -29,7 +33,7 @@ pub use communication::{Communication, CommunicationFilter, StackShare, WorkClas
 pub use copies::CopySums;
 pub use coverage::StepCoverage;
 pub use critical_path::{
-    Contradiction, CriticalPath, Edge, EdgeKind, HostCall, Moment, MomentKind, PathClass, PathPart,
+    Contradiction, CriticalPath, Edge, EdgeKind, HostCall, Moment, MomentKind, PathClass, PathPart, Savings,
     Unexplained, What,
 };
 pub use delays::{LaunchDelays, WorkDelays};
@@ -44,12 +48,23 @@ pub use instructions::{
     After, AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, InstructionOrder,
     InstructionRows, IssuingCall,
 };
+pub use job_path::{JobPath, JobRank, LastRank};
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
+pub use rank_clocks::{ClocksRefused, MAX_END_SPREAD_NS, RankClocks, align_ranks};
+pub use replay::{
+    Edit, ExplainedStarts, LagRow, Lags, LaunchAnchor, Reliance, Replay, ReplayCheck, ReplayedWork, Schedule,
+    Selection,
+};
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
+pub use slowdown::{
+    EvenedPart, JobModel, MIN_DECOMPOSED, ModelError, PartKind, PipelineKind, PipelineOp, RankFacts,
+    RankTimeline, Share, SlowdownReport, StepTime, TimedCollective, align_timelines, pipeline_model,
+    ranks_model, slowdown_report,
+};
 pub use states::{
-    Column, Concurrency, Delays, HtaIdle, HtaOp, HtaQueue, Interval, MAX_PARTS, SeriesRow, State, StateCause,
-    StateColumns, StateOptions, StateReport, StateSums, StreamKey, StreamRows, StreamStates, enters_queue,
-    hta_idle, hta_queues, reconstruct_states, shown_window,
+    Column, Concurrency, Delays, HtaIdle, HtaOp, HtaQueue, IdleCulprit, Interval, MAX_PARTS, SeriesRow,
+    State, StateCause, StateColumns, StateOptions, StateReport, StateSums, StreamKey, StreamRows,
+    StreamStates, enters_queue, hta_idle, hta_queues, reconstruct_states, shown_window,
 };
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
 pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, check_stream_order};

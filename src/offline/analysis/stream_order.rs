@@ -9,7 +9,7 @@ use super::work_spans::{MICROSECOND_NS, StreamKey, Streams, WorkSpan, WorkSpans}
 use gpuflame_explain::join::Launched;
 use gpuflame_export::compose::call;
 use gpuflame_model::profile::{Profile, add_to, saturating_sum};
-use gpuflame_model::record::{ContextId, DeviceId, IdMap, Nanos, StreamId, Work};
+use gpuflame_model::record::{ContextId, CorrelationId, DeviceId, IdMap, Nanos, StreamId, Work};
 use gpuflame_traces::import::LinkReport;
 
 /// Minimum time in ns by which an activity must last past the start of later work for its duration to count as
@@ -85,6 +85,7 @@ pub fn check_stream_order(
     linked: Option<&LinkReport>,
 ) -> StreamOrder {
     let mut order = StreamOrder { whole_micros: work.whole_micros(linked), ..StreamOrder::default() };
+    let attributes = work.take_attributes();
     let WorkSpans { spans, streams, .. } = work;
     order.first = spans.iter().map(|span| Nanos(span.start)).min().unwrap_or_default();
     // The end of an activity and the start of the next are each off by less than the resolution.
@@ -92,7 +93,7 @@ pub fn check_stream_order(
     mark_graph_nodes(spans);
     streams.sort(spans);
     sort_by_stream(spans);
-    let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default() };
+    let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default(), attributes };
     let has_streamless = linked.is_some_and(|linked| linked.ops_without_stream > 0);
     order.raw_ns = saturating_sum(spans.iter().map(WorkSpan::nanos));
     let (mut first, mut clamped) = (0, IdMap::default());
@@ -143,6 +144,8 @@ fn mark_graph_nodes(spans: &mut [WorkSpan]) {
 struct ProgrammaticCalls<'a> {
     profile: &'a Profile,
     known: IdMap<ContextId, LaunchClass>,
+    /// Launches with recorded attributes: whether they are programmatic.
+    attributes: IdMap<CorrelationId, bool>,
 }
 
 /// Class of the call that launched an activity.
@@ -161,6 +164,9 @@ impl ProgrammaticCalls<'_> {
     fn class_of(&mut self, span: &WorkSpan) -> LaunchClass {
         let Some(Launched { context, .. }) = span.launched() else { return LaunchClass::MaybeAmd };
         let profile = self.profile;
+        if self.attributes.get(&span.correlation()) == Some(&false) {
+            return LaunchClass::Ordered;
+        }
         *self.known.entry(context).or_insert_with(|| match call(profile, context) {
             name if name.starts_with("hip") => LaunchClass::MaybeAmd,
             name if name.contains(PROGRAMMATIC_LAUNCH) => LaunchClass::Programmatic,

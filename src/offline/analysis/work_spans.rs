@@ -4,7 +4,8 @@ use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, SteadyPart};
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, Nanos, StreamId, Work,
+    Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, LaunchAttributes, Nanos, Row,
+    StreamId, Work,
 };
 use gpuflame_traces::import::LinkReport;
 
@@ -18,6 +19,8 @@ pub struct WorkSpans {
     limit: usize,
     /// Number of activities beyond the limit, which are not stored.
     skipped: u64,
+    /// Launches with recorded attributes: whether they are programmatic.
+    attributes: IdMap<CorrelationId, bool>,
 }
 
 /// Streams, by the number that a [`WorkSpan`] has.
@@ -64,7 +67,13 @@ impl Streams {
 impl WorkSpans {
     /// Creates a collector that stores at most `limit` activities.
     pub fn bounded(limit: usize) -> Self {
-        Self { spans: Vec::new(), streams: Streams::default(), limit, skipped: 0 }
+        Self {
+            spans: Vec::new(),
+            streams: Streams::default(),
+            limit,
+            skipped: 0,
+            attributes: IdMap::default(),
+        }
     }
 
     /// Copies the activities of `events`.
@@ -72,6 +81,7 @@ impl WorkSpans {
         let mut spans = Self::bounded(usize::MAX);
         spans.spans.reserve_exact(events.activities().len());
         events.activities().iter().for_each(|event| spans.activity(&event.activity, event.origin));
+        spans.attributes = events.launch_attributes().clone();
         spans
     }
 
@@ -80,6 +90,11 @@ impl WorkSpans {
     pub fn whole_micros(&self, linked: Option<&LinkReport>) -> Option<bool> {
         let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
         has_whole_micros(&self.spans).map(|whole| whole && linked.is_some_and(is_text))
+    }
+
+    /// Returns the launches with recorded attributes: whether they are programmatic.
+    pub(super) fn take_attributes(&mut self) -> IdMap<CorrelationId, bool> {
+        std::mem::take(&mut self.attributes)
     }
 
     /// Returns the number of activities that were not stored.
@@ -115,6 +130,12 @@ impl Sink for WorkSpans {
     }
 
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
+
+    fn host(&mut self, row: &Row<'_>) {
+        if let Row::LaunchAttributes(LaunchAttributes { correlation, is_programmatic }) = *row {
+            self.attributes.insert(correlation, is_programmatic);
+        }
+    }
 }
 
 /// Times, place and launch of an activity.
@@ -153,6 +174,11 @@ impl WorkSpan {
     /// Whether the work may be a node of a graph.
     pub(super) fn is_node(&self) -> bool {
         self.stream_and_flags & IS_NODE != 0
+    }
+
+    /// Correlation id of the activity.
+    pub(super) fn correlation(&self) -> CorrelationId {
+        self.correlation
     }
 
     pub(super) fn set_node(&mut self) {

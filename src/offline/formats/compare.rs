@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write;
 
-use inferno::flamegraph;
-
 use super::folded_stacks::FoldedStacks;
-use gpuflame_export::colors;
 use gpuflame_export::frame::Label;
 use gpuflame_export::options::{Options, Unit};
+use gpuflame_export::picture::{self, Colors, Line, Picture, frame_kinds};
 use gpuflame_export::short_names::short_kernel;
 use gpuflame_export::svg;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -32,7 +30,7 @@ pub fn write_diff_folded(before: &FoldedStacks, after: &FoldedStacks, out: &mut 
     Ok(())
 }
 
-/// Draws `after`, with stacks that grew in red and stacks that shrank in blue. Stacks that disappeared have no width;
+/// Draws `after`, with stacks that grew in orange and stacks that shrank in blue. Stacks that disappeared have no width;
 /// swap the two profiles to see them.
 ///
 /// # Errors
@@ -43,13 +41,9 @@ pub fn write_diff_svg(
     options: &Options,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let all = merge_weights(before, after);
-    let shift = svg::overflow_shift(before.total().max(after.total()), all.len());
-    let line = |(stack, a, b)| format!("{} {} {}", after.name_first(stack), a >> shift, b >> shift);
-    let lines: Vec<_> = all.into_iter().map(line).collect();
-    let mut inferno = inferno_options(options, difference_subtitle(before, after, options.unit));
-    inferno.factor *= (1_u128 << shift) as f64;
-    draw(&mut inferno, &lines, after.total(), out)
+    let line = |(stack, before, weight)| Line { before, ..Line::new(after.name_first(stack), weight) };
+    let lines: Vec<Line> = merge_weights(before, after).into_iter().map(line).collect();
+    draw(lines, Colors::Changes, &difference_subtitle(before, after, options.unit), options, out)
 }
 
 /// Explains why two sets of folded stacks are not comparable, if they are not. Either only one side has short kernel
@@ -86,16 +80,11 @@ fn kernel_names(lines: &FoldedStacks) -> BTreeSet<&str> {
 /// # Errors
 /// Errors of `out`; `Format` if the stacks have no weight.
 pub fn write_lines_svg(lines: &FoldedStacks, options: &Options, out: &mut dyn Write) -> Result<()> {
-    let shift = svg::overflow_shift(lines.total(), lines.len());
-    let line = |(stack, weight)| format!("{} {}", lines.name_first(stack), weight >> shift);
-    let texts: Vec<_> = lines.iter().map(line).collect();
-    let mut colors = colors::palette(lines.labels(), &[]);
+    let kinds = frame_kinds(lines.labels());
     let mut subtitle = format!("{} in {} stacks", show_weight(lines.total(), options.unit), lines.len());
     svg::add_lost(&mut subtitle, lines.lost());
-    let mut inferno = inferno_options(options, subtitle);
-    inferno.palette_map = Some(&mut colors);
-    inferno.factor *= (1_u128 << shift) as f64;
-    draw(&mut inferno, &texts, lines.total(), out)
+    let all = lines.iter().map(|(stack, weight)| Line::new(lines.name_first(stack), weight)).collect();
+    draw(all, Colors::Kinds(&kinds), &subtitle, options, out)
 }
 
 /// Returns the subtitle: totals before and after, and the stacks that are not shown.
@@ -106,7 +95,7 @@ fn difference_subtitle(before: &FoldedStacks, after: &FoldedStacks, unit: Unit) 
         let percent = 100.0 * (is as f64 - was as f64) / was as f64;
         let _ = write!(text, " ({percent:+.1} %)");
     }
-    text.push_str("; red grew, blue shrank");
+    text.push_str("; orange grew, blue shrank");
     let gone = before.iter().filter(|(stack, weight)| *weight > 0 && after.get(stack).is_none());
     let (count, weight) =
         gone.fold((0, 0_u64), |(count, sum), (_, weight)| (count + 1, sum.saturating_add(weight)));
@@ -136,20 +125,24 @@ fn merge_weights<'a>(before: &'a FoldedStacks, after: &'a FoldedStacks) -> Vec<(
     both.into_iter().map(|(stack, (a, b))| (stack, a, b)).collect()
 }
 
-fn inferno_options<'a>(options: &Options, subtitle: String) -> flamegraph::Options<'a> {
-    let mut inferno = svg::inferno_options(options.title(&GPU), subtitle, options.unit, GPU.values[1].words);
-    inferno.min_width = 0.01;
-    inferno
-}
-
 fn draw(
-    inferno: &mut flamegraph::Options<'_>,
-    lines: &[String],
-    total: u64,
+    mut lines: Vec<Line>,
+    colors: Colors<'_>,
+    subtitle: &str,
+    options: &Options,
     out: &mut dyn Write,
 ) -> Result<()> {
-    if total == 0 {
+    if lines.iter().all(|line| line.weight == 0) {
         return Err(Error::new(ErrorKind::Format, "there is no GPU time to draw; see `gpuflame info`"));
     }
-    svg::draw(inferno, lines, out)
+    // Stacks that begin with the same frames follow each other.
+    lines.sort_by(|one, other| one.stack.split(';').cmp(other.stack.split(';')));
+    let picture = Picture {
+        title: options.title(&GPU),
+        subtitle,
+        weights: svg::weights(options.unit, GPU.values[1].words),
+        colors,
+        has_merged: false,
+    };
+    Ok(picture::draw(&picture, &lines, out)?)
 }

@@ -34,6 +34,7 @@ pub use compare::{explain_mismatch, write_diff_folded, write_diff_svg, write_lin
 pub use folded_stacks::{FoldedStacks, write_lines_folded};
 pub use linked_trace::write_linked_trace;
 pub use operators::Operators;
+pub use perfetto::{SliceTrack, TrackSlice, write_perfetto_with_tracks};
 
 /// All formats. If a file extension fits two formats equally well, the first format is used.
 pub static FORMATS: &[&Format] = &[

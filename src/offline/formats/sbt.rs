@@ -1,11 +1,12 @@
 //! TraceSmith's binary format, version 0.1, as TraceSmith's code reads it (TraceSmith's documentation differs).
 //!
 //! ```text
-//! file     := header metadata events strings 255:u8
+//! file     := header metadata devices events strings 255:u8
 //! header   := "SBT\0" 0:u16 1:u16 flags:u32 72:u32 metadata:u64 strings:u64 devices:u64 events:u64
 //!             callstacks:u64 count:u64 compression:u8 reserved:u8[7]              offsets from the start
 //! metadata := 1:u8 program:text command:text begin:n end:n host:text process:n
 //! strings  := 2:u8 count:n text[count]
+//! devices  := 3:u8 count:n (number:n name:text vendor:text facts:n[9])[count]    compute capability to warp size, 0: unknown
 //! events   := 4:u8 base:n event[count]
 //! event    := type:u8 flags:u8 delta:n [duration:n] device:n stream:n correlation:n name:n
 //!             [grid:n[3] block:n[3] shared:n registers:n] [from:n to:n bytes:n]
@@ -20,7 +21,7 @@
 //! events have three numbers in place of from, to and bytes: the event plus 1 (0: unknown), 0, and the number that a record
 //! and its waits share (0: unknown). Events of type 0 (unknown) name the losses, because the format has no field for losses.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
 use super::callers::{Caller, Callers};
@@ -119,16 +120,19 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     write_varint(&mut metadata, end);
     write_text(&mut metadata, "");
     write_varint(&mut metadata, threads::process_id(body.profile).into());
-    let events_at = HEADER_BYTES + metadata.len() as u64;
+    let devices = device_table(events);
+    let devices_at = HEADER_BYTES + metadata.len() as u64;
+    let events_at = devices_at + devices.len() as u64;
     let strings_at = events_at + body.bytes.len() as u64;
     out.write_all(b"SBT\0\0\0\x01\0")?;
     out.write_all(&(LITTLE_ENDIAN | HAS_STACKS).to_le_bytes())?;
     out.write_all(&(HEADER_BYTES as u32).to_le_bytes())?;
-    for offset in [HEADER_BYTES, strings_at, 0, events_at, 0, count] {
+    for offset in [HEADER_BYTES, strings_at, devices_at, events_at, 0, count] {
         out.write_all(&offset.to_le_bytes())?;
     }
     out.write_all(&[0; 8])?;
     out.write_all(&metadata)?;
+    out.write_all(&devices)?;
     out.write_all(&body.bytes)?;
     let mut strings = vec![2];
     write_varint(&mut strings, body.strings.len() as u64);
@@ -136,6 +140,23 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     strings.push(255);
     out.write_all(&strings)?;
     Ok(())
+}
+
+/// Number of facts about a GPU that are not recorded.
+const DEVICE_FACTS: usize = 9;
+
+/// Returns the section that lists the GPUs with work.
+fn device_table(events: &JoinedRows) -> Vec<u8> {
+    let devices: BTreeSet<u32> = events.activities().iter().map(|event| event.activity.device.0).collect();
+    let mut section = vec![3];
+    write_varint(&mut section, devices.len() as u64);
+    for device in devices {
+        write_varint(&mut section, device.into());
+        write_text(&mut section, &format!("GPU {device}"));
+        write_text(&mut section, "");
+        section.extend([0; DEVICE_FACTS]);
+    }
+    section
 }
 
 /// An event to write.

@@ -4,9 +4,11 @@
 //! stream and thread), so the sum of all values equals the sum of the folded stacks.
 
 mod frame_names;
+mod idle_gaps;
 mod json;
 mod reduced_view;
 mod timeline;
+mod timeline_slices;
 mod tracks;
 mod view_tree;
 
@@ -16,7 +18,7 @@ use gpuflame_model::profile::{Profile, View};
 
 use frame_names::FrameNames;
 pub use json::{quoted, write_data};
-pub use timeline::{Timeline, TimelineActivities};
+pub use timeline::{Timeline, TimelineActivities, TimelineData};
 use tracks::Tracks;
 use view_tree::ViewTree;
 

@@ -1,29 +1,75 @@
-//! The timeline of a run: slices of each stream and of each launching thread. Slices that are close together are merged, so
-//! that the page stays small.
+//! The timeline of a run: the critical path, slices per stream and launching thread, and idle time per GPU and cause. Short slices are merged with their neighbours, so that the page stays small.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::json::comma;
-use gpuflame_export::work_name;
+use gpuflame_export::{cause_words, work_name};
+use gpuflame_model::error::Result;
 use gpuflame_model::profile::{Profile, add_to};
-use gpuflame_model::record::{Activity, CorrelationId, StreamId, Work};
+use gpuflame_model::record::{Activity, CorrelationId, DeviceId, IdMap, StreamId, Work};
 
-use super::json::{push_list, quoted};
+use super::idle_gaps::{CAUSES, DeviceWork, idle_gaps};
+use super::json::quoted;
+use super::timeline_slices::{Slice, pack};
 use super::tracks::ThreadNames;
+use crate::analysis::{PathClass, PathPart};
 
 /// Maximum number of activities that are kept. They take 130 MB.
 const MAX_ACTIVITIES: usize = 2_000_000;
-/// Maximum number of slices of a page, over all rows.
-const MAX_SLICES: usize = 120_000;
-/// Maximum number of rows. Rows with less time are left out.
+/// Maximum number of slices of a page, over all rows. Browsers read this many in half a second.
+const MAX_SLICES: usize = 2_000_000;
+/// Maximum sum of the sizes of names, in bytes. Names with less time are replaced by one.
+const MAX_NAME_BYTES: usize = 1_000_000;
+/// Name that stands for those without room.
+const OTHER_NAMES: &str = "[name left out]";
+/// Maximum number of rows of streams and threads. Rows with less time are left out.
 const MAX_ROWS: usize = 64;
 
 /// Collects activities and their launches from joined rows.
 #[derive(Debug, Default)]
 pub struct TimelineActivities {
     list: Vec<(Activity, Option<Launched>)>,
+    /// GPU, start and end of work that was launched outside windows. It is not drawn, but the GPU is not idle then.
+    outside: Vec<(DeviceId, u64, u64)>,
     skipped: u64,
+    /// Start of the earliest activity that was skipped. From then on it is not known when a GPU was idle.
+    skipped_from: Option<u64>,
+}
+
+impl TimelineActivities {
+    fn is_full(&mut self, activity: &Activity) -> bool {
+        let is_full = self.list.len() + self.outside.len() >= MAX_ACTIVITIES;
+        if is_full {
+            let start = activity.start.0;
+            self.skipped_from = Some(self.skipped_from.map_or(start, |first| first.min(start)));
+        }
+        is_full
+    }
+
+    fn work(&self) -> BTreeMap<DeviceId, Vec<DeviceWork>> {
+        let mut work: BTreeMap<DeviceId, Vec<DeviceWork>> = BTreeMap::new();
+        for (activity, launched) in &self.list {
+            let (start, end, launched) = (activity.start.0, activity.end.0, *launched);
+            let it = DeviceWork { start, end, launched, is_outside: false };
+            work.entry(activity.device).or_default().push(it);
+        }
+        for &(device, start, end) in &self.outside {
+            let it = DeviceWork { start, end, launched: None, is_outside: true };
+            work.entry(device).or_default().push(it);
+        }
+        work
+    }
+
+    /// Returns the first moment of the run, and the last one.
+    fn span(&self) -> Option<(u64, u64)> {
+        let first = self.list.iter().map(|(activity, launched)| {
+            launched.map_or(activity.start.0, |launched| launched.time.0.min(activity.start.0))
+        });
+        let last = self.list.iter().map(|(activity, _)| activity.end.0).max();
+        Some((first.min()?, last?))
+    }
 }
 
 impl Sink for TimelineActivities {
@@ -31,7 +77,7 @@ impl Sink for TimelineActivities {
         if activity.duration().is_none() {
             return;
         }
-        if self.list.len() >= MAX_ACTIVITIES {
+        if self.is_full(activity) {
             self.skipped += 1;
             return;
         }
@@ -43,27 +89,47 @@ impl Sink for TimelineActivities {
     }
 
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
+
+    fn outside(&mut self, activity: &Activity, _: Launched) {
+        if activity.duration().is_some() && !self.is_full(activity) {
+            self.outside.push((activity.device, activity.start.0, activity.end.0));
+        }
+    }
 }
 
-/// One or several slices of a row without larger gaps.
-#[derive(Clone, Copy, Debug)]
-struct Slice {
-    start: u64,
-    end: u64,
-    /// Number of slices, and the sum of their durations.
-    count: u64,
-    nanos: u64,
-    /// Number of the name with the longest slice, and the duration of that slice.
-    name: u32,
-    longest: u64,
+/// Kind of a row, in the order of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum RowKind {
+    Path,
+    Idle,
+    Stream,
+    Thread,
 }
 
-/// Slices of a stream or thread, by start.
-#[derive(Debug, Default)]
+impl RowKind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Path => "critical",
+            Self::Idle => "idle",
+            Self::Stream => "stream",
+            Self::Thread => "thread",
+        }
+    }
+}
+
+/// Slices of a stream, a thread, a GPU's idle time or the critical path, by start. Their names are those of the timeline for
+/// streams and threads, and otherwise causes of idle time or classes of the path.
+#[derive(Debug)]
 struct TimelineRow {
     label: String,
-    is_thread: bool,
+    kind: RowKind,
     slices: Vec<Slice>,
+}
+
+impl TimelineRow {
+    fn nanos(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.nanos).fold(0, u64::saturating_add)
+    }
 }
 
 /// Timeline of one or several runs. Each run has its own clock, so that times of different runs cannot be compared.
@@ -71,57 +137,120 @@ struct TimelineRow {
 pub struct Timeline {
     rows: Vec<TimelineRow>,
     names: Vec<String>,
+    numbers: HashMap<String, u32>,
     skipped: u64,
+    start: Option<u64>,
+}
+
+/// Members of the page's data about a timeline, and its slices, compressed as zlib.
+#[derive(Debug)]
+pub struct TimelineData {
+    /// Object in JSON.
+    pub json: String,
+    /// Slices, row by row; see `timeline_slices.rs`.
+    pub slices: Vec<u8>,
 }
 
 impl Timeline {
-    /// Adds the activities of a run.
-    pub fn add_run(&mut self, profile: &Profile, activities: TimelineActivities, rank: Option<u32>) {
-        let first = activities.list.iter().map(|(activity, launched)| {
-            launched.map_or(activity.start.0, |launched| launched.time.0.min(activity.start.0))
-        });
-        let Some(zero) = first.min() else { return };
+    /// Adds the activities of a run, and its critical path, if it is known.
+    pub fn add_run(
+        &mut self,
+        profile: &Profile,
+        activities: &TimelineActivities,
+        path: &[PathPart],
+        rank: Option<u32>,
+    ) {
+        let Some((first, last)) = activities.span() else { return };
+        let zero = path.first().map_or(first, |part| part.start.min(first));
+        self.start.get_or_insert(zero);
         self.skipped += activities.skipped;
-        let threads = ThreadNames::new(profile);
         let before = rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
-        let (mut rows, mut names) = (BTreeMap::new(), BTreeMap::new());
-        let launch_name = self.name("launching call".to_owned(), &mut names);
+        if !path.is_empty() {
+            let slice =
+                |part: &PathPart| Slice::new(part.start - zero, part.end - zero, class_number(part.class));
+            let slices = path.iter().map(slice).collect();
+            self.rows.push(TimelineRow { label: "critical path".to_owned(), kind: RowKind::Path, slices });
+        }
+        self.add_work(profile, activities, (zero, &before));
+        let until = activities.skipped_from.unwrap_or(last).max(zero);
+        for (DeviceId(device), gaps) in idle_gaps(activities.work(), profile, (zero, until)) {
+            let label = format!("{before}GPU {device}, idle");
+            let slices = gaps.into_iter().map(|gap| gap.earlier(zero)).collect();
+            self.rows.push(TimelineRow { label, kind: RowKind::Idle, slices });
+        }
+    }
+
+    /// Adds the rows of streams and launching threads.
+    fn add_work(&mut self, profile: &Profile, activities: &TimelineActivities, (zero, before): (u64, &str)) {
+        let threads = ThreadNames::new(profile);
+        let mut streams: BTreeMap<(DeviceId, StreamId), Vec<Slice>> = BTreeMap::new();
+        let mut callers: HashMap<_, Vec<Slice>> = HashMap::new();
+        let mut names: IdMap<Work, u32> = IdMap::default();
+        let launch_name = self.name("launching call".to_owned());
         for (activity, launched) in &activities.list {
-            let StreamId(stream) = activity.stream;
-            let label = format!("{before}GPU {}, stream {stream}", activity.device.0);
-            let name = self.work_name(profile, activity.work(), &mut names);
-            let times = (activity.start.0 - zero, activity.end.0.saturating_sub(zero));
-            rows.entry((false, label)).or_insert_with(Vec::new).push(single(times, name));
+            let work = activity.work();
+            let name = *names.entry(work).or_insert_with(|| self.name(work_name(profile, work).into_owned()));
+            let slice = Slice::new(activity.start.0 - zero, activity.end.0.saturating_sub(zero), name);
+            streams.entry((activity.device, activity.stream)).or_default().push(slice);
             if let Some(launched) = launched {
-                let context = profile.context(launched.context);
-                let thread = context.map_or_else(|| "thread".to_owned(), |it| threads.name(it.thread));
+                let thread = profile.context(launched.context).map(|it| it.thread);
                 let start = launched.time.0 - zero;
-                let times = (start, start + u64::from(launched.duration));
-                rows.entry((true, before.clone() + &thread))
-                    .or_insert_with(Vec::new)
-                    .push(single(times, launch_name));
+                let slice = Slice::new(start, start + u64::from(launched.duration), launch_name);
+                callers.entry(thread).or_default().push(slice);
             }
         }
-        for ((is_thread, label), mut slices) in rows {
-            slices.sort_by_key(|slice: &Slice| (slice.start, slice.end));
+        for ((DeviceId(device), StreamId(stream)), mut slices) in streams {
+            slices.sort_by_key(|slice| (slice.start, slice.end));
+            let label = format!("{before}GPU {device}, stream {stream}");
+            self.rows.push(TimelineRow { label, kind: RowKind::Stream, slices });
+        }
+        // Threads of the same name share a row.
+        let mut by_name: BTreeMap<String, Vec<Slice>> = BTreeMap::new();
+        for (thread, slices) in callers {
+            let name = thread.map_or_else(|| "thread".to_owned(), |thread| threads.name(thread));
+            by_name.entry(name).or_default().extend(slices);
+        }
+        for (name, mut slices) in by_name {
+            slices.sort_by_key(|slice| (slice.start, slice.end));
             // A launch of several activities is one call.
-            slices.dedup_by(|next, slice| is_thread && next.start == slice.start);
-            self.rows.push(TimelineRow { label, is_thread, slices });
+            slices.dedup_by_key(|slice| slice.start);
+            self.rows.push(TimelineRow { label: format!("{before}{name}"), kind: RowKind::Thread, slices });
         }
     }
 
-    fn work_name(&mut self, profile: &Profile, work: Work, known: &mut BTreeMap<String, u32>) -> u32 {
-        self.name(work_name(profile, work).into_owned(), known)
-    }
-
-    fn name(&mut self, name: String, known: &mut BTreeMap<String, u32>) -> u32 {
-        if let Some(number) = known.get(&name) {
-            return *number;
+    fn name(&mut self, name: String) -> u32 {
+        let next = self.names.len() as u32;
+        let number = *self.numbers.entry(name.clone()).or_insert(next);
+        if number == next {
+            self.names.push(name);
         }
-        let number = self.names.len() as u32;
-        self.names.push(name.clone());
-        known.insert(name, number);
         number
+    }
+
+    /// Numbers names by their time, the longest first, and returns them as JSON, in at most `max_bytes`.
+    fn limit_names(&mut self, max_bytes: usize) -> Vec<String> {
+        let mut nanos = vec![0_u64; self.names.len()];
+        let is_named = |row: &&mut TimelineRow| matches!(row.kind, RowKind::Stream | RowKind::Thread);
+        for row in self.rows.iter_mut().filter(is_named) {
+            row.slices.iter().for_each(|slice| add_to(&mut nanos[slice.name() as usize], slice.nanos));
+        }
+        let mut order: Vec<usize> = (0..nanos.len()).collect();
+        order.sort_by_key(|&name| std::cmp::Reverse(nanos[name]));
+        let (mut names, mut numbers, mut bytes) = (Vec::new(), vec![0_u32; nanos.len()], 0);
+        for name in order {
+            let text = quoted(&self.names[name]);
+            bytes += text.len();
+            if bytes <= max_bytes {
+                names.push(text);
+            } else if names.last().is_none_or(|last| *last != quoted(OTHER_NAMES)) {
+                names.push(quoted(OTHER_NAMES));
+            }
+            numbers[name] = names.len() as u32 - 1;
+        }
+        for row in self.rows.iter_mut().filter(is_named) {
+            row.slices.iter_mut().for_each(|slice| slice.rename(&numbers));
+        }
+        names
     }
 
     /// Whether there is nothing to show.
@@ -129,61 +258,70 @@ impl Timeline {
         self.rows.is_empty()
     }
 
-    /// Returns the timeline as JSON: rows with the starts, lengths, names and counts of their slices, in ns.
-    pub fn json(&self) -> String {
-        let mut kept: Vec<&TimelineRow> = self.rows.iter().collect();
-        kept.sort_by_key(|row| std::cmp::Reverse(row.slices.iter().map(|slice| slice.nanos).sum::<u64>()));
+    /// Start of the first run, in ns since 1970.
+    pub fn start(&self) -> Option<u64> {
+        self.start
+    }
+
+    /// Returns the timeline as data of a page, with as many slices as fit into `max_bytes`.
+    ///
+    /// # Errors
+    /// None in practice: the compressor writes to memory.
+    pub fn data(&mut self, max_bytes: usize) -> Result<TimelineData> {
+        let names = self.limit_names(MAX_NAME_BYTES);
+        let is_work = |row: &&TimelineRow| matches!(row.kind, RowKind::Stream | RowKind::Thread);
+        let mut kept: Vec<&TimelineRow> = self.rows.iter().filter(is_work).collect();
+        kept.sort_by_key(|row| std::cmp::Reverse(row.nanos()));
+        let left = kept.len().saturating_sub(MAX_ROWS);
         kept.truncate(MAX_ROWS);
-        kept.sort_by(|a, b| (a.is_thread, &a.label).cmp(&(b.is_thread, &b.label)));
+        kept.extend(self.rows.iter().filter(|row| !is_work(row)).take(MAX_ROWS));
+        // Idle time of a GPU is above its streams.
+        let group = |row: &TimelineRow| if row.kind == RowKind::Idle { RowKind::Stream } else { row.kind };
+        kept.sort_by(|a, b| (group(a), &a.label).cmp(&(group(b), &b.label)));
         let end = kept.iter().flat_map(|row| row.slices.iter().map(|slice| slice.end)).max().unwrap_or(0);
-        // Slices with smaller gaps are merged. The smallest gap that makes them few enough is found by doubling.
-        let mut gap = 0;
-        let count = |gap: u64| kept.iter().map(|row| merged(&row.slices, gap).count()).sum::<usize>();
-        while count(gap) > MAX_SLICES {
-            gap = (gap * 2).max(100);
-        }
-        let names: Vec<String> = self.names.iter().map(|name| quoted(name)).collect();
+        let slices: Vec<&[Slice]> = kept.iter().map(|row| &row.slices[..]).collect();
+        let packed = pack(&slices, MAX_SLICES, max_bytes)?;
         let mut rows = String::new();
-        for (at, row) in kept.iter().enumerate() {
-            let slices: Vec<Slice> = merged(&row.slices, gap).collect();
-            rows += comma(at);
-            rows += &format!("{{\"label\":{},\"thread\":{}", quoted(&row.label), row.is_thread);
-            push_list(&mut rows, "start", slices.iter().map(|slice| slice.start));
-            push_list(&mut rows, "length", slices.iter().map(|slice| slice.end - slice.start));
-            push_list(&mut rows, "name", slices.iter().map(|slice| slice.name));
-            push_list(&mut rows, "count", slices.iter().map(|slice| slice.count));
-            push_list(&mut rows, "busy", slices.iter().map(|slice| slice.nanos));
-            rows.push('}');
+        for (at, (row, count)) in kept.iter().zip(&packed.counts).enumerate() {
+            let (label, kind) = (quoted(&row.label), row.kind.word());
+            let _ = write!(rows, "{}{{\"label\":{label},\"kind\":\"{kind}\",\"slices\":{count}}}", comma(at));
         }
-        format!(
-            "{{\"end\":{end},\"gap\":{gap},\"skipped\":{},\"left\":{},\"names\":[{}],\"rows\":[{rows}]}}",
+        let causes = CAUSES.map(|word| kind_json(word, cause_words(word)));
+        let classes = CLASSES.map(|class| kind_json(class.word(), class.label()));
+        let json = format!(
+            "{{\"end\":{end},\"resolution\":{},\"skipped\":{},\"left\":{left},\"names\":[{}],\"causes\":[{}],\
+             \"classes\":[{}],\"rows\":[{rows}]}}",
+            packed.resolution,
             self.skipped,
-            self.rows.len() - kept.len(),
-            names.join(",")
-        )
+            names.join(","),
+            causes.join(","),
+            classes.join(",")
+        );
+        Ok(TimelineData { json, slices: packed.bytes })
     }
 }
 
-fn single((start, end): (u64, u64), name: u32) -> Slice {
-    let nanos = end.saturating_sub(start);
-    Slice { start, end: end.max(start), count: 1, nanos, name, longest: nanos }
+fn kind_json(word: &str, label: &str) -> String {
+    format!("{{\"kind\":\"{word}\",\"label\":{}}}", quoted(label))
 }
 
-/// Merges slices whose gaps are smaller than `gap`. With a gap of 0 all slices stay as they are.
-fn merged(slices: &[Slice], gap: u64) -> impl Iterator<Item = Slice> {
-    let mut left = slices.iter().copied().peekable();
-    std::iter::from_fn(move || {
-        let mut slice = left.next()?;
-        while let Some(next) = left.next_if(|next| next.start.saturating_sub(slice.end) < gap) {
-            slice.end = slice.end.max(next.end);
-            slice.count += next.count;
-            add_to(&mut slice.nanos, next.nanos);
-            if next.longest > slice.longest {
-                (slice.name, slice.longest) = (next.name, next.longest);
-            }
-        }
-        Some(slice)
-    })
+/// Classes of parts of the critical path. Slices have positions in this list as names.
+const CLASSES: [PathClass; 11] = [
+    PathClass::Kernel,
+    PathClass::Memory,
+    PathClass::Graph,
+    PathClass::HostFunction,
+    PathClass::Call,
+    PathClass::Return,
+    PathClass::Host,
+    PathClass::HandOff,
+    PathClass::Launch,
+    PathClass::Gap,
+    PathClass::Unexplained(crate::analysis::Unexplained::Other),
+];
+
+fn class_number(class: PathClass) -> u32 {
+    CLASSES.iter().position(|known| known.word() == class.word()).unwrap_or(CLASSES.len() - 1) as u32
 }
 
 #[cfg(test)]
@@ -191,15 +329,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_with_small_gaps_are_merged_with_their_sums() {
-        let slices = [(0, 10, 1), (12, 15, 2), (20, 40, 3), (100, 101, 1)];
-        let slices = slices.map(|(start, end, name)| single((start, end), name));
-        let shown = |gap| -> Vec<_> {
-            merged(&slices, gap).map(|it| (it.start, it.end, it.count, it.nanos, it.name)).collect()
-        };
-        assert_eq!(shown(0).len(), 4);
-        assert_eq!(shown(3), [(0, 15, 2, 13, 1), (20, 40, 1, 20, 3), (100, 101, 1, 1, 1)]);
-        assert_eq!(shown(6), [(0, 40, 3, 33, 3), (100, 101, 1, 1, 1)]);
-        assert_eq!(shown(1000), [(0, 101, 4, 34, 3)]);
+    fn names_without_room_are_one_and_the_longest_times_keep_theirs() {
+        let mut timeline = Timeline::default();
+        let [rare, often, never] = ["rare", "often", "never"].map(|name| timeline.name(name.to_owned()));
+        let slices = vec![Slice::new(0, 5, rare), Slice::new(5, 50, often), Slice::new(50, 50, never)];
+        timeline.rows.push(TimelineRow { label: String::new(), kind: RowKind::Stream, slices });
+        // "often" in quotes has seven bytes.
+        assert_eq!(timeline.limit_names(12), ["\"often\"", "\"[name left out]\""]);
+        let numbers: Vec<u32> = timeline.rows[0].slices.iter().map(Slice::name).collect();
+        assert_eq!(numbers, [1, 0, 1]);
     }
 }

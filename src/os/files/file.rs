@@ -139,7 +139,7 @@ impl Draft {
     /// Errors of creating a file in the folder, or all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
         // Temporary names contain the process id. A name may still be taken by a process with the same id in another
-        // container, or by one that was killed.
+        // container, or by a process that was killed.
         for attempt in 0..MAX_NAME_ATTEMPTS {
             let path = temporary_path(target, attempt);
             match Self::create_at(path, target) {
@@ -437,9 +437,9 @@ fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
 }
 
 /// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same.
-/// `None` if there is no file at `target`, or if it belongs to another user: that user may have made it writable for
-/// all users, and then our file would be writable for all users too. If the two files belong to different groups, the
-/// group gets only the permissions that all other users have.
+/// `None` if there is no file at `target`, or if it belongs to another user. That user may have made the file writable
+/// for all users, and then our file would be writable for all users too. If the two files belong to different groups,
+/// the group gets only the permissions that all other users have.
 fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
@@ -458,9 +458,9 @@ impl Drop for Draft {
 }
 
 /// A claim is a small file, `NAME.part`, by which a process reserves the name `NAME` and related names before it
-/// creates files under these names. If several processes want the same name, one of them gets the claim, and the others
-/// fail at once without waiting. The file contains the identity of its process, so that the claim of a killed process
-/// can be replaced. The claim is removed on drop.
+/// creates files under these names. If several processes want the same name, one process obtains the claim, and the
+/// other processes fail at once without waiting. The file contains the identity of its process, so that the claim of a
+/// killed process can be replaced. The claim is removed on drop.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
@@ -472,8 +472,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// Errors of creating a file in the folder; or the name is claimed by another process that is still running, or of
-    /// which this process cannot determine whether it is running.
+    /// The file cannot be created in the folder, or another process has claimed the name. The claim counts unless that
+    /// process is known to have ended.
     pub fn acquire(target: &Path) -> io::Result<Self> {
         let path = claim_path(target);
         let made = match Draft::create_at(path.clone(), &path) {

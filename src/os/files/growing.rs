@@ -1,6 +1,6 @@
 //! A growing file is written while the application runs, by a separate thread. A file system may be slow or hang
-//! forever, so only this thread calls it: neither the application's threads nor the thread that produces the data
-//! ("feeds the file") block on the file system.
+//! forever, so only this thread calls it. The application's threads, and the thread that produces the data ("feeds the
+//! file"), never block on the file system.
 //!
 //! Blocks that are not written yet are kept in memory, up to a limit. If the limit is reached, the feeding thread waits
 //! for room as long as blocks are being written. If no block is written for a given time, the file is abandoned. The
@@ -344,7 +344,7 @@ impl FileFeed {
     /// file.
     ///
     /// # Errors
-    /// Errors of the file system, or nothing was written for `patience`.
+    /// Errors of the file system; or an error if nothing was written for `patience`.
     pub fn finish(mut self, patience: Duration) -> Result<Draft> {
         self.flush_block()?;
         let mut state = self.file.0.state.lock();
@@ -478,7 +478,7 @@ mod tests {
         feed.write_all(b"early ").unwrap();
         feed.flush().unwrap();
         drop(feed);
-        assert!(file.0.state.lock().has_thread_finished, "its thread ends without one");
+        assert!(file.0.state.lock().has_thread_finished, "its thread ends without a file");
         assert_eq!(names(&folder), [""; 0]);
         let (file, mut feed) = begin();
         feed.write_all(b"early ").unwrap();

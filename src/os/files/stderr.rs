@@ -43,8 +43,8 @@ const MAX_WRITE_TIME: Duration = Duration::from_secs(5);
 /// Interval between two checks whether a pipe has room, if `poll` cannot be used.
 const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Whether a text must start on its own line even if it is not known whether the last line on descriptor 2 is finished.
-/// If that line is known to be unfinished, a line feed is always written before the text.
+/// Whether a text must start on its own line if it is unknown whether the last line on descriptor 2 is finished. If
+/// that line is known to be unfinished, a line feed is always written before the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineStart {
     /// If the state of the last line is unknown, no line feed is written before the text.

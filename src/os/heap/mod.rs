@@ -3,8 +3,8 @@
 //! The application's heap cannot be relied on, for three reasons. A thread that a signal has stopped forever may hold
 //! the heap's lock, and then no other thread can allocate or free. An allocator that replaces the application's heap
 //! may itself launch kernels. And bugs of the application may overwrite the heap's data. In our heap no thread waits
-//! for another thread: if a thread repeatedly finds a pool in use, it maps memory for its allocation, and adds a block
-//! that it frees to a list of that pool.
+//! for another thread. If a thread repeatedly finds a pool in use, it maps memory for its allocation. A block that it
+//! wants to free is added to a list of that pool.
 //!
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  slabs, each with its free blocks

@@ -80,8 +80,8 @@ pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<Non
     })
 }
 
-/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect: a kernel may not know
-/// the advice, or be unable to apply it to these pages.
+/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect: a kernel may not
+/// support the advice, or may be unable to apply it to these pages.
 ///
 /// # Safety
 /// The pages belong to the caller. If the advice is to discard their content, the caller does not need the content.

@@ -355,7 +355,7 @@ mod tests {
         let pool = new_pool();
         let blocks = take(pool, 100, 2);
         pool.with_lock(1, || {
-            assert!(pool.allocate(class_of(100)).is_none(), "it is taken");
+            assert!(pool.allocate(class_of(100)).is_none(), "the pool is in use");
             give_back(blocks.iter().copied());
             assert!(!pool.slabs[class_of(100).0].first().unwrap().is_empty());
         });

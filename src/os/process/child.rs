@@ -1,4 +1,4 @@
-//! Runs a command as a shell does: the command uses the same terminal, gets the signals that are meant for it, and
+//! Runs a command as a shell does. The command uses the same terminal and gets the signals that are meant for it. It
 //! inherits the same state (signal actions, signal mask, descriptors) that this process inherited. The result is the
 //! command's exit status.
 //!
@@ -383,7 +383,7 @@ fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
         usize::try_from(length).ok()?
     };
     // The state follows the name in parentheses. The name may contain any characters, including parentheses, so search
-    // for the last one.
+    // for the last parenthesis.
     let name_end = text[..length].iter().rposition(|byte| *byte == b')')?;
     text.get(name_end + 2).map(u8::to_ascii_uppercase)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct EventFlags(AtomicU32);
 
 impl EventFlags {
-    /// Creates flags of which none is set.
+    /// Creates flags, all of them unset.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }

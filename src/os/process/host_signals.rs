@@ -79,8 +79,9 @@ fn has_signal_frame(_inside: usize, _at: usize) -> bool {
     true
 }
 
-/// Returns, for each signal, the address of the code by which its handler returns. Usually all handlers set through the
-/// C library have the same address, and a language runtime that sets handlers without the C library has another one.
+/// Returns, for each signal, the address of the code by which its handler returns. Usually the address is the same for
+/// all handlers that were set through the C library. A language runtime that sets handlers without the C library has an
+/// address of its own.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn return_addresses() -> [usize; 64] {
     /// The kernel's `sigaction`.

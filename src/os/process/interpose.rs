@@ -364,9 +364,9 @@ impl<'a> LoadedModule<'a> {
         });
     }
 
-    /// Calls `look` with each slot for a function with one of these names, whether the slot is filled or not, and with
-    /// the index of the name. The slots are found by the symbols of their relocations. So most slots need not be read,
-    /// which matters because machine-learning libraries have hundreds of thousands of them.
+    /// Calls `look` with each slot for a function with one of these names, and with the index of the name. The slot may
+    /// be filled or not. The slots are found by the symbols of their relocations. So most slots need not be read, which
+    /// matters because machine-learning libraries have hundreds of thousands of them.
     fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(by_table(), c"ours");
         assert_eq!(text(ask()), c"ours");
         assert_eq!(text(theirs), before);
-        assert_eq!(replace_functions(&[place]).unwrap(), 0, "all done");
+        assert_eq!(replace_functions(&[place]).unwrap(), 0, "all words were already changed");
     }
 
     /// The test changes slots of this program. `dlsym` does not read slots, so it still finds the library's function.

@@ -1,4 +1,5 @@
-//! Allows the reader of a file to check whether the thread that writes the file, in another process, is still running.
+//! Allows the reader of a file to check whether the thread that writes the file is still running. That thread is in
+//! another process.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Sets the processors, scheduling class and priority of our threads. This is necessary because a thread inherits these
-//! settings from its creator: the thread that makes the first CUDA call, which may be bound to one processor, or be in
-//! a real-time scheduling class.
+//! settings from its creator. Here that is the thread that makes the first CUDA call, which may be bound to one
+//! processor, or be in a real-time scheduling class.
 
 use std::mem::{size_of, zeroed};
 

@@ -1,4 +1,4 @@
-//! During set-up, makes each kind of system call once that a recording session needs later.
+//! During set-up, makes one system call of each kind that a recording session needs later.
 //!
 //! Some sandboxes observe which system calls a program makes when it starts, and then allow only these calls, by a
 //! seccomp filter. So every kind of system call is made before set-up ends, in a form that has no effect, and the

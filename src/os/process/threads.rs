@@ -10,8 +10,9 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::futex::EventFlags;
 use super::{host_signals, scheduling};
@@ -127,7 +128,7 @@ impl ThreadSlot {
     }
 }
 
-/// Id of the process in which [`create_for_tracer`] notes threads. In a forked child it notes none.
+/// Id of the process in which [`create_for_tracer`] notes threads. In a forked child, that function notes no threads.
 static TRACER_PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -142,15 +143,24 @@ pub fn is_ours() -> bool {
 /// Starts a detached thread that runs `body` with all signals blocked. A panic in `body` ends only this thread.
 ///
 /// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library.
-/// The C library aborts the process if it has no memory for a destructor, and it waits for the loader's lock.
+/// The C library aborts the process if it has no memory for a destructor, and waits for the loader's lock.
+///
+/// Returns once the new thread has its thread-local variables, because the program may use up its memory right
+/// afterwards. If the thread does not start in time, as on a busy machine, returns after 0.1 s.
 ///
 /// # Errors
 /// The system cannot create another thread.
 pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let start = Box::into_raw(Box::new(ThreadStart { name, body: Box::new(body) }));
+    let has_started = Arc::new(AtomicBool::new(false));
+    let start = ThreadStart { name, body: Box::new(body), has_started: Arc::clone(&has_started) };
+    let start = Box::into_raw(Box::new(start));
     // SAFETY: `run` receives the pointer that it expects, once.
     let error = host_signals::with_all_blocked(|| unsafe { create_detached(stack, run, start.cast()) });
     if error == 0 {
+        let begin = Instant::now();
+        while !has_started.load(Ordering::Acquire) && begin.elapsed() < MAX_START {
+            pause(START_PAUSE);
+        }
         return Ok(());
     }
     // SAFETY: no thread was created, so the box still belongs to this one.
@@ -162,13 +172,28 @@ pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'st
 struct ThreadStart {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
+    has_started: Arc<AtomicBool>,
+}
+
+/// Maximum wait until a new thread has its thread-local variables. A thread starts within 0.1 ms on an idle processor.
+const MAX_START: Duration = Duration::from_millis(100);
+const START_PAUSE: Duration = Duration::from_micros(50);
+const MEMORY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Sleeps. `std::thread::sleep` would use thread-local variables.
+fn pause(duration: Duration) {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: duration.subsec_nanos().into() };
+    // SAFETY: the pause is valid, and the remaining time is not requested.
+    unsafe { libc::nanosleep(&raw const pause, null_mut()) };
 }
 
 extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     wait_for_memory();
     IS_OURS.set(true);
     // SAFETY: `spawn` made the box and handed it to this thread.
-    let ThreadStart { name, body } = *unsafe { Box::from_raw(start.cast::<ThreadStart>()) };
+    let ThreadStart { name, body, has_started } = *unsafe { Box::from_raw(start.cast::<ThreadStart>()) };
+    has_started.store(true, Ordering::Release);
+    drop(has_started);
     // SAFETY: the name is a C string, and the C library refuses a name that is too long.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
     // A panic must not reach the C library.
@@ -181,7 +206,6 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
 fn wait_for_memory() {
     // The library's own variables take 0.4 KiB, and the thread's list of all libraries 16 bytes per library.
     const SIZES: [usize; 2] = [1 << 10, 8 << 10];
-    let pause = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     loop {
         // SAFETY: each block is freed once. The C library then has these blocks for its next allocations.
         let has_memory = unsafe {
@@ -192,8 +216,7 @@ fn wait_for_memory() {
         if has_memory {
             return;
         }
-        // SAFETY: the pause is valid, and the remaining time is not requested.
-        unsafe { libc::nanosleep(&raw const pause, null_mut()) };
+        pause(MEMORY_PAUSE);
     }
 }
 
@@ -220,8 +243,8 @@ unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_
     }
 }
 
-/// Notes the calling thread as one of gpuflame's own, and gives it the affinity and scheduling of the process instead
-/// of those that it inherited from its creator. Call on a thread that [`spawn`] started and that keeps running.
+/// Notes the calling thread as one of gpuflame's own. Replaces the affinity and the scheduling that it inherited from
+/// its creator by those of the process. Call on a thread that [`spawn`] started and that keeps running.
 pub fn note_ours() {
     IS_OURS.set(true);
     note_calling_thread();
@@ -391,11 +414,15 @@ mod tests {
         let reused = ThreadKey { started: identity.started + 1, ..identity };
         assert!(!is_noted(reused), "a later thread of the same number is not ours");
         let nobody = CpuClock::new();
-        assert_eq!((nobody.elapsed(), nobody.elapsed()), (Duration::ZERO, Duration::ZERO), "of no thread");
+        assert_eq!(
+            (nobody.elapsed(), nobody.elapsed()),
+            (Duration::ZERO, Duration::ZERO),
+            "it measures no thread"
+        );
         std::thread::sleep(Duration::from_millis(20));
         let taken = CLOCK.elapsed();
         std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(CLOCK.elapsed(), taken, "it waits");
+        assert_eq!(CLOCK.elapsed(), taken, "the thread waits");
         drop(done);
     }
 

@@ -48,7 +48,7 @@ struct SampleSlot {
     /// Number of samples written so far, and number of samples drained so far.
     head: AtomicU64,
     tail: AtomicU64,
-    /// Process, and thread of ours that each sample wakes; 0 for no thread.
+    /// Ids of this process, and of the thread of ours that each sample wakes; 0 for no thread.
     wakes: [AtomicI32; 2],
     /// Number of periods whose samples were dropped for lack of room.
     dropped: AtomicU64,

@@ -1,6 +1,6 @@
-//! A sampler of one thread that uses the kernel's performance events (`perf_event_open`). Each time that the thread has
-//! used another `period` of CPU time, or each time that the thread is descheduled, the kernel copies the thread's
-//! registers and a part of its stack.
+//! A sampler of one thread that uses the kernel's performance events (`perf_event_open`). The kernel copies the
+//! thread's registers and a part of its stack each time that the thread has used another `period` of CPU time, or each
+//! time that it is descheduled.
 //!
 //! The sampled thread is not disturbed: it gets no signals, and none of its calls is interrupted. An event has no
 //! descriptor that the host might close, because the mapping keeps the event alive, and unmapping ends the event. A
@@ -45,7 +45,7 @@ pub struct PerfEvent {
 /// Condition on which the kernel samples a thread.
 #[derive(Clone, Copy, Debug)]
 enum Trigger {
-    /// Each time that the thread has used another period of this length of CPU time.
+    /// Each time that the thread's CPU time has grown by this duration.
     CpuTime(Duration),
     /// Each time that the thread is descheduled. The thread's return to a processor is reported as well.
     Deschedule,
@@ -92,7 +92,7 @@ const RING_SIZES: [(usize, u32); 4] =
 /// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
 const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
-/// Sizes to try for a thread that does not launch, which should leave room for those that do.
+/// Sizes to try for a thread that does not launch. They are small, to leave room for threads that launch.
 const SMALL_RING_SIZES: [(usize, u32); 2] = [RING_SIZES[2], RING_SIZES[3]];
 /// Size of a sample without its stack, in bytes, rounded up generously.
 const SAMPLE_OVERHEAD_BYTES: usize = 256;

@@ -1,10 +1,10 @@
 //! Wakes one of our threads as soon as the kernel has written a sample.
 //!
-//! An event keeps no descriptor that a thread could wait for (see `perf`). So the kernel sends a signal to our thread,
-//! which blocks all signals and takes this one with `sigtimedwait`: no handler runs, and no thread of the program is
-//! signalled. The call would also take a signal that was sent to the whole process, so the signal is SIGSTKFLT, which
-//! neither the kernel nor a program sends. The setting belongs to the open event, which the event's mapping keeps alive
-//! after the descriptor is closed.
+//! An event keeps no descriptor that a thread could wait for (see `perf`). So the kernel sends a signal to our thread.
+//! Our thread blocks all signals and takes this one with `sigtimedwait`, so no handler runs, and no thread of the
+//! program is signalled. `sigtimedwait` would also take a signal that was sent to the whole process. So the signal is
+//! SIGSTKFLT, which neither the kernel nor a program sends. The setting belongs to the open event, which the event's
+//! mapping keeps alive after the descriptor is closed.
 
 use std::io;
 use std::mem::size_of;

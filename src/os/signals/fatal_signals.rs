@@ -41,7 +41,7 @@ pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     }
 }
 
-/// Installs the handler also for signals whose action has become the default by a call that is not interposed. Call
+/// Also installs the handler for signals whose action has become the default by a call that is not interposed. Call
 /// when the program has ended and only its exit remains. Has no effect in a process that has not called
 /// [`handle_fatal_signals`].
 pub fn handle_new_defaults() {

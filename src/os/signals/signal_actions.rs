@@ -72,7 +72,8 @@ impl DefaultAction {
         self.restorer.store(action.sa_restorer.map_or(0, |restorer| restorer as usize), Ordering::Relaxed);
     }
 
-    /// Stores what `sigaction` must return from now on, after the program has set `action`, which is a default action.
+    /// Stores the action that `sigaction` must return from now on, because the program has set `action`, which is a
+    /// default action.
     fn set_by_program(&self, action: &libc::sigaction, restorer: Option<extern "C" fn()>) {
         let mut kept = *action;
         if restorer.is_some() {
@@ -98,8 +99,8 @@ impl DefaultAction {
     }
 }
 
-/// Installs `handler` for each of [`SIGNALS`] whose action is the default now, and later for each whose action the
-/// program sets to the default. Call once.
+/// Installs `handler` for each of [`SIGNALS`] whose action is the default now, and later for each signal whose action
+/// the program sets to the default. Call once.
 pub fn handle_default_signals(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     OWNER_PROCESS.store(std::process::id(), Ordering::Release);
@@ -152,9 +153,9 @@ fn default_action() -> libc::sigaction {
 fn our_action() -> libc::sigaction {
     let mut action = default_action();
     action.sa_sigaction = HANDLER.load(Ordering::Acquire);
-    // SA_NODEFER, and a mask without [`SIGNALS`]: a second signal must reach the thread that waits for the end of the
-    // process, even if there is no other thread. All other signals are masked, because the application's handlers must
-    // no longer run on this thread.
+    // SA_NODEFER and a mask without [`SIGNALS`] are needed so that a second signal reaches the thread that waits for
+    // the end of the process, even if there is no other thread. All other signals are masked, because the application's
+    // handlers must no longer run on this thread.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: both calls write to the mask of a local action.
     unsafe {
@@ -210,7 +211,7 @@ fn interpose() -> std::io::Result<()> {
     interpose::replace_functions(&NAMES.map(place)).map(drop)
 }
 
-/// Replacement for `sigaction`, which the program's calls reach.
+/// Replacement for `sigaction`. The program's calls reach this function instead.
 unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -256,7 +257,7 @@ fn current_restorer(signal: i32) -> Option<extern "C" fn()> {
         .and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & SA_RESTORER != 0))
 }
 
-/// Replacement for `signal`, which the program's calls reach.
+/// Replacement for `signal`. The program's calls reach this function instead.
 unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if handler == libc::SIG_DFL && DefaultAction::for_signal(signal).is_some() && is_active() {
         let (mut new, mut old) = (default_action(), default_action());

@@ -3,8 +3,8 @@
 //! The hot path never returns an error and never panics. In the steady state it does not allocate, take a lock or make
 //! a system call. If a record cannot be stored, it is counted. The following cases cost more:
 //!
-//! - A thread's first launch maps the thread's state, and asks the C library for the bounds of the thread's stack,
-//!   which allocates.
+//! - A thread's first launch maps the thread's state, and asks the C library for the bounds of the thread's stack. That
+//!   call allocates memory.
 //! - A new stack, or a burst of launches that outruns the collector, may map memory (`log`).
 //! - If a launch runs on a stack other than the thread's own, the kernel copies that stack for each such launch
 //!   (`unwind::copy`).
@@ -12,10 +12,10 @@
 //!   lock (`unwind::Unwinder::check_every_capture`).
 //! - If the user asked for details of waits, each wait is written to a log that has a lock (`host_calls`).
 //!
-//! The outermost API call is the launch; a call nested in it only contributes its id. An asynchronous call is recorded
-//! when it returns: only then is it known whether the call failed, and the unwinding overlaps with the GPU's work. A
-//! synchronous call is recorded when it begins: when it returns, its GPU work has finished, and CUPTI may already have
-//! delivered the record of that work.
+//! The outermost API call is recorded as the launch; a call nested in it only contributes its correlation id. An
+//! asynchronous call is recorded when it returns: only then is it known whether the call failed, and the unwinding
+//! overlaps with the GPU's work. A synchronous call is recorded when it begins: when it returns, its GPU work has
+//! finished, and CUPTI may already have delivered the record of that work.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,8 +68,8 @@ impl Tracer for Capture {
             call.slot.set(NESTED);
             handle_nested(own, thread, call.correlation);
         } else {
-            // The pending call does not enclose this call. Usually a longjmp or an exception has left the pending call,
-            // so that it never returned.
+            // The pending call does not enclose this call. Usually the thread has jumped out of it, by a longjmp or an
+            // exception, so the pending call never returned.
             let pending = &mut own.pending;
             let slot = if pending.is_in_flight {
                 pending.slot_after_pending(&mut own.aside, depth)
@@ -130,6 +130,10 @@ impl Tracer for Capture {
 
     fn graph(event: GraphEvent<'_>) {
         graphs::record_event(&event);
+    }
+
+    fn launch_attributes(correlation: CorrelationId, is_programmatic: bool) {
+        host_calls::record_attributes(correlation, is_programmatic);
     }
 
     fn host_call(event: HostCallEvent<'_>) {
@@ -261,8 +265,8 @@ fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: Correl
 fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
-        // A synchronous launch that fails was recorded nevertheless. It has no activity, so it is counted as a launch
-        // without an activity.
+        // A synchronous launch was recorded at its entry, before it failed. No activity follows, so it is counted as a
+        // launch without an activity.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
             host_calls::record_wait(own, thread, &launch, time);
@@ -291,7 +295,7 @@ fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
 }
 
 /// If a window is open, captures the stack and writes the record; otherwise counts the launch. `nested` is the number
-/// of ids in `own.pending.aliases`: nested calls so far that have correlation ids of their own.
+/// of ids in `own.pending.aliases`, one for each nested call so far that has its own correlation id.
 fn record_launch(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -318,7 +322,8 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
         thread.outside.set(range.launches());
     }
     // The ended range is pushed to the log only after `outside.set` has published the new range. Otherwise the
-    // collector could read in the log that the range has ended, and then read the same range again as the growing one.
+    // collector could read in the log that the range has ended, and then read the same range a second time, as the
+    // growing range.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {
@@ -326,7 +331,7 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     }
 }
 
-/// Adds the id of a nested call to the current range of launches outside windows. Used if the launch around the nested
+/// Adds the id of a nested call to the current range of launches outside windows. Used if the launch that encloses the
 /// call was already counted at its entry.
 #[cold]
 fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationId) {

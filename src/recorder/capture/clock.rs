@@ -3,13 +3,13 @@
 //!
 //! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. So the collector reads both
 //! clocks each time it visits (wakes up), and fits a line through its readings. A callback reads the TSC and converts
-//! the ticks to a time with that line. If there is no valid line, the callback calls the C library. This happens at the
-//! start of a session, when the collector has not visited for a while, just after the clock was set, and on systems
-//! whose kernel does not keep time with the TSC.
+//! the ticks to a time with that line. If there is no valid line, the callback calls the C library. There is no valid
+//! line at the start of a session, when the collector has not visited for a while, and just after the clock was set.
+//! There is never a line if the kernel does not keep time with the TSC.
 //!
-//! A time on the line is within 0.1 us of the clock. If the clock is set, if its speed is adjusted, or after a suspend
-//! that stopped the counter, callbacks follow the old line until the collector's next visit, for up to 80 ms. When a
-//! new line replaces the old one, a thread can see time go back by the difference between the two lines.
+//! A time on the line is within 0.1 us of the clock. After the clock was set, after its speed was adjusted, or after a
+//! suspend that stopped the counter, callbacks follow the old line until the collector's next visit, for up to 80 ms.
+//! When a new line replaces the old one, a thread can see time go back by the difference between the two lines.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -30,11 +30,11 @@ const EXTRAPOLATION_FACTOR: u64 = 4;
 /// twice this time.
 const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
 /// Maximum distance in ns between the line and a reading that is taken just after the line's start. The limit grows by
-/// the same amount for each measured length that has passed since the start. A larger distance means that the clock was
-/// set or that its speed has changed.
+/// the same amount for each span of `measured` ticks that has passed since the start. A larger distance means that the
+/// clock was set or that its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
-/// Maximum number of ticks between the two TSC reads that enclose a clock read. Usually there are 80. If there are more
-/// than the maximum, the thread was preempted in between.
+/// Maximum number of ticks between the two TSC reads that enclose a clock read. Usually there are 80 ticks. If there
+/// are more than the maximum, the thread was preempted between the two reads.
 const MAX_READ_GAP_TICKS: u64 = 400;
 /// Number of attempts to read both clocks. The attempt with the fewest ticks between its TSC reads is used.
 const MAX_ATTEMPTS: usize = 4;
@@ -107,7 +107,8 @@ impl TscToRealtime {
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
 
-    /// Whether the reading is too far from the line. The reading may be of any time after the line was fitted.
+    /// Whether the reading is too far from the line. The reading may have been taken at any time after the line was
+    /// fitted.
     fn deviates(&self, reading: ClockReading) -> bool {
         let passed = i128::from(reading.ticks) - i128::from(self.from.ticks);
         let expected = i128::from(self.from.time.0) + ((passed * i128::from(self.speed)) >> FRACTION_BITS);
@@ -119,8 +120,8 @@ impl TscToRealtime {
 /// Calibration state: the readings from which lines are fitted.
 #[derive(Debug)]
 struct ClockCalibration {
-    /// Two readings. The first is the start of the measurement of a line's speed. The second replaces the first when
-    /// the second is old enough.
+    /// Two earlier readings. The speed of a new line is measured from the first one. The second reading replaces the
+    /// first once the second is at least `MIN_BASELINE` old.
     baselines: Option<[ClockReading; 2]>,
     line: Option<TscToRealtime>,
     /// Time at which the kernel's clock source was last queried, and whether the source was the TSC.
@@ -218,7 +219,7 @@ impl SharedLine {
     fn write(&self, line: &TscToRealtime) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // A reader that sees a word stored below then also sees the odd sequence.
+        // If a reader sees a word that is stored below, the reader also sees the odd sequence number.
         fence(Ordering::Release);
         self.ticks.store(line.from.ticks, Ordering::Relaxed);
         self.time.store(line.from.time.0, Ordering::Relaxed);
@@ -253,7 +254,7 @@ fn read_tsc() -> u64 {
 }
 
 /// Whether the kernel keeps time with the counter that [`read_tsc`] reads. The kernel does so if the counter runs at a
-/// constant speed that is equal on all processors. In a guest, the kernel does not if the host keeps time by other
+/// constant speed that is equal on all processors. The kernel of a guest does not do so if the host keeps time by other
 /// means.
 fn kernel_uses_tsc() -> bool {
     let clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -267,19 +268,19 @@ mod tests {
 
     use super::*;
 
-    /// Reading of both clocks `nanos` ns after the moment at which the clock was at 1,000,000 ns and a 2 GHz counter at
-    /// 7,000.
+    /// Returns the reading of both clocks `nanos` ns after a start at which the clock shows 1,000,000 ns and a 2 GHz
+    /// counter shows 7,000.
     fn reading(nanos: u64) -> ClockReading {
         ClockReading { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }
 
-    /// Like `reading`, but taken after the clock was set forward by `step` ns.
+    /// Returns the same reading as `reading`, after the clock was set forward by `step` ns.
     fn after_step(nanos: u64, step: u64) -> ClockReading {
         let reading = reading(nanos);
         ClockReading { time: Nanos(reading.time.0 + step), ..reading }
     }
 
-    /// Time that a callback reads from the line when the counter is at `ticks`.
+    /// Returns the time that a callback reads from the line when the counter is at `ticks`.
     fn at(line: &TscToRealtime, ticks: u64) -> Option<Nanos> {
         let shared = SharedLine::new();
         shared.write(line);
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn ticks_are_not_read_without_a_line() {
-        assert_eq!(SharedLine::new().convert(|| panic!("some host forbids it")), None);
+        assert_eq!(SharedLine::new().convert(|| panic!("a host may forbid to read the TSC")), None);
     }
 
     #[test]
@@ -326,20 +327,21 @@ mod tests {
         assert!(calibration.add_reading(reading(9_000_000_000)).is_none());
     }
 
-    /// Simulates a machine that was suspended for an hour. After that, the counter continues, stops or restarts: it
-    /// depends on the processor.
+    /// Simulates a machine that was suspended for an hour. After that, the counter has continued, stopped or restarted,
+    /// depending on the processor.
     #[test]
     fn after_a_suspend_the_line_is_used_only_if_the_counter_stopped() {
         let mut calibration = ClockCalibration::NEW;
         let hour = 3_600_000_000_000;
         calibration.add_reading(reading(0));
         let line = calibration.add_reading(reading(5_000_000)).unwrap();
-        assert_eq!(at(&line, reading(5_000_000 + hour).ticks), None, "it counted on");
-        assert_eq!(at(&line, 100), None, "it began anew");
-        // If the counter stopped, callbacks get times from before the suspend until the collector's next visit.
+        assert_eq!(at(&line, reading(5_000_000 + hour).ticks), None, "the counter continued");
+        assert_eq!(at(&line, 100), None, "the counter restarted");
+        // If the counter stopped, the times that callbacks get are from before the suspend. This ends at the
+        // collector's next visit.
         let woken = after_step(7_000_000, hour);
         assert_eq!(at(&line, woken.ticks), Some(reading(7_000_000).time));
-        assert!(calibration.add_reading(woken).is_none(), "the collector finds the clock elsewhere");
+        assert!(calibration.add_reading(woken).is_none(), "the reading is too far from the line");
         let line = calibration.add_reading(after_step(12_000_000, hour)).unwrap();
         let later = after_step(13_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
@@ -352,7 +354,7 @@ mod tests {
     fn the_line_stays_accurate_with_rapid_visits_and_long_pauses() {
         let mut calibration = ClockCalibration::NEW;
         let first = calibration.add_reading(reading(0)).or(calibration.add_reading(reading(50_000)));
-        assert!(first.is_none(), "too soon to know a speed");
+        assert!(first.is_none(), "too early to measure a speed");
         for visit in 1..1000 {
             // Every second reading is taken 15 ns late.
             let (pauses, soon) = (visit / 2 + 1, visit % 2);
@@ -369,7 +371,8 @@ mod tests {
         let mut calibration = ClockCalibration::NEW;
         calibration.add_reading(reading(0));
         calibration.add_reading(reading(2_000_000));
-        // This reading is later by twenty times the measured length. Only then is an error of this size noticed.
+        // The speed was measured over 2 ms, and this reading is 40 ms later. Without so long a time, the error would be
+        // too small to be noticed.
         calibration.add_reading(after_step(42_000_000, 19_000));
         let line = calibration
             .add_reading(after_step(122_000_000, 19_000))
@@ -458,7 +461,7 @@ mod tests {
                 time != n * (100_001 - n)
             });
             enough.store(true, Ordering::Relaxed);
-            assert_eq!(torn, None, "no line comes by there");
+            assert_eq!(torn, None, "this time is on no line");
         });
     }
 }

@@ -23,7 +23,7 @@ extern "C" fn gpuflame_launch_marker(correlation: u32, kind: u32) {
 #[cold]
 pub(super) fn emit_marker(call: &Call<'_>) {
     let kind = match call.kind {
-        CallKind::Launch => 0,
+        CallKind::Launch | CallKind::LaunchWithAttributes => 0,
         CallKind::GraphLaunch => 1,
         _ => 2,
     };

@@ -94,7 +94,8 @@ pub(super) fn capture(
     }
 }
 
-/// Adds the stack that was captured last, which already has an id, to the caches, so that it need not be walked again.
+/// Adds the stack that was captured last to the caches, so that it need not be walked again. The stack already has an
+/// id.
 #[inline(always)]
 fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     if let Some(number) = unwinder.cache_last() {
@@ -102,7 +103,7 @@ fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     }
 }
 
-/// Compares the context that was found in the cache with the context of the walked stack. A difference is counted.
+/// Compares the context that was found in the cache with the context of the walked stack. Counts a difference.
 fn compare_contexts(cached: ContextId, walked: ContextId, counters: &ThreadCounters) {
     if cached != ContextId::NONE && cached != walked {
         counters.verified.unlike_plain.add(1);
@@ -149,8 +150,8 @@ fn record_new_stack(
     (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // Only here does the thread look for a Python interpreter, because the first stack that goes through an interpreter
-    // is always new.
+    // The thread looks for a Python interpreter only here. This is sufficient, because the first stack that goes
+    // through an interpreter is always new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {

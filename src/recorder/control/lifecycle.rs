@@ -93,7 +93,7 @@ mod tests {
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());
-        assert!(is_over(), "for all other threads");
+        assert!(is_over(), "gpuflame is off for all other threads");
         set_alive();
         assert!(!is_over());
     }

@@ -1,4 +1,4 @@
-//! Path prefix of the outputs that the program itself has chosen. It overrides that of the settings.
+//! Path prefix of the outputs, if the program itself has chosen one. It overrides the prefix from the settings.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 

@@ -1,4 +1,4 @@
-//! Waits of launching threads for Python's GIL, which decide when other threads are sampled.
+//! Waits of launching threads for Python's GIL. These waits decide when other threads are sampled.
 
 use gpuflame_model::record::ThreadId;
 
@@ -6,8 +6,8 @@ use gpuflame_model::record::ThreadId;
 const MAX_GIL_WAITS: usize = 256;
 /// Time between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;
-/// Time after a wait for the GIL that counts as part of it. A thread that waits wakes up every 5 ms and may then be without
-/// a processor for some milliseconds.
+/// Time after a wait for the GIL that counts as part of it. A waiting thread wakes up every 5 ms, and may then have to
+/// wait for a processor for some milliseconds.
 const GIL_WAIT_GRACE_NS: u64 = 10_000_000;
 /// Time without a wait for the GIL after which other threads are no longer sampled.
 const GIL_WAITS_END_NS: u64 = 2_000_000_000;
@@ -15,7 +15,7 @@ const GIL_WAITS_END_NS: u64 = 2_000_000_000;
 /// Times in which launching threads waited for Python's GIL.
 #[derive(Debug, Default)]
 pub(super) struct GilWaits {
-    /// Start and end of recent waits; the end of a wait that is still in progress is not known.
+    /// Start and end of recent waits. The end is `None` while a wait is in progress.
     recent: Vec<(ThreadId, u64, Option<u64>)>,
     /// Start of the last wait.
     last: u64,
@@ -32,13 +32,13 @@ impl GilWaits {
         }
         self.recent.push((thread, time, None));
         self.last = time;
-        // The next listing is further away than that if the clock was set back.
+        // If the clock was set back, the next listing is further away than `LISTING_NS`.
         if time >= self.next_listing || self.next_listing - time > LISTING_NS {
             (self.is_listing_due, self.next_listing) = (true, time + LISTING_NS);
         }
     }
 
-    /// Ends the wait of a thread; at time 0 if its end is not known, so that the wait does not count.
+    /// Ends the wait of a thread. If the end of the wait is unknown, `time` is 0, and the wait does not count.
     pub(super) fn end(&mut self, thread: ThreadId, time: u64) {
         let open = self.recent.iter_mut().rev().find(|(waiting, _, _)| *waiting == thread);
         if let Some((_, _, end @ None)) = open {

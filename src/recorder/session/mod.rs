@@ -87,8 +87,8 @@ pub fn refuse(why: &str) {
 ///
 /// The first call sets up the recorder, unless gpuflame was injected already. The setup takes milliseconds, so make the
 /// first call before the work to record, ideally before any CUDA call. Later calls take nanoseconds, unless the window
-/// was closed for two seconds or longer: then CUPTI's launch callbacks must be switched on again, which takes as long
-/// as CUPTI needs.
+/// was closed for two seconds or longer. In that case CUPTI's launch callbacks must be switched on again, and the time
+/// that this takes depends on CUPTI.
 ///
 /// # Errors
 /// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or was
@@ -107,12 +107,12 @@ pub fn start() -> Result<()> {
 
 /// Closes the window. If none is open, nothing changes. Does not wait for the GPU.
 ///
-/// Launches made in the window are followed until their GPU work ends, however much later that is. Launches made in the
+/// Launches made in the window are tracked until their GPU work ends, even if that is much later. Launches made in the
 /// second after the window are counted as outside. Later launches are ignored, and after one more second CUPTI's launch
 /// callbacks are switched off, so that launches cost only what CUPTI's records cost.
 ///
 /// # Errors
-/// As [`start`], if that has failed; `State` if no window was opened before.
+/// The error of [`start`], if `start` has failed; `State` if no window was opened before.
 pub fn stop() -> Result<()> {
     let session = stage::running_session()?;
     if window::state().openings() == 0 {

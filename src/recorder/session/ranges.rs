@@ -99,7 +99,7 @@ mod tests {
         assert!(panicked.is_err());
         drop(range("another"));
         drop(outer);
-        assert!(!is_open(), "all that were opened are closed");
+        assert!(!is_open(), "every opened range is closed");
         let _held = range("held");
         assert!(is_open());
     }

@@ -1,4 +1,5 @@
-//! Stacks of samples: native frames from the copies that the kernel made, with the Python frames read soon afterwards.
+//! Stacks of samples. The native frames come from the stack copies that the kernel made; the Python frames are read
+//! soon after the sample.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,18 +22,19 @@ pub(super) struct StackReader {
     python: Option<OtherThreads>,
     /// Limits the time in which Python frames are read.
     reading: Budget,
-    /// Processor on which the sampler's thread should sleep. The kernel then lets this thread, which has slept, run before
-    /// a thread that was sampled there executes another instruction, so the frames are those of the sample. On another
-    /// processor both threads would run at the same time.
+    /// Processor on which the sampler's thread should sleep. When the sampler's thread wakes up there, the kernel lets
+    /// it run before the sampled thread executes another instruction, so the frames are still those of the sample. On
+    /// different processors, both threads would run at the same time.
     pub(super) processor: Option<u32>,
 }
 
-/// Cost of CPU time that is used for reading Python frames: ten times as much must pass, so the sampled threads lose at
-/// most a tenth of one processor. Maximum time saved up for reads at once.
+/// Cost of CPU time for reading Python frames: after a read, ten times its duration must pass, so the sampled threads
+/// lose at most a tenth of one processor. `MAX_READ_BURST_NS` is the maximum time that may be saved up for several
+/// reads at once.
 const READ_COST: u64 = 10;
 const MAX_READ_BURST_NS: u64 = 100_000_000;
 
-/// A stack, and what its context says about it.
+/// A stack, and the flags of its context.
 #[derive(Debug)]
 pub(super) struct ReadStack {
     pub(super) flags: ContextFlags,
@@ -45,12 +47,12 @@ impl ReadStack {
     }
 }
 
-/// Counters of stacks in Python code that were read, including those of waits that are dropped later.
+/// Counters of the stacks in Python code that were read. Stacks of waits that are dropped later are included.
 #[derive(Debug, Default)]
 pub(super) struct PythonCounts {
     read: AtomicU64,
     not_read: AtomicU64,
-    /// Time from the sample to the end of the read in ns, of frames that were read.
+    /// Time in ns from a sample until its Python frames were read.
     delays: Mutex<Histogram>,
 }
 
@@ -80,7 +82,7 @@ impl StackReader {
         self.python.as_mut().map(OtherThreads::all).unwrap_or_default()
     }
 
-    /// Call before each round of samples.
+    /// Checks whether objects were loaded or unloaded. Call before each round of samples.
     pub(super) fn check_loaded_objects(&mut self) {
         self.unwinder.check_loaded_objects();
     }
@@ -99,7 +101,7 @@ impl StackReader {
             return ReadStack { flags: captured.flags, frames: captured.frames.into() };
         };
         let sampled = (&sample.registers, sample.stack);
-        // The frames are read before the walk, which takes longer.
+        // The Python frames are read before the native stack is walked, because the walk takes longer.
         let began = capture::now().0;
         if is_new && !self.reading.is_overdrawn(began) {
             const THIS_THREAD: i32 = 0;

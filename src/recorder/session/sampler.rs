@@ -5,12 +5,12 @@
 //!        collector: a thread has launched -requests-> opens a ring for it
 //! ```
 //!
-//! A thread is observed in two ways, each on request: on-CPU by periodic samples, and off-CPU from the moment at which
-//! the thread leaves its processor voluntarily until the thread runs again.
+//! A thread is observed in two ways, each on request. On-CPU time is observed by periodic samples. Off-CPU time is
+//! observed from the moment at which the thread leaves its processor voluntarily until it runs again.
 //!
-//! Samples from the kernel do not interrupt the observed threads; the fallback, timers, interrupts them by signals. The
-//! pipeline takes ready samples without waiting for the sampler's thread: that thread asks the loader for the mapped
-//! modules, and the loader may block it.
+//! Samples from the kernel do not interrupt the observed threads; the timers that are used otherwise interrupt them by
+//! signals. The pipeline takes ready samples without waiting for the sampler's thread: that thread asks the loader for
+//! the mapped modules, and the loader may block it.
 
 use std::io;
 use std::mem;
@@ -33,15 +33,16 @@ use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
 
-/// Maximum pause between rounds, used if no thread is sampled, when the sampler's thread only watches for the end of
-/// the session.
+/// Maximum pause between rounds. It is used while no thread is sampled and the sampler's thread only watches for the
+/// end of the session.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
 /// thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
-/// Average time between rounds, maximum time saved up for rounds, and pause if there are more: a thread may wait
-/// thousands of times per second, and each wait wakes the sampler in programs with Python.
+/// Budget for rounds: minimum average time between them, maximum time that may be saved up for rounds in quick
+/// succession, and pause while the budget is exceeded. The budget is needed because a thread may wait thousands of
+/// times per second, and in programs with Python each wait wakes the sampler.
 const ROUND_NS: u64 = 500_000;
 const MAX_BURST_NS: u64 = 40 * ROUND_NS;
 const PAUSE_OVER_BUDGET_MS: i32 = 5;
@@ -50,7 +51,7 @@ const MAX_READY_SAMPLES: usize = 10_000;
 /// Maximum number of threads observed at once. Each thread takes 0.5 MiB of memory for its samples, and 1 MiB for its
 /// waits.
 const MAX_OBSERVED_THREADS: usize = 256;
-/// Maximum number of threads that are sampled although they do not launch. Each of them takes 64 KiB.
+/// Maximum number of threads that are sampled although they do not launch. Each such thread takes 64 KiB.
 const MAX_OTHERS: usize = 32;
 /// Minimum duration of a wait whose Python frames are read although the wait has ended.
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
@@ -91,7 +92,7 @@ pub(super) struct SamplerOptions {
     pub(super) waits: bool,
 }
 
-/// See the module's documentation.
+/// The sampler, which the module's documentation describes.
 #[derive(Debug)]
 pub(super) struct Sampler {
     options: SamplerOptions,
@@ -130,7 +131,8 @@ struct SampleCounts {
 struct OtherCounts {
     samples: AtomicU64,
     dropped: AtomicU64,
-    /// Maximum number of threads at any time that were refused or were too many.
+    /// Maximum number of threads at any time that were not sampled, because the kernel refused them or there were too
+    /// many.
     not_sampled: AtomicU64,
 }
 
@@ -248,7 +250,8 @@ impl Sampler {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // Our timers must stop and no thread may wake this one when the loop ends, for whatever reason it ended.
+            // When the loop ends, for whatever reason, our timers must stop, and no thread may wake this thread any
+            // more.
             self.own_thread.store(0, Ordering::Release);
             self.observed.lock().threads.clear();
         })
@@ -375,7 +378,8 @@ impl Sampler {
         }
     }
 
-    /// Waits for a request or for `pause`, on `processor` if it is known. Returns the threads to observe.
+    /// Waits until a request arrives or `pause` is over. Waits on `processor` if it is known. Returns the threads to
+    /// observe.
     fn wait(&self, pause: Duration, processor: Option<u32>) -> Vec<ThreadId> {
         // If a thread makes a request after this check, it wakes this thread, and the wait ends at once.
         let is_idle = self.requests.lock().is_empty();
@@ -387,7 +391,7 @@ impl Sampler {
         mem::take(&mut *self.requests.lock())
     }
 
-    /// Half of the minimum time in which a ring or a slot may fill up.
+    /// Returns the pause until the next round: half of the minimum time in which a ring or a slot may fill up.
     fn pause(&self, observed: &ObservedThreads) -> Duration {
         if observed.threads.iter().any(|one| one.switches.is_some()) {
             return PAUSE_WITH_WAITS;
@@ -397,8 +401,8 @@ impl Sampler {
             .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
-    /// Returns the threads that must be observed anew, so that their samples wake our thread, because an interpreter was
-    /// loaded.
+    /// Returns the threads that must be observed anew because an interpreter was loaded: from now on their samples must
+    /// wake our thread.
     fn observed_without_python(&self, observed: &mut ObservedThreads) -> Vec<ThreadId> {
         if observed.threads.is_empty() || observed.stacks.has_python() || !observed.stacks.reads_python() {
             return Vec::new();
@@ -411,11 +415,12 @@ impl Sampler {
         observed.threads.iter().map(|one| one.thread).collect()
     }
 
-    /// Starts to observe a thread that launches. If a thread with the same id was observed before as a launching thread,
-    /// that thread has ended. The threads that do not launch make room; they are listed again.
+    /// Starts to observe a thread that launches. If a thread with the same id was observed before as a launching
+    /// thread, that thread has ended. Threads that do not launch are no longer observed, to make room; they will be
+    /// listed again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
         observed.threads.retain(|one| one.thread != thread && !one.is_other);
-        // A program without Python saves the time for waking our thread at each sample.
+        // In a program without Python, our thread need not be woken at each sample, which saves time.
         let wakes = if observed.stacks.reads_python() { self.own_thread.load(Ordering::Relaxed) } else { 0 };
         let is_full = observed.threads.len() >= MAX_OBSERVED_THREADS;
         let opened = |open: &dyn Fn() -> io::Result<PerfEvent>| match is_full {
@@ -461,7 +466,7 @@ impl Sampler {
         for number in observed.stacks.python_threads() {
             let thread = ThreadId(number as u32);
             let is_observed = observed.threads.iter().any(|one| one.thread == thread);
-            // The state of a thread that has ended may lead to a thread of ours, whose memory is where that thread's was.
+            // The Python state of an ended thread may lead to a thread of ours whose memory is at the same address.
             if is_observed || room > 0 && threads::is_thread_ours(number) {
                 continue;
             }
@@ -533,7 +538,8 @@ impl Sampler {
         let mut stacks = Vec::new();
         threads.retain_mut(|one| {
             let cpu_time = perf::thread_cpu_time(one.thread.0 as i32);
-            // A wait for the GIL decides whether the samples of other threads, which are further back, are kept.
+            // The waits are read first: a wait for the GIL decides whether samples of other threads, which come later
+            // in this loop, are kept.
             self.read_waits(one, (reader, gil_waits), is_wanted, &mut stacks);
             let periods = self.read_samples(one, (reader, gil_waits), is_wanted, &mut stacks);
             // If the thread has ended, its final CPU time is known only from its samples.
@@ -565,7 +571,7 @@ impl Sampler {
         let mut each = |sample: &ThreadSample<'_>, periods: u64| {
             all += periods;
             if is_wanted && (!is_other || gil_waits.any_at(sample.time)) {
-                // The frames of older samples are gone.
+                // Python frames are read only for the newest sample, because the frames of older samples are gone.
                 let stack = reader.read(thread, sample, sample.is_newest, &self.counts.python);
                 self.counts.cut.fetch_add(u64::from(stack.is_partial()), Ordering::Relaxed);
                 let kind = SampleKind::OnCpu { ns: self.nanos(periods) };

@@ -50,7 +50,7 @@ mod tests {
         };
         assert_eq!((0..70).filter(|_| is_done(start)).count(), 40);
         let later = (100..1100).filter(|at| is_done(start + at * MS)).count();
-        assert_eq!(later, 1000, "pieces that are a millisecond apart");
+        assert_eq!(later, 1000, "pieces of work that are a millisecond apart");
         // A thread that is woken all the time sleeps while its account is overdrawn.
         let (mut now, end, mut pieces) = (start + 2_000 * MS, start + 3_000 * MS, 0);
         while now < end {
@@ -67,6 +67,6 @@ mod tests {
         budget.pay(start, 400 * MS);
         assert!(budget.is_overdrawn(start + 299 * MS) && !budget.is_overdrawn(start + 300 * MS));
         budget.pay(start, u64::MAX);
-        assert!(!budget.is_overdrawn(start + MAX_DEBT_NS), "a debt ends");
+        assert!(!budget.is_overdrawn(start + MAX_DEBT_NS), "a debt is limited");
     }
 }

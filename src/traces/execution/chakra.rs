@@ -1,5 +1,5 @@
-//! Reads Chakra's execution trace: a `GlobalMetadata`, then nodes, each with its length before it. Field numbers are
-//! those of `et_def.proto` in github.com/mlcommons/chakra.
+//! Reads Chakra's execution trace: a `GlobalMetadata` message, then nodes, each preceded by its length. Field numbers
+//! are those of `et_def.proto` in github.com/mlcommons/chakra.
 
 use std::io::BufRead;
 
@@ -57,7 +57,7 @@ impl NodeType {
     }
 }
 
-/// A node of a Chakra trace, as far as `info` shows it.
+/// A node of a Chakra trace, reduced to the fields that `info` shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChakraNode {
     /// Id of the node.
@@ -70,9 +70,9 @@ pub struct ChakraNode {
     pub dependencies: Vec<u64>,
     /// Duration in ns: the attribute `duration_ns` if there is one, otherwise `duration_micros`.
     pub nanos: u64,
-    /// Whether the node ran on the host, by the attribute `is_cpu_op`; `None` without the attribute.
+    /// Whether the node ran on the host, according to the attribute `is_cpu_op`; `None` without the attribute.
     pub is_host: Option<bool>,
-    /// Bytes that a collective or message moves, by the attribute `comm_size`.
+    /// Number of bytes that a collective or message moves, according to the attribute `comm_size`.
     pub bytes: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct ChakraNode {
 pub struct ChakraTrace {
     /// Version, if the file has one.
     pub version: String,
-    /// Version of the PyTorch trace that the file was made from: the attribute `schema`.
+    /// Version of the PyTorch trace from which the file was made: the attribute `schema`.
     pub schema: String,
     /// Nodes in the order of the file.
     pub nodes: Vec<ChakraNode>,
@@ -91,7 +91,7 @@ impl ChakraTrace {
     /// Reads a file.
     ///
     /// # Errors
-    /// `Io`; `Format` with the position of the message that is truncated or damaged.
+    /// `Io`; `Format` with the position of the truncated or damaged message.
     pub fn read(input: &mut dyn BufRead) -> Result<Self> {
         let mut bytes = Vec::new();
         input.read_to_end(&mut bytes)?;
@@ -164,7 +164,8 @@ impl ChakraNode {
     }
 }
 
-/// Returns the name and the value of an attribute. Field 1 is the name, 2 a comment; all other fields are values.
+/// Returns the name and the value of an attribute. Field 1 is the name, and field 2 a comment; all other fields are
+/// values.
 fn attribute(message: &[u8]) -> Option<(String, Field<'_>)> {
     let (mut name, mut value) = (String::new(), Field::Number(0));
     for field in fields(message) {
@@ -196,8 +197,9 @@ mod tests {
 
     #[test]
     fn nodes_are_read_with_packed_dependencies_and_attributes() {
-        // Metadata with an attribute { name: "schema", string_val (29): "1.0.2" }; a node { id 3, name "nccl", type 7,
-        // ctrl_deps [1], data_deps [300], duration_micros 2, attr { name "comm_size", int64_val (9) 64 } }.
+        // The file has two messages: metadata with an attribute { name: "schema", string_val (29): "1.0.2" }, and a
+        // node { id 3, name "nccl", type 7, ctrl_deps [1], data_deps [300], duration_micros 2, attr { name "comm_size",
+        // int64_val (9) 64 } }.
         let metadata = b"\x12\x10\x0a\x06schema\xea\x01\x051.0.2";
         let node = b"\x08\x03\x12\x04nccl\x18\x07\x22\x01\x01\x2a\x02\xac\x02\x38\x02\x52\x0d\x0a\x09comm_size\x48\x40";
         let mut file = vec![metadata.len() as u8];

@@ -6,13 +6,13 @@ use gpuflame_model::error::Result;
 /// An operator or a range on a thread of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostOp {
-    /// Name, in [`Kineto::name`].
+    /// Number of the name, for [`Kineto::name`].
     pub name: u32,
     /// Start in ns.
     pub start: i64,
     /// End in ns.
     pub end: i64,
-    /// Number of the thread, counted in the order of the file.
+    /// Number of the thread, in order of first occurrence in the file.
     pub thread: u32,
     /// Number of the operator's execution (`Record function id`).
     pub record_function: Option<u64>,
@@ -23,7 +23,7 @@ pub struct HostOp {
 /// A call of the runtime or the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
-    /// Name, in [`Kineto::name`].
+    /// Number of the name, for [`Kineto::name`].
     pub name: u32,
     /// Start in ns.
     pub start: i64,
@@ -42,7 +42,7 @@ pub struct HostCall {
 pub struct Work {
     /// Kind of work.
     pub kind: OpKind,
-    /// Name, in [`Kineto::name`].
+    /// Number of the name, for [`Kineto::name`].
     pub name: u32,
     /// Start in ns.
     pub start: i64,
@@ -56,7 +56,8 @@ pub struct Work {
     pub correlation: Option<u64>,
     /// External id.
     pub external: Option<u64>,
-    /// Name of the process group, in [`Kineto::name`], if the work is a collective and the trace gives the group.
+    /// Number of the process group's name, for [`Kineto::name`], if the work is a collective and the trace gives the
+    /// group.
     pub process_group: Option<u32>,
 }
 
@@ -91,7 +92,7 @@ pub struct Kineto {
     pub work: Vec<Work>,
     /// Waits, in the order of the file.
     pub waits: Vec<StreamWait>,
-    /// Process and thread by thread number, as the file names them.
+    /// Process and thread as named in the file. The index is the thread number.
     pub threads: Vec<(String, String)>,
     /// Counts of the reader.
     pub counts: ReadCounts,
@@ -119,7 +120,7 @@ impl Kineto {
         self.names.texts()
     }
 
-    /// Whether all times are whole microseconds, so that times may be 1 us too early.
+    /// Whether all times are whole microseconds. Times may then be 1 us too early.
     pub fn has_whole_micros(&self) -> bool {
         self.counts.fractional_times == 0
     }
@@ -134,7 +135,7 @@ pub struct KinetoReader {
 impl KinetoReader {
     fn thread(&mut self, process: Id<'_>, thread: Id<'_>) -> u32 {
         let key = (id_text(process), id_text(thread));
-        // Traces have few threads, and events of one thread follow each other.
+        // Traces have few threads, and most events follow an event of the same thread.
         match self.kineto.threads.iter().rposition(|one| *one == key) {
             Some(at) => at as u32,
             None => {

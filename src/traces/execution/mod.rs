@@ -1,6 +1,6 @@
-//! Execution traces: the operators of a run with their inputs and outputs, as PyTorch's observer writes them
-//! ([`ExecutionTrace`], JSON without times) and as Chakra's tools exchange them ([`ChakraTrace`], protobuf). [`Kineto`]
-//! is the timeline of the same run: its operators, calls and GPU work, held in memory to be joined.
+//! Execution traces: the operators of a run with their inputs and outputs. PyTorch's observer writes them as JSON
+//! without times ([`ExecutionTrace`]), and Chakra's tools exchange them as protobuf ([`ChakraTrace`]). [`Kineto`] is
+//! the timeline of the same run: its operators, calls and GPU work, held in memory to be joined.
 
 mod chakra;
 mod kineto;

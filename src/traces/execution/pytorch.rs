@@ -1,6 +1,6 @@
-//! Reads PyTorch's execution trace (ET). Two forms of nodes exist. Version 1.0.1 has all fields in the node itself;
-//! from 1.0.2 on, inputs and outputs are objects, the parent is `ctrl_deps`, and other fields are in a list of
-//! attributes. A file with nodes of either form is read, whatever its version says.
+//! Reads PyTorch's execution trace (ET). Two forms of nodes exist. In version 1.0.1, all fields are in the node itself.
+//! From 1.0.2 on, inputs and outputs are objects, the parent is `ctrl_deps`, and other fields are in a list of
+//! attributes. A file with nodes of either form is read, whatever its version number.
 
 use std::collections::HashMap;
 
@@ -8,14 +8,14 @@ use crate::import::json::document::{self, Document};
 use crate::import::{Opened, Options, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Facts in the head of the file, as written there.
+/// Fields from the head of the file, as written there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Version of the format, such as `1.1.0-chakra.0.0.4`.
     pub schema: String,
     /// Process that ran the operators.
     pub pid: u64,
-    /// Date and time of the start, in the words of the file.
+    /// Date and time of the start, as written in the file.
     pub time: String,
     /// Start, in ms on a clock of the process.
     pub start_ts: u64,
@@ -26,7 +26,7 @@ pub struct Header {
 /// An execution trace. It borrows from the file's [`Document`].
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionTrace<'a> {
-    /// Facts in the head of the file.
+    /// Fields from the head of the file.
     pub header: Header,
     /// Nodes in the order of the file. Ids are unique.
     pub nodes: Vec<Node<'a>>,
@@ -74,7 +74,7 @@ pub struct Node<'a> {
     pub seq_id: i64,
     /// Kind of range: 0 function, 1 backward function, 7 user scope.
     pub scope: u64,
-    /// Number of the thread, in the file's own numbering.
+    /// Number of the thread, as numbered by the file.
     pub tid: u64,
     /// Number of the forward operator's thread.
     pub fw_tid: u64,
@@ -137,7 +137,8 @@ impl<'a> ExecutionTrace<'a> {
         Ok(trace)
     }
 
-    /// Turns the parents' ids into positions. The root names itself, or a node that is not there.
+    /// Converts the ids of the parents to positions. The root's parent is the root itself, or a node that is not in the
+    /// file.
     fn resolve_parents(&mut self) {
         for at in 0..self.nodes.len() {
             let node = self.nodes[at];
@@ -155,7 +156,7 @@ impl<'a> ExecutionTrace<'a> {
             let mut path = Vec::new();
             let mut at = Some(start);
             while let Some(one) = at.filter(|one| !is_checked[*one]) {
-                // Every node of the path is marked, so a node that comes again is on this path.
+                // Every node of the path is marked, so a node that occurs again is on this path.
                 is_checked[one] = true;
                 path.push(one);
                 at = self.nodes[one].parent;
@@ -221,7 +222,7 @@ impl<'a> Node<'a> {
     fn set(&mut self, key: &[u8], value: document::Node<'a>) {
         let number = || value.unsigned().unwrap_or(0);
         match key {
-            // The roots of threads and of the process are not executed, and have the number 0.
+            // The roots of threads and of the process are not executed. Their number is 0.
             b"rf_id" => self.rf_id = value.unsigned().filter(|id| *id != 0),
             b"fw_parent" => self.fw_parent = number(),
             b"seq_id" => self.seq_id = value.integer().unwrap_or(-1),
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn nodes_without_a_usable_id_are_counted() {
-        // 2^63; a word; none; not an object.
+        // The ids are 2^63, text, and missing. The last element is not an object.
         let text = r#"{"nodes": [{"id": 3}, {"id": 9223372036854775808}, {"id": "x"}, {"name": "a"}, 7]}"#;
         let document = document(text);
         let trace = ExecutionTrace::parse(&document).unwrap();

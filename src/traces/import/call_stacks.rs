@@ -1,12 +1,12 @@
-//! Finds the call stacks: the slices that are open on a call's thread at the time of the call, outermost first.
+//! Finds the call stack of each call: the slices that are open on its thread at the time of the call, outermost first.
 //!
-//! A slice is open from its start until its end. A slice without length is open at its start. Slices need not nest: a
-//! range that is entered in one function may outlive that function, and is then part of stacks without the function.
+//! A slice is open from its start until its end. A slice with a length of 0 is open at its start. Slices need not nest:
+//! a range that is entered in one function may outlive that function, and is then part of stacks without the function.
 //! So a stack is derived from times alone, not from parents.
 //!
 //! Two slices cross if each of them is open at a time when the other is not. The stacks of crossing slices have few
 //! frames in common, so in a trace with thousands of them, time and memory would grow with the square of their number.
-//! A slice that ends after more than [`MAX_CROSSED`] of the slices around it is therefore left out, and counted.
+//! Therefore a slice that ends after more than [`MAX_CROSSED`] of the slices around it is left out, and counted.
 
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
@@ -33,7 +33,7 @@ impl StackBuilder<'_> {
     /// If both begin together, the outer slice is the one that ends later. If both also end together, it is the one of
     /// the lower class, or, within a class, the one earlier in the file.
     pub(super) fn build_thread(&mut self, mut slices: Vec<Slice>, calls: &mut [CallRecord]) {
-        // A stable sort would need half as much memory again.
+        // A stable sort would need 50 % more memory.
         slices.sort_unstable_by(|a, b| {
             a.start.cmp(&b.start).then_with(|| a.nesting_key().cmp(&b.nesting_key()))
         });
@@ -65,7 +65,7 @@ impl StackBuilder<'_> {
     }
 
     /// Closes the slices that have ended at `now`, in the order of their ends. This order is needed to find the slices
-    /// that were open at every moment at which the thread was late.
+    /// that were open at each moment at which the thread was late.
     fn close_one_by_one(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
             let over = open.iter().find(|at| at.slice.last_moment() == last).map(|at| at.slice.label());
@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn a_range_that_outlives_its_function_stays_in_stacks_without_it() {
-        // The slices are main, __enter__, the range that begins in __enter__, and a call in the range after
-        // __enter__.
+        // The slices are `main`, `__enter__`, the range that begins in `__enter__`, and a call in the range after
+        // `__enter__`.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (50, 60, 3)]), [0, 2, 3]);
         // The slices are the same, with another slice opened and closed in between.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (30, 40, 2), (50, 60, 3)]), [0, 2, 4]);

@@ -1,4 +1,4 @@
-//! Protobuf, as far as Chakra's execution traces need it: messages with their length before them, each a list of
+//! Protobuf, as far as Chakra's execution traces need it: messages that are preceded by their length and consist of
 //! fields. The definition is `et_def.proto` in github.com/mlcommons/chakra.
 
 /// Field of a message.
@@ -8,11 +8,11 @@ pub(crate) enum Field<'a> {
     Number(u64),
     /// Text, bytes, or another message.
     Bytes(&'a [u8]),
-    /// Four or eight bytes, which no field that we read has.
+    /// Four or eight bytes. No field that we read has this type.
     Fixed,
 }
 
-/// Reads a number from the front of `bytes`. Returns the rest as well, or `None` if the number has no end.
+/// Reads a number from the front of `bytes`. Also returns the rest, or returns `None` if the number has no end.
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (at, &byte) in bytes.iter().enumerate().take(10) {
@@ -24,13 +24,13 @@ pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// Splits the first message from `bytes`, which has its length before it. Returns `None` if the message is truncated.
+/// Splits the first message, which is preceded by its length, from `bytes`. Returns `None` if the message is truncated.
 pub(crate) fn split_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = read_varint(bytes)?;
     rest.split_at_checked(usize::try_from(length).ok()?)
 }
 
-/// Returns the fields of a message with their numbers; `None` in the place of a field that is damaged.
+/// Returns the fields of a message with their numbers; `None` in place of a damaged field.
 pub(crate) fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, Field<'_>)>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -63,13 +63,13 @@ pub(super) fn is_chakra(head: &[u8]) -> bool {
         Some((2, Field::Bytes(attribute))) => fields(attribute).all(|field| field.is_some()),
         _ => false,
     });
-    // Ten fields, of which the first has number 1 or 2 (the id 0 is not written).
+    // A node has only the fields 1 to 10. Its first field has the number 1, or 2 if the id is 0, which is not written.
     let is_node = match split_message(rest) {
         Some((node, _)) => {
             fields(node).all(|field| matches!(field, Some((1..=10, _))))
                 && matches!(fields(node).next(), Some(Some((1, Field::Number(_)) | (2, Field::Bytes(_)))))
         }
-        // The first node is larger than the head, or the file has none.
+        // The first node is larger than the head, or the file has no node.
         None => matches!(
             read_varint(rest).and_then(|(_, node)| split_field(node)),
             Some(((1, Field::Number(_)) | (2, Field::Bytes(_)), _))

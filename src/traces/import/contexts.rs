@@ -1,4 +1,4 @@
-//! GPU contexts of several processes. CUPTI numbers contexts within a process, but rows tell them apart by number alone.
+//! GPU contexts of several processes. CUPTI numbers contexts per process, but rows distinguish contexts only by number.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::trace_collector::TraceCollector;
 use gpuflame_model::record::IdMap;
 
 impl TraceCollector {
-    /// Gives a context another number if another process uses the number on another device.
+    /// Gives a context a new number if a different process uses the same number on a different device.
     pub(super) fn separate_contexts(&mut self) {
         let mut numbers = ContextNumbers::default();
         let mut last = (0, 0, 0);
@@ -29,6 +29,9 @@ impl TraceCollector {
         }
         for record in &mut self.event_records {
             record.context = numbers.of(record.process, record.context);
+        }
+        for (process, stream) in &mut self.stream_flags {
+            stream.context = numbers.of(*process, stream.context);
         }
     }
 }

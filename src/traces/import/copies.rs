@@ -1,4 +1,4 @@
-//! Parses the direction of a copy, and the kinds of memory of a copy or a fill, from the words that tools use for them.
+//! Parses the direction of a copy, and the kinds of memory of a copy or a fill, from the words of different tools.
 //!
 //! ```text
 //! Memcpy HtoD (Pageable -> Device)   Kineto          CopyDeviceToHost        HIP
@@ -23,13 +23,13 @@ pub(super) fn copy_kind(text: &str) -> CopyKind {
     ];
     let plain = |c: &char| !matches!(c, ' ' | '_');
     let upper = text.chars().filter(plain).collect::<String>().to_ascii_uppercase();
-    // Short words come first, because kinds of memory may follow: `PtoP (Device -> Device)`.
+    // Short spellings of directions are tried first, because kinds of memory may follow: `PtoP (Device -> Device)`.
     for spelling in 0..4 {
         if let Some((kind, _)) = KINDS.iter().find(|(_, words)| upper.contains(words[spelling])) {
             return *kind;
         }
     }
-    // Only the kinds of memory are known, as in `Pageable -> Device`.
+    // The text gives only the kinds of memory, as in `Pageable -> Device`.
     match memory_kinds(text) {
         (MemoryKind::PAGEABLE | MemoryKind::PINNED, MemoryKind::DEVICE) => CopyKind::HTOD,
         (MemoryKind::DEVICE, MemoryKind::PAGEABLE | MemoryKind::PINNED) => CopyKind::DTOH,

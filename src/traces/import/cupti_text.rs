@@ -1,11 +1,13 @@
 //! Reads the text that CUPTI's sample programs `activity_trace`, and tools derived from them, print. Each record is a
-//! line, which continues on indented lines. Times are nanoseconds.
+//! line, and may continue on indented lines. Times are nanoseconds.
 //!
 //! ```text
 //! RUNTIME [ 10, 20 ] duration 10, "cudaLaunchKernel", cbid 211, processId 7, threadId 8, correlationId 3
 //! CONCURRENT_KERNEL [ 30, 90 ] duration 60, "gemm", correlationId 3, cacheConfigRequested 0, ...
 //!     grid [ 8, 1, 1 ], block [ 256, 1, 1 ], cluster [ 0, 0, 0 ], sharedMemory (static 0, dynamic 16)
 //!     deviceId 0, contextId 1, streamId 7, graphId 0, graphNodeId 0, channelId 8, channelType COMPUTE
+//! CUDA_EVENT contextId 1, streamId 7, correlationId 4, eventId 5, cudaEventSyncId 6
+//! SYNCHRONIZATION [ 95, 99 ] duration 4, type STREAM_WAIT_EVENT, contextId 1, streamId 8, correlationId 9, eventId 5, ...
 //! ```
 
 use std::io::BufRead;
@@ -49,14 +51,25 @@ fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
             | "MEMCPY2"
             | "MEMSET"
             | "SYNCHRONIZATION"
+            | "CUDA_EVENT"
     );
     if !known {
         return;
     }
     counts.events += 1;
-    // The name is split off first, because it may contain anything, even text that looks like a field.
+    // The name is split off first, because it may contain any text, even text that looks like a field.
     let (name, fields) = split_quoted(&text);
     let fields = Fields(&fields);
+    if kind == "CUDA_EVENT" {
+        return sink.event(&Event::EventRecord(EventRecord {
+            context: fields.id_number("contextId"),
+            stream: fields.id_number("streamId"),
+            event: fields.id_number("eventId"),
+            correlation: fields.correlation(),
+            number: fields.record_number(),
+            ..EventRecord::default()
+        }));
+    }
     let Some((start, end)) = fields.times() else {
         counts.untimed += 1;
         return;
@@ -76,10 +89,11 @@ fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
             name: Text::from(fields.word("type").unwrap_or("Sync")),
             start,
             end,
-            context: fields.u32("contextId"),
-            stream: fields.u32("streamId"),
-            event: fields.u32("eventId"),
+            context: fields.id_number("contextId"),
+            stream: fields.id_number("streamId"),
+            event: fields.id_number("eventId"),
             correlation: fields.correlation(),
+            record: fields.record_number(),
             ..Sync::default()
         })),
         _ => sink.event(&Event::Op(build_op(kind, name, &fields, start, end))),
@@ -147,6 +161,17 @@ impl<'a> Fields<'a> {
 
     fn u32(&self, key: &str) -> Option<u32> {
         u32::try_from(self.number(key)?).ok()
+    }
+
+    /// Returns the number of a context, stream or event; `None` if there is none, which is -1 as a signed or unsigned number.
+    fn id_number(&self, key: &str) -> Option<u32> {
+        self.u32(key).filter(|number| *number != u32::MAX)
+    }
+
+    /// Returns the number that a record of an event shares with the waits for it. 0 and -1 mean that there is none.
+    fn record_number(&self) -> Option<u64> {
+        let has_number = |number: &u64| ![0, u32::MAX.into(), u64::MAX].contains(number);
+        self.number("cudaEventSyncId").filter(has_number)
     }
 
     fn correlation(&self) -> Option<u64> {

@@ -1,5 +1,5 @@
-//! Detects the format of a trace by its first bytes. If the format is unknown, the error describes the format that
-//! the file resembles and the way to convert the file.
+//! Detects the format of a trace by its first bytes. If the format is unknown, the error describes the format that the
+//! file resembles, and how to convert the file.
 
 use super::sqlite::Database;
 use super::{Kind, chakra, rocpd};
@@ -114,11 +114,11 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
             "is a profile of trtexec, which has sums or host times but no GPU timeline; profile the command with \
              `nsys profile -t cuda,nvtx trtexec ...` and export that (`nsys export --type sqlite`)"
         }
-        // Any other array can only be events.
+        // Any other array must consist of events.
         () if head[0] == b'[' => return Ok(Kind::Chrome),
         () if has_all(&["\"pg_config\"", "\"entries\""]) || has("\"collective_seq_id\"") => FLIGHT_RECORDER,
         () if has_all(&["\"nodes\"", "\"schema\""]) => return Ok(Kind::ExecutionTrace),
-        // `describe_by_name` gives the full description.
+        // The full description is in `describe_by_name`.
         () if has_all(&["\"process\"", "\"windows\"", "\"files\""]) => {
             "is the list of files that one run of gpuflame wrote; give its recording, NAME.gfr"
         }
@@ -218,7 +218,7 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
         return Some(Ok(Kind::ExtendedFolded));
     }
     if lines.clone().take(100).all(is_folded_line) {
-        // If the file has a single line, the first of the two numbers may belong to the frame's name.
+        // In a file with a single line, the first of the two numbers may belong to the frame's name.
         let has_two = |line| super::folded::split_two_counts(line).is_some();
         if lines.clone().nth(1).is_some() && lines.all(|line| has_two(line.as_bytes())) {
             return Some(Err(not_a_trace(
@@ -234,7 +234,7 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
     None
 }
 
-/// Whether CUPTI's `activity_trace` samples print lines such as `line`.
+/// Whether `line` looks like a line that CUPTI's `activity_trace` samples print.
 fn is_cupti_line(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "RUNTIME",
@@ -256,7 +256,7 @@ fn is_extended_line(line: &str) -> bool {
     super::folded::parse_extended(line.as_bytes()).is_some()
 }
 
-/// Whether `line` is `FRAMES WEIGHT`. A weight that is negative or has a fraction is an error of that line.
+/// Whether `line` is `FRAMES WEIGHT`. A weight that is negative or fractional is an error of that line.
 fn is_folded_line(line: &str) -> bool {
     super::folded::split_weight(line.as_bytes()).is_some()
         || super::folded::describe_weight(line.as_bytes()).is_some()

@@ -37,8 +37,8 @@ pub(super) fn describe_weight(line: &[u8]) -> Option<String> {
     Some(format!("{what} ({word}); weights are whole numbers of samples or time"))
 }
 
-/// Parses a line of six fields. The program's name may contain blanks, so the end of the name is found by the three
-/// numbers that follow it.
+/// Parses a line of six fields. The program's name may contain blanks, so its end is found by the three numbers that
+/// follow it.
 pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let time = parse_integer(words.next()?).filter(|&time| time >= 0)?;
@@ -80,8 +80,8 @@ pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) 
     })
 }
 
-/// Reads extended folded stacks. Lines with fewer fields are skipped, as in the tool that defined the format;
-/// [`ReadCounts::non_events`] counts the skipped lines.
+/// Reads extended folded stacks. Lines with fewer fields are skipped, as in the tool that defined the format. The
+/// skipped lines are counted in [`ReadCounts::non_events`].
 pub(super) fn read_extended(
     input: impl BufRead,
     accept_cut: bool,

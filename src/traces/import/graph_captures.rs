@@ -1,12 +1,12 @@
 //! Attributes the operations of graph launches to the stacks that captured them, using traces that were taken during
 //! the capture.
 //!
-//! vLLM and sglang write one trace of the capture and more traces of the runs afterwards. In a trace of a run, a
-//! whole model is under one graph launch, and the stack of that launch does not show the graph's contents. Operations
-//! are matched to captured calls
+//! vLLM and sglang write one trace of the capture, and later further traces of runs. In a trace of a run, a whole model
+//! is under one graph launch, and the stack of that launch does not show the graph's contents. Operations are matched
+//! to captured calls
 //!
 //! - by graph node id, if both files have node ids;
-//! - by the whole sequence: the operations of a launch are those of one capture, by name and in order. If several
+//! - by the whole sequence: the operations of a launch equal those of one capture, by name and in order. If several
 //!   captures match, consecutive launches must match consecutive captures. Branches on several streams run in any
 //!   order, so each stream is matched as a separate sequence;
 //! - by the number of operations alone, if the captured calls do not name kernels. Such a match is a guess, and the
@@ -24,10 +24,10 @@ use gpuflame_model::record::{Detail, IdMap};
 
 /// Innermost frame of stacks that were matched by the number of operations alone.
 pub(super) const GUESSED: &str = "[guessed by count]";
-/// Number of calls in a capture for each call that may be without an operation.
+/// One of this number of calls in a capture may have no operation.
 const CALLS_PER_MISSING_OP: usize = 50;
 
-/// A call that takes part in graph capture or launch.
+/// A call that is part of the capture or launch of a graph.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GraphCall {
     pub(super) call: u32,
@@ -38,7 +38,7 @@ pub(super) struct GraphCall {
     pub(super) node: Option<u64>,
 }
 
-/// Role of a call in graph capture or launch.
+/// Role of a call in the capture or launch of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GraphRole {
     /// The call begins the capture of a stream.
@@ -52,7 +52,7 @@ pub(super) enum GraphRole {
 }
 
 impl GraphRole {
-    /// Role of the function `name`. `None` if the function is unrelated to graphs.
+    /// Returns the role of the function `name`; `None` if the function is unrelated to graphs.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             _ if name.contains("StreamBeginCapture") => Self::BeginCapture,
@@ -106,7 +106,7 @@ pub struct CaptureCoverage {
 /// Origin of an operation of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeOrigin {
-    /// The operation was captured on this stack; the flag marks a guess.
+    /// The operation was captured on this stack. The flag is true if this is a guess.
     CapturedBy(u32, bool),
     /// The origin is unknown.
     Unknown,
@@ -126,7 +126,7 @@ impl GraphCaptures {
         for graph_call in graph_calls {
             threads.entry(calls[graph_call.call as usize].thread).or_default().push(graph_call);
         }
-        // Captures ordered by start time, across threads.
+        // These are the captures of all threads, ordered by start time.
         let mut found: Vec<(i64, Vec<CapturedCall>)> = Vec::new();
         for own_calls in threads.values_mut() {
             own_calls.sort_by_key(|graph_call| calls[graph_call.call as usize].start);
@@ -182,18 +182,18 @@ impl GraphCaptures {
         })
     }
 
-    /// Frames of a stack, root first.
+    /// Returns the frames of a stack, root first.
     pub(super) fn frames(&self, stack: u32) -> impl Iterator<Item = (&str, FrameClass)> {
         self.stacks[stack as usize].iter().map(|(name, class)| (&**name, *class))
     }
 
-    /// Number of captures, and number of nodes known by id.
+    /// Returns the number of captures, and the number of nodes known by id.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.captures.len(), self.by_node.len())
     }
 
-    /// Attributes the operations of `launches`, which are graph launch calls. Returns the origins of operations by
-    /// index in `ops`.
+    /// Attributes the operations of `launches`, which are calls that launch graphs. Returns the origins of operations
+    /// by index in `ops`.
     pub(super) fn attribute(
         &self,
         launches: &[u32],
@@ -258,7 +258,7 @@ impl GraphCaptures {
         let mut order: Vec<(u32, Vec<u32>)> =
             of_call.into_iter().filter(|(_, own_ops)| !own_ops.is_empty()).collect();
         order.sort_by_key(|(call, _)| (calls[*call as usize].thread, calls[*call as usize].start, *call));
-        // Kernels have other numbers in the capture traces, so the numbers are translated by name.
+        // The capture traces use different numbers for kernels, so the numbers are translated by name.
         let names: HashMap<&str, u32> = self.names.texts().zip(0..).collect();
         let names: Vec<Option<u32>> = kernels.texts().map(|name| names.get(name).copied()).collect();
         let mut graph_launches: Vec<GraphLaunch> = order
@@ -294,8 +294,8 @@ struct CaptureMatch {
     guessed: bool,
 }
 
-/// Divides the launches into runs, as long as possible, in which consecutive launches match consecutive captures. In
-/// each run, keeps only the candidates that are part of such a sequence of captures.
+/// Divides the launches into runs in which consecutive launches match consecutive captures. Each run is as long as
+/// possible. Keeps only candidates that are part of such a sequence of captures.
 fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     let mut first = 0;
     while first < graph_launches.len() {
@@ -321,7 +321,7 @@ fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     }
 }
 
-/// An operation, reduced to the properties by which captures are matched.
+/// An operation, reduced to the properties that are compared with captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GraphWork {
     kind: OpKind,
@@ -369,7 +369,7 @@ fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<
     for stream in streams {
         let own_ops: Vec<usize> = (0..works.len()).filter(|&at| works[at].stream == stream).collect();
         let branch: Vec<GraphWork> = own_ops.iter().map(|&at| works[at]).collect();
-        // A branch comes from one captured stream, if the captured calls name their streams.
+        // If the captured calls have streams, all operations of a branch come from one captured stream.
         let mut candidates = captured.iter().filter_map(|stream| {
             let sequence: Vec<&CapturedCall> =
                 sequence.iter().filter(|call| call.stream == *stream).collect();
@@ -384,8 +384,8 @@ fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<
     Some((stacks, false))
 }
 
-/// Matches `works` as a subsequence of `sequence`, once as early and once as late as possible. An operation gets a
-/// stack only if both matches agree on it.
+/// Matches `works` as a subsequence of `sequence` twice: as early and as late as possible. An operation gets a stack
+/// only if both matches agree on it.
 fn match_subsequence(works: &[GraphWork], sequence: &[&CapturedCall]) -> Option<Vec<Option<u32>>> {
     let mut early = Vec::with_capacity(works.len());
     let mut at = 0;
@@ -431,13 +431,13 @@ mod tests {
         assert_eq!((stacks, guessed), (vec![Some(0), None, Some(3)], false));
         assert!(
             match_capture(&works(&[(1, 7), (3, 7), (2, 7), (2, 7)]), &sequence).is_none(),
-            "another order"
+            "the order differs"
         );
     }
 
     #[test]
     fn overlapping_branches_are_matched_stream_by_stream() {
-        // Calls 1 2 3 4 were captured, with 2 and 3 on two streams; operation 3 ran first.
+        // The calls 1 2 3 4 were captured, with 2 and 3 on two streams. The operation of call 3 ran first.
         let (stacks, _) =
             match_capture(&works(&[(1, 7), (3, 8), (2, 7), (4, 7)]), &sequence(&[1, 2, 3, 4])).unwrap();
         assert_eq!(stacks, [Some(0), Some(2), Some(1), Some(3)]);

@@ -1,7 +1,7 @@
 //! Reads compressed traces (gzip, zstd) with two threads: one thread inflates, and the other reads.
 //!
-//! Inflated bytes are not copied. The scanner reads the bytes in the block into which the first thread inflated them.
-//! If an event is split between two blocks, its first bytes are prepended to the second block.
+//! Inflated bytes are not copied: the scanner reads them in the block into which the first thread inflated them. If an
+//! event is split between two blocks, its first bytes are prepended to the second block.
 
 use std::fmt;
 use std::io::{BufReader, Cursor, ErrorKind, Read};
@@ -28,11 +28,12 @@ const HEADROOM_BYTES: usize = 32 << 10;
 /// Number of compressed bytes per read.
 const INPUT_BYTES: usize = 128 << 10;
 
-/// Maximum size of an event in a compressed file of any size, in bytes. Larger events must be in a compressed file that
-/// is large as well.
+/// Lower bound on the maximum size of an event in a compressed file, in bytes. Larger events are accepted only if the
+/// compressed file is large as well.
 const MIN_EVENT_LIMIT: usize = 16 << 20;
 /// Maximum size of an event, as a multiple of the compressed bytes read so far. Traces are compressed to a tenth of
-/// their size. Repeated bytes are compressed to a thousandth, so they would take memory out of proportion to the file.
+/// their size. Repeated bytes are compressed to a thousandth, and would take far more memory than the size of the file
+/// justifies.
 const EVENT_BYTES_PER_COMPRESSED: u64 = 64;
 
 /// Whether a file that begins with `head` is compressed in a way that can be read.
@@ -81,11 +82,12 @@ impl Read for CountingReader {
     }
 }
 
-/// Words of an error about compressed data that ends too early, or is damaged.
+/// Text in the error about compressed data that ends too early, or is damaged.
 pub(super) const TRUNCATED_AT: &str = "data is truncated at byte";
 pub(super) const DAMAGED_AT: &str = "data is damaged at byte";
 
-/// Whether the error means that the compressed data is truncated or damaged. The data before the damage is then usable.
+/// Whether the error means that the compressed data is truncated or damaged. If so, the data before the damage is
+/// usable.
 pub(super) fn is_damage(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput)
 }
@@ -134,7 +136,7 @@ impl Inflater {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
-    /// Reports zeros that were skipped, once the stream has ended.
+    /// Reports zeros that were skipped. Does so only after the stream has ended.
     fn report_zeros(&self) {
         let zeros = match &self.stream {
             Stream::Gzip(members) => members.zeros(),
@@ -168,7 +170,7 @@ impl Inflater {
         std::io::Error::new(error.kind(), what)
     }
 
-    /// Calls `read` with `head` and the output of the stream, which a second thread inflates meanwhile.
+    /// Calls `read` with `head` and the output of the stream. A second thread inflates the stream at the same time.
     pub(super) fn read_with_thread<T: Send>(
         self,
         head: Vec<u8>,
@@ -187,7 +189,7 @@ impl Inflater {
         })
     }
 
-    /// Fills blocks until the end of the stream, until an error, or until the reader is gone.
+    /// Fills blocks until the stream ends, an error occurs, or the reader no longer exists.
     fn fill_blocks(
         self,
         head: Vec<u8>,
@@ -221,7 +223,7 @@ impl Inflater {
                 None => {}
                 Some(Ok(())) => return,
                 Some(Err(error)) => {
-                    // Sending fails if the reader is already gone.
+                    // Sending fails if the reader no longer exists.
                     let _ = full.send(Err(error));
                     return;
                 }
@@ -245,7 +247,7 @@ impl Read for Inflater {
     }
 }
 
-/// The reading end of the exchange between the two threads.
+/// Receiver of the blocks that the other thread inflates.
 pub(super) struct BlockReader {
     blocks: Receiver<std::io::Result<Buffer>>,
     returns: SyncSender<Buffer>,
@@ -265,13 +267,13 @@ impl BlockReader {
         self.blocks.recv().ok().transpose()
     }
 
-    /// Maximum size of an event, in proportion to the part of the file that was read.
+    /// Returns the maximum size of an event, in proportion to the part of the file that was read.
     fn event_limit(&self) -> usize {
         let limit = self.compressed.load(Ordering::Relaxed).saturating_mul(EVENT_BYTES_PER_COMPRESSED);
         usize::try_from(limit).unwrap_or(usize::MAX).clamp(MIN_EVENT_LIMIT, MAX_EVENT_BYTES)
     }
 
-    /// Returns a block to the inflating thread to be filled again. Buffers of another size are dropped.
+    /// Returns a block to the inflating thread, which fills it again. Buffers of a different size are dropped.
     fn return_block(&mut self, block: Buffer) {
         if block.size() == self.size {
             self.used.push(block);
@@ -283,8 +285,8 @@ impl BlockReader {
     }
 }
 
-/// Reader of compressed contents that the caller holds in memory completely, so their size must be in proportion to the
-/// size of the file.
+/// Reader of compressed contents that the caller holds in memory completely. So the size of the contents must be in
+/// proportion to the size of the file.
 pub(super) struct InProportion {
     blocks: BlockReader,
     count: u64,
@@ -320,7 +322,7 @@ impl Source for BlockReader {
     fn refill(&mut self, buffer: &mut Buffer) -> std::result::Result<bool, RefillError> {
         let unread = buffer.unread().len();
         if unread > HEADROOM_BYTES {
-            // An event larger than a block is assembled in a buffer that grows.
+            // An event that is larger than a block is assembled in a growing buffer.
             if buffer.size() == self.size {
                 let mut grown = Buffer::new(0);
                 grown.append(buffer.unread(), MAX_EVENT_BYTES)?;

@@ -1,5 +1,5 @@
-//! Inflates a gzip file member by member. Zeros after a member, as tapes and full disks leave them, are skipped and
-//! counted. Any other data there is an error: a second program may have written to the file.
+//! Inflates a gzip file member by member. Zeros after a member, which tapes and full disks leave, are skipped and
+//! counted. Other data after a member is an error: a second program may have written to the file.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result};
 
@@ -12,9 +12,9 @@ pub(super) struct GzipMembers<R> {
 }
 
 enum State<R> {
-    /// Within a member.
+    /// The state within a member.
     Inside(Box<GzDecoder<R>>),
-    /// After a member.
+    /// The state after a member.
     After(R),
     /// Placeholder while the state changes.
     Changing,
@@ -25,7 +25,7 @@ impl<R: BufRead> GzipMembers<R> {
         Self { state: State::Inside(Box::new(GzDecoder::new(input))), zeros: 0 }
     }
 
-    /// Returns the input; `None` only if a read panicked.
+    /// Returns the input; `None` only after a read panicked.
     pub(super) fn input(&self) -> Option<&R> {
         match &self.state {
             State::Inside(member) => Some(member.get_ref()),
@@ -34,7 +34,7 @@ impl<R: BufRead> GzipMembers<R> {
         }
     }
 
-    /// Number of zeros that were skipped after members.
+    /// Returns the number of zeros that were skipped after members.
     pub(super) fn zeros(&self) -> u64 {
         self.zeros
     }

@@ -1,8 +1,9 @@
-//! Finds the stacks that a thread was in while a GPU was idle because the thread had not yet launched its next work.
+//! Finds the stacks of a thread during the time in which a GPU was idle because the thread had not yet launched its
+//! next work.
 //!
 //! The launch that ends a gap does not explain it: the thread was late because of its work before the launch. So the
 //! part of a gap in which the host was late is split into pieces, one for each slice that was the thread's innermost
-//! open slice at the time. If that slice merely frames other slices (a range, a step), or if no slice was open, the
+//! open slice at the time. If this slice only contains other slices (a range, a step), or if no slice was open, the
 //! piece is labelled with the slices before and after it.
 
 use super::name_table::NameTable;
@@ -16,7 +17,7 @@ const LOCK_FUNCTION: &str = "'acquire' of '_thread.";
 /// Frame added on top of a lock function.
 const LOCK_WAIT: &str = "[waits for another thread]";
 
-/// The times at which one thread was late with a launch, and the stacks that the thread was in. See the module's
+/// The times at which one thread was late with a launch, and the stacks of the thread at these times. See the module's
 /// documentation.
 #[derive(Debug, Default)]
 pub(super) struct HostDelays {
@@ -26,10 +27,10 @@ pub(super) struct HostDelays {
     at: usize,
     /// Current state of the thread, and the start time of the state.
     state: (i64, SliceState),
-    /// Label of the slice that ended last, at the depth of the current state.
+    /// Label of the last slice that ended at the depth of the current state.
     before: Option<u32>,
-    /// Stacks that the thread was in during the requested spans, as (start, stack). Each span ends with an entry for
-    /// the empty stack.
+    /// Stacks of the thread during the requested spans, as (start, stack). Each span ends with an entry for the empty
+    /// stack.
     pub(super) stacks: Vec<(i64, u32)>,
     /// Labels of gaps between slices.
     pub(super) labels: GapLabels,
@@ -39,7 +40,7 @@ pub(super) struct HostDelays {
 enum SliceState {
     /// The thread is inside the innermost slice of this stack.
     Working(u32),
-    /// The thread is in this stack, whose innermost slice merely frames other slices.
+    /// The thread is in this stack, whose innermost slice only contains other slices.
     Framing(u32),
 }
 
@@ -131,8 +132,7 @@ impl HostDelays {
         }
     }
 
-    /// Handles the end of slices. `over` holds the label of the innermost ended slice, and the slice around it that
-    /// is still open.
+    /// Handles the end of slices. `over` contains the label of the innermost ended slice, and the open slice around it.
     pub(super) fn on_slices_end(
         &mut self,
         time: i64,
@@ -185,8 +185,8 @@ pub(super) fn ops_by_device(ops: &[OpRecord], calls: &[CallRecord]) -> Vec<u32> 
     order
 }
 
-/// Returns, for each of `threads` threads, the spans in which a GPU ran none of the `counted` work and the thread had not yet
-/// launched the next such work. `ops` are sorted as by [`ops_by_device`].
+/// Returns spans for each of `threads` threads: in these, a GPU ran none of the `counted` work and the thread had not
+/// yet launched the next such work. `ops` are sorted in the same way as by [`ops_by_device`].
 pub(super) fn delay_spans<'a>(
     ops: impl Iterator<Item = &'a OpRecord>,
     calls: &[CallRecord],
@@ -208,7 +208,7 @@ pub(super) fn delay_spans<'a>(
     spans
 }
 
-/// Extends the beginning of each span to the end of the last launch that the thread made before the span.
+/// Extends each span backwards to the end of the last launch that the thread made before the span.
 pub(super) fn since_last_launch(
     mut spans: Vec<Vec<(i64, i64)>>,
     calls: &[CallRecord],

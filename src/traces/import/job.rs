@@ -1,4 +1,4 @@
-//! Place of a process in its job: rank and number of ranks, as a trace gives them.
+//! Place of a process in its job: the rank and the number of ranks, as given by a trace.
 
 /// Rank of the process that wrote a trace, and the number of ranks of its job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,8 +17,8 @@ const VARIABLES: [(&[u8], &[u8]); 4] = [
 ];
 
 impl JobPlace {
-    /// Reads what torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3,
-    /// "world_size": 8, …`. Process groups, which are nested in this object, have other ranks and sizes, and are
+    /// Reads the object that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank":
+    /// 3, "world_size": 8, …`. Process groups, which are nested in this object, have other ranks and sizes, and are
     /// ignored.
     pub(super) fn from_head(head: &[u8]) -> Self {
         let info = text_after(head, b"\"distributedInfo\"").map(<[u8]>::trim_ascii_start);
@@ -27,7 +27,7 @@ impl JobPlace {
         Self { rank: number(b"rank"), world_size: number(b"world_size").filter(|size| *size > 0) }
     }
 
-    /// Reads the environment of a process, as an object whose members are the variables.
+    /// Reads the environment of a process, given as an object whose members are the variables.
     pub(super) fn from_environment(object: &[u8]) -> Self {
         let Some(object) = object.trim_ascii_start().strip_prefix(b"{") else { return Self::default() };
         let number = |key: &[u8]| parse_number(find_member(object, key)?);
@@ -44,8 +44,8 @@ fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     Some(&text[at + key.len()..])
 }
 
-/// Returns the text that begins with the value of the member `key`. `object` begins after the brace, and may be
-/// truncated.
+/// Returns the text that begins with the value of the member `key`. `object` is the text after the opening brace, and
+/// may be truncated.
 fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let (mut depth, mut at) = (1_usize, 0);
     while let Some(&byte) = object.get(at) {
@@ -76,8 +76,8 @@ fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Parses the number with which `text` begins, which may be in quotes. A number that extends to the end of the text may
-/// be truncated, and is not accepted.
+/// Parses the number at the start of `text`. The number may be in quotes. A number that extends to the end of the text
+/// may be truncated, and is not accepted.
 fn parse_number(text: &[u8]) -> Option<u32> {
     let text = text.strip_prefix(b"\"").unwrap_or(text);
     let end = text.iter().position(|byte| !byte.is_ascii_digit())?;

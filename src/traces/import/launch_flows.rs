@@ -1,9 +1,9 @@
 //! Flows from calls to the GPU work that they launched (`ac2g`, or `bind_id` on the events themselves). They identify
 //! the launch of work whose correlation id is missing, or is used by several processes.
 //!
-//! Nearly all flow ends have an id that equals the correlation id of the event before them. Such an end adds no
-//! information and is not stored. If only one end of a flow is stored, the other end is therefore the call or operation
-//! whose correlation id is the id of the flow.
+//! For nearly all flow ends, the id equals the correlation id of the previous event. Such an end adds no information
+//! and is not stored. So if only one end of a flow is stored, the other end is the call or operation whose correlation
+//! id is the id of the flow.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ pub(super) struct LaunchFlows {
     repeats: [Repeats; 2],
 }
 
-/// Whether the ids of flows are the correlation ids of the events at one end.
+/// Whether the ids of flows are the correlation ids of the events at one end of the flows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Repeats {
     same: bool,
@@ -39,7 +39,7 @@ impl Repeats {
 pub(super) struct FlowEnd {
     pub(super) id: u64,
     pub(super) time: i64,
-    /// Lane: the thread that calls, or the stream.
+    /// Lane: the calling thread, or the stream.
     pub(super) lane: u32,
     /// Number of the call or operation, or [`NONE`] if it is only known by lane and time.
     pub(super) number: u32,
@@ -53,13 +53,25 @@ impl LaunchFlows {
         if begins { self.starts.push(end) } else { self.ends.push(end) }
     }
 
-    /// Notes an end of flow `id` at an event with the id `correlation` (0 if the event has none). Returns whether both
+    /// Notes an end of flow `id` at an event with the id `correlation` (0 if the event has none). Returns true if both
     /// ids are equal, so that this end need not be stored.
     pub(super) fn is_repeated(&mut self, id: u64, correlation: u64, begins: bool) -> bool {
         let repeats = &mut self.repeats[usize::from(!begins)];
         repeats.same |= correlation == id;
         repeats.different |= correlation != 0 && correlation != id;
         correlation == id
+    }
+
+    /// Returns the stored ends of flows.
+    pub(super) fn ends(&self) -> &[FlowEnd] {
+        &self.ends
+    }
+
+    /// Removes the ends of flows that lead to nodes without GPU work. The nodes are given by lane, time and id.
+    pub(super) fn remove_ends(&mut self, places: &HashSet<(u32, i64, u64)>) {
+        if !places.is_empty() {
+            self.ends.retain(|end| end.number != NONE || !places.contains(&(end.lane, end.time, end.id)));
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -78,7 +90,7 @@ impl LaunchFlows {
         if self.is_empty() {
             return resolved;
         }
-        // Empty if all flow ends name their call or operation.
+        // Empty unless a flow end lacks the number of its call or operation.
         let by_place = |ends: &[FlowEnd], count: usize, place: &dyn Fn(u32) -> (u32, i64)| {
             let count = if ends.iter().any(|end| end.number == NONE) { count } else { 0 };
             let mut order: Vec<u32> = (0..count as u32).collect();
@@ -133,7 +145,7 @@ impl LaunchFlows {
 }
 
 /// Returns the last item of the lane that begins at or before `time` and for which `is_open` returns true. An item that
-/// encloses others comes before them, so up to `MAX_STEPS` items are examined.
+/// encloses other items comes before them, so up to `MAX_STEPS` items are examined.
 fn innermost_at(
     order: &[u32],
     place: &dyn Fn(u32) -> (u32, i64),
@@ -158,20 +170,20 @@ pub(super) struct ResolvedFlows {
 }
 
 impl ResolvedFlows {
-    /// Operations that a flow leads to.
+    /// Returns the operations to which a flow leads.
     pub(super) fn ops(&self) -> Vec<u32> {
         let mut ops: Vec<u32> = self.ids.keys().copied().collect();
         ops.sort_unstable();
         ops
     }
 
-    /// Ids of the flows of a kind that end at an operation.
+    /// Returns the ids of the flows of a kind that end at an operation.
     pub(super) fn ids_of(&self, op: u32, kind: FlowKind) -> impl Iterator<Item = u64> + use<'_> {
         let ids = self.ids.get(&op).map_or(&[][..], Vec::as_slice);
         ids.iter().filter(move |(_, of)| *of == kind).map(|(id, _)| *id)
     }
 
-    /// Calls at which a flow starts. Flows of different kinds may have the same id.
+    /// Returns the calls at which a flow starts. Flows of different kinds may have the same id.
     pub(super) fn calls_of(&self, id: u64, kind: FlowKind) -> impl Iterator<Item = u32> + use<'_> {
         let first = self.calls.partition_point(|(flow, of, _)| (*flow, *of) < (id, kind));
         let same = self.calls[first..].iter().take_while(move |(flow, of, _)| (*flow, *of) == (id, kind));

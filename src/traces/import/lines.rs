@@ -27,7 +27,7 @@ impl Line<'_> {
     }
 }
 
-/// Calls `take` with each line. A last line without a line break may be truncated: with `accept_cut`, it is left out.
+/// Calls `take` with each line. A last line without a line break may be truncated; with `accept_cut`, it is omitted.
 pub(super) fn for_each_line(
     mut input: impl BufRead,
     accept_cut: bool,

@@ -1,5 +1,4 @@
-//! Links each operation to the call that launched it. [`LinkReport`] counts the results; users see these numbers as
-//! well.
+//! Links each operation to the call that launched it. [`LinkReport`] counts the results; users see these counts, too.
 //!
 //! The evidence, strongest first:
 //!
@@ -8,11 +7,11 @@
 //! 3. a flow of an unknown category;
 //! 4. the external id, if the operation has no correlation id.
 //!
-//! If several calls have the id, calls that can start such work are preferred to others (a launch to the record of an
-//! event), and of nested calls the innermost. If several calls are left, there are as many calls as operations, the
-//! calls are on one thread and the operations on one stream, then calls and operations are linked in order of time.
-//! Otherwise an operation belongs to the only call that began before it. If there is no such call, or more than one,
-//! the operation is ambiguous, and linked to no call.
+//! If several calls have the id, calls that can start such work are preferred to other calls (a launch to the record of
+//! an event). Of nested calls, the innermost is preferred. Several calls may remain. If there are as many calls as
+//! operations, the calls are on one thread, and the operations are on one stream, then calls and operations are linked
+//! in order of time. Otherwise an operation belongs to the only call that began before it. If there is no such call, or
+//! more than one, the operation is ambiguous, and linked to no call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +19,8 @@ use super::ReadCounts;
 use super::graph_captures::CaptureCoverage;
 use super::launch_flows::ResolvedFlows;
 use super::model::{FlowKind, OpKind};
-use super::work::{CallRecord, CallUse, OpRecord};
+use super::named_ranges::NamedRange;
+use super::work::{CallRecord, CallUse, LinkedStream, OpRecord};
 use gpuflame_model::record::{Detail, IdMap};
 
 /// Maximum number of calls of one flow that are compared.
@@ -39,7 +39,7 @@ pub struct LinkReport {
     pub cpu_events: u64,
     /// Number of operations with a launch.
     pub linked_ops: u64,
-    /// Number of operations without a launch that were launched before the trace began.
+    /// Number of operations that have no launch because they were launched before the trace began.
     pub launched_before_trace: u64,
     /// GPU time of all operations, in ns.
     pub gpu_ns: u64,
@@ -61,10 +61,22 @@ pub struct LinkReport {
     pub wait_calls: u64,
     /// Number of calls that make a stream wait for an event.
     pub event_wait_calls: u64,
-    /// Starts and ends of a profiler's work on the program's threads, as far as the trace contains it, on the clock of the rows.
+    /// Number of calls that submit a host function to a stream, if the function itself has no row.
+    pub host_function_calls: u64,
+    /// Number of launches whose attributes the trace does not give. These launches may be programmatic.
+    pub attribute_launches: u64,
+    /// Number of programmatic launches that a graph captured.
+    pub captured_programmatic_launches: u64,
+    /// Kinds of streams, as far as the trace gives them.
+    pub streams: Vec<LinkedStream>,
+    /// Starts and ends of a profiler's work on the program's threads, as far as the trace contains this work, on the
+    /// clock of the rows.
     pub profiler_work: Vec<(u64, u64)>,
     /// Kernels that the trace marks as parts of collectives, by name.
     pub collectives: BTreeSet<String>,
+    /// Named ranges and steps by start, on the clock of the rows. Empty unless [`Options::ranges`](super::Options::ranges)
+    /// requests them.
+    pub ranges: Vec<NamedRange>,
     /// Start of the last step on the clock of the rows, if there are several steps.
     pub last_step: Option<i64>,
     /// GPU time launched by backward operators, and the part of that time that is attributed to forward operators, in
@@ -92,21 +104,21 @@ pub struct LinkReport {
     /// GPUs that got a new number, because another part of a merged trace uses the same number: the new number, the
     /// number in the file, and the part.
     pub renumbered_devices: Vec<(u32, u32, String)>,
-    /// Correlation ids as the file has them, by correlation id of the rows; 0 for none.
+    /// Correlation ids in the file, by correlation id of the rows; 0 if the file has none.
     pub file_ids: Vec<u64>,
     /// Unknown categories with their number of events, the most frequent category first.
     pub unknown_categories: Vec<(String, u64)>,
     /// Offset added to all times, so that no time is below 1.
     pub offset: i64,
-    /// Smallest correlation id of a call, and the earliest start of an operation with a launch, by process, and under 0
-    /// for all processes.
+    /// Smallest correlation id of a call, and earliest start of an operation with a launch. The key is the process, or
+    /// 0 for all processes together.
     pub(super) first_linked: BTreeMap<u32, (u64, i64)>,
 }
 
 impl LinkReport {
-    /// Whether `op`, which has no call, was launched before the trace began. That is so if its id is smaller than the
-    /// ids of all calls, or if it starts before every operation that was launched within the trace. Nothing is known
-    /// about an operation without an id, or with an id that several calls have.
+    /// Whether `op`, which has no call, was launched before the trace began. This is the case if its id is smaller than
+    /// the ids of all calls, or if it starts before every operation that was launched within the trace. Nothing is
+    /// known about an operation without an id, or with an id that several calls have.
     pub(super) fn launched_before(&self, op: &OpRecord) -> bool {
         let first = self.first_linked.get(&op.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };
@@ -131,11 +143,11 @@ pub(super) struct Linking<'a> {
     pub(super) external_ops: Vec<(u64, u32)>,
 }
 
-/// Calls from which flows lead to operations. Such a call is not linked to other work if another call may have launched
-/// that work.
+/// Calls from which flows lead to operations. Other work is not linked to such a call if another call may have launched
+/// it.
 type FlowCalls = IdMap<u32, ()>;
 
-/// Numbers of operations that were linked by other evidence than their own correlation id.
+/// Numbers of operations that were linked by evidence other than their own correlation id.
 #[derive(Default)]
 struct LinkCounts {
     by_flow: u64,
@@ -192,7 +204,7 @@ impl Linking<'_> {
         }
     }
 
-    /// Links operations that a flow of this kind leads to. Returns their number.
+    /// Links operations to which a flow of this kind leads. Returns the number of linked operations.
     fn link_by_flows(&mut self, kind: FlowKind) -> u64 {
         let mut linked = 0;
         for at in self.flows.ops() {
@@ -216,7 +228,8 @@ impl Linking<'_> {
         linked
     }
 
-    /// Links operations whose correlation id is the id of a flow, but of no call. Returns their number.
+    /// Links operations whose correlation id is the id of a flow but not of a call. Returns the number of linked
+    /// operations.
     fn link_by_flow_ids(&mut self) -> u64 {
         if !self.flows.ends_are_ids {
             return 0;
@@ -238,8 +251,8 @@ impl Linking<'_> {
     }
 
     /// Links operations to calls with the same id. Both are given as (id, number). Calls whose [`CallUse`] is below
-    /// `least` are ignored. So are the calls in `by_flow`, if other calls are left. Returns the number of operations
-    /// that were linked in order of time.
+    /// `least` are ignored. The calls in `by_flow` are ignored too, unless no other calls are left. Returns the number
+    /// of operations that were linked in order of time.
     fn link_by_ids(
         &mut self,
         calls: Vec<(u64, u32)>,
@@ -327,8 +340,7 @@ impl Linking<'_> {
         innermost
     }
 
-    /// Marks the calls that have the same id as `innermost` and enclose it on its thread, because they are the same
-    /// launch.
+    /// Marks the calls that have the same id as `innermost` and enclose it on its thread. They are the same launch.
     fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
         let CallRecord { start, end, thread, .. } = self.calls[innermost as usize];
         for &at in same_id.iter().filter(|at| **at != innermost) {

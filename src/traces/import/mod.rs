@@ -1,10 +1,10 @@
-//! The importers read traces written by torch.profiler, Paddle, vLLM, Nsight Systems, rocprofv3 and more tools as one
-//! stream of [`Event`]s, in file order, with times as exact nanoseconds.
+//! The importers read traces of torch.profiler, Paddle, vLLM, Nsight Systems, rocprofv3 and more tools as one stream of
+//! [`Event`]s, in file order, with times as exact nanoseconds.
 //!
 //! [`open()`] detects the format by content, and [`Opened::read`] passes the file's events to a [`Sink`]. Events are
-//! not stored, so files may be larger than memory. [`rows()`] links the events (a GPU operation, the call that
-//! launched it, the slices that were open on the calling thread) and emits the same kinds of rows that our own
-//! capture records. [`recording()`] reads such rows from a recording.
+//! not stored, so files may be larger than memory. [`rows()`] links each GPU operation to the call that launched it,
+//! and the call to the slices that were open on its thread. It emits the same kinds of rows that gpuflame's capture
+//! records. [`recording()`] reads such rows from a recording.
 
 pub mod json;
 
@@ -16,6 +16,7 @@ mod cupti_text;
 mod detect;
 mod folded;
 mod graph_captures;
+mod graph_edges;
 mod gzip;
 mod gzip_members;
 mod host_delays;
@@ -23,9 +24,12 @@ mod job;
 mod launch_flows;
 mod lines;
 mod link;
+mod lz4;
 mod model;
 mod name_table;
+mod named_ranges;
 mod nsys;
+mod nsys_streams;
 mod nsys_syncs;
 mod open;
 mod operator_links;
@@ -52,10 +56,11 @@ pub use graph_captures::CaptureCoverage;
 pub use json::ReadCounts;
 pub use link::LinkReport;
 pub use model::{
-    Begin, Call, CpuKind, CpuOp, End, Event, EventRecord, Flow, FlowKind, Folded, Fork, Id, Op, OpKind,
-    Property, PythonFrame, RawEvent, Sink, SliceKind, StackLine, Sync, ThreadName, Wants,
+    Begin, Call, CpuKind, CpuOp, End, Event, EventRecord, Flow, FlowKind, Folded, Fork, Id, IdleNode, Op,
+    OpKind, Property, PythonFrame, RawEvent, Sink, SliceKind, StackLine, StreamFlag, Sync, ThreadName, Wants,
 };
 pub use name_table::NameTable;
+pub use named_ranges::NamedRange;
 pub use open::{Kind, Opened, open};
 pub use options::Options;
 pub use places::MAX_RENUMBERED_DEVICES;
@@ -63,6 +68,7 @@ pub use recording::{RecordingSummary, WriterState, recording};
 pub use rows::rows;
 pub use text::Text;
 pub use trace_collector::TraceCollector;
+pub use work::LinkedStream;
 
 /// Parses a decimal number of microseconds into nanoseconds. Returns `None` if `text` is not a number.
 pub fn json_micros(text: &str) -> Option<i64> {

@@ -1,7 +1,7 @@
-//! The event model into which the readers of all foreign traces convert, regardless of tool and format.
+//! The event model into which all readers of foreign traces convert, regardless of tool and format.
 //!
-//! Events borrow from the reader's buffer. Times are nanoseconds on the trace's own clock. That clock's zero may be
-//! anywhere, so times may be negative. Fields that a trace does not provide are `None`.
+//! Events borrow from the reader's buffer. Times are nanoseconds on the trace's own clock. The clock's zero may be at
+//! any time, so times may be negative. Fields that a trace does not provide are `None`.
 
 use super::Text;
 use gpuflame_model::record::MemoryKind;
@@ -28,6 +28,10 @@ pub enum Event<'a> {
     Sync(Sync<'a>),
     /// A record of an event on a stream.
     EventRecord(EventRecord<'a>),
+    /// A run of a graph node that does no GPU work, or of a host function of a stream.
+    IdleNode(IdleNode<'a>),
+    /// Kind of a stream.
+    Stream(StreamFlag<'a>),
     /// Name of a process or a thread.
     Thread(ThreadName<'a>),
     /// A property of the whole trace, as key and value.
@@ -75,10 +79,10 @@ pub struct Op<'a> {
     pub name: Text<'a>,
     /// Start, in ns on the trace's clock.
     pub start: i64,
-    /// End of the operation. The end is before `start` if the trace is malformed in that way.
+    /// End of the operation. In a malformed trace, the end may be before `start`.
     pub end: i64,
-    /// Process that launched the operation. Kineto does not give this process: the process field of its GPU work
-    /// holds the device.
+    /// Process that launched the operation. Kineto does not give this process, because the process field of its GPU
+    /// work holds the device.
     pub process: Id<'a>,
     /// GPU that ran the operation.
     pub device: Option<u32>,
@@ -108,20 +112,22 @@ pub struct Op<'a> {
     pub collective: bool,
     /// Process group of a collective, if the trace gives it.
     pub process_group: Text<'a>,
-    /// Stack on which the operation's graph node was created, as our own exports give it: all frames, root first,
-    /// separated by `;`, or a single frame that gives the reason why there is no stack.
+    /// Stack on which the operation's graph node was created, as written by gpuflame's exports: all frames, root first,
+    /// separated by `;`. If there is no stack, a single frame gives the reason.
     pub created: Text<'a>,
-    /// Kinds of the frames in `created`, one letter each: `p` Python, `r` range, `c` call or code. A lone `f` means
+    /// Kinds of the frames in `created`, one letter each: `p` Python, `r` range, `c` call or code. A single `f` means
     /// that `created` is not a stack but the id of the stack's innermost frame in the [`Property`] `stackFrames`.
     pub created_kinds: Text<'a>,
-    /// Whether the operation's exact times are among its arguments, as Paddle writes them.
+    /// Whether the operation's exact times are among its arguments, where Paddle writes them.
     pub in_args: bool,
-    /// Reason why the operation has no launch, in the word that our own exports use.
+    /// Reason why the operation has no launch, given by the word that gpuflame's exports use.
     pub reason: Text<'a>,
     /// Process and thread fields of the event. In Kineto's traces they hold the device and the stream.
     pub lane: (Id<'a>, Id<'a>),
-    /// Id of the flow that ends at the operation, if the event itself has that id.
+    /// Id of the flow that ends at the operation, if the event itself contains the id.
     pub flow: Option<u64>,
+    /// Whether the trace shows the operation on another stream than its own, as Cuspy does with nodes of graphs.
+    pub is_moved: bool,
     /// Direction of a copy, if the trace gives it as an argument and not only as part of the name.
     pub direction: Text<'a>,
     /// Source and destination GPU of a copy between GPUs.
@@ -149,19 +155,22 @@ pub struct Call<'a> {
     pub external: Option<u64>,
     /// Whether the call is a driver call, which may be nested in a runtime call.
     pub driver: bool,
-    /// Complete stack of the call, as our own exports give it: frames, root first, separated by `;`.
+    /// Complete stack of the call, as written by gpuflame's exports: frames, root first, separated by `;`.
     pub stack: Text<'a>,
     /// Kinds of the frames in `stack`, as in [`Op::created_kinds`].
     pub stack_kinds: Text<'a>,
     /// Kernel that the call launches, if the trace gives it.
     pub kernel: Text<'a>,
+    /// Whether the call launched a kernel that may begin before the previous kernel ends. `None` if the trace does not
+    /// contain this, for example a trace of torch.profiler.
+    pub programmatic: Option<bool>,
     /// Stream on which the call launches work, if the trace gives it.
     pub stream: Option<u32>,
     /// Graph node that the call creates, if the trace gives it.
     pub graph_node: Option<u64>,
-    /// Whether the trace marks the call as a launch although the trace has no operation for the call.
+    /// Whether the trace marks the call as a launch although it contains no operation for the call.
     pub pending: bool,
-    /// Id of the flow that starts at the call, if the event itself has that id.
+    /// Id of the flow that starts at the call, if the event itself contains the id.
     pub flow: Option<u64>,
 }
 
@@ -179,7 +188,7 @@ pub enum CpuKind {
     Overhead,
 }
 
-/// A stretch of time on a CPU thread.
+/// A span of time on a CPU thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuOp<'a> {
     /// The kind of CPU operation.
@@ -190,13 +199,14 @@ pub struct CpuOp<'a> {
     pub start: i64,
     /// End, in ns on the trace's clock.
     pub end: i64,
-    /// Process of the event, as the trace names the process.
+    /// Process of the event, as named in the trace.
     pub process: Id<'a>,
-    /// Thread of the event, as the trace names the thread.
+    /// Thread of the event, as named in the trace.
     pub thread: Id<'a>,
     /// External id, shared with the calls and GPU operations made inside this operator.
     pub external: Option<u64>,
-    /// Number that PyTorch gave to the execution of the operator, shared with the operator's node in an execution trace.
+    /// Number that PyTorch gave to the execution of the operator. It is also in the operator's node in an execution
+    /// trace.
     pub record_function: Option<u64>,
     /// Python functions that called the operator, innermost first, separated by `;`.
     pub call_stack: Text<'a>,
@@ -204,7 +214,7 @@ pub struct CpuOp<'a> {
     pub sequence: Option<u64>,
     /// Whether the operator's exact times are among its arguments.
     pub in_args: bool,
-    /// Thread of the forward operator, in the profiler's own numbering. Only backward operators have this field.
+    /// Thread of the forward operator, as numbered by the profiler. Only backward operators have this field.
     pub forward_thread: Option<u64>,
 }
 
@@ -217,9 +227,9 @@ pub struct PythonFrame<'a> {
     pub start: i64,
     /// Time at which the function returned.
     pub end: i64,
-    /// Process of the event, as the trace names the process.
+    /// Process of the event, as named in the trace.
     pub process: Id<'a>,
-    /// Thread of the event, as the trace names the thread.
+    /// Thread of the event, as named in the trace.
     pub thread: Id<'a>,
     /// Number of the Python frame.
     pub id: Option<u64>,
@@ -253,9 +263,9 @@ pub struct Begin<'a> {
     pub name: Text<'a>,
     /// Start, in ns on the trace's clock.
     pub time: i64,
-    /// Process of the event, as the trace names the process.
+    /// Process of the event, as named in the trace.
     pub process: Id<'a>,
-    /// Thread of the event, as the trace names the thread.
+    /// Thread of the event, as named in the trace.
     pub thread: Id<'a>,
     /// Correlation id, if the slice is a call.
     pub correlation: Option<u64>,
@@ -274,9 +284,9 @@ pub struct End<'a> {
     pub correlation: Option<u64>,
     /// End, in ns on the trace's clock.
     pub time: i64,
-    /// Process of the event, as the trace names the process.
+    /// Process of the event, as named in the trace.
     pub process: Id<'a>,
-    /// Thread of the event, as the trace names the thread.
+    /// Thread of the event, as named in the trace.
     pub thread: Id<'a>,
 }
 
@@ -300,20 +310,20 @@ pub struct Flow<'a> {
     pub id: u64,
     /// Whether this event is the start of the flow.
     pub begins: bool,
-    /// Whether the flow ends in the slice that is open at `time`, not in the slice that begins next.
+    /// Whether the flow ends in the slice that is open at `time`. If not, it ends in the slice that begins next.
     pub enclosed: bool,
     /// Time in ns on the trace's clock.
     pub time: i64,
-    /// Process of the event, as the trace names the process.
+    /// Process of the event, as named in the trace.
     pub process: Id<'a>,
-    /// Thread of the event, as the trace names the thread.
+    /// Thread of the event, as named in the trace.
     pub thread: Id<'a>,
 }
 
 /// A wait for an event, a stream or a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sync<'a> {
-    /// Kind of wait, in the trace's words.
+    /// Kind of wait, as named by the trace.
     pub name: Text<'a>,
     /// Start, in ns on the trace's clock.
     pub start: i64,
@@ -339,6 +349,28 @@ pub struct Sync<'a> {
     pub record: Option<u64>,
 }
 
+/// A run of a graph node that does no GPU work, or of a host function of a stream, which is in no graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct IdleNode<'a> {
+    /// Whether the node runs a function on the host. Otherwise it records an event, which takes no time.
+    pub is_host: bool,
+    /// The run, described in the same way as an operation. It has no kind and no name.
+    pub run: Op<'a>,
+}
+
+/// Kind of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StreamFlag<'a> {
+    /// Process, if contexts are unique only within a process.
+    pub process: Id<'a>,
+    /// Context of the stream.
+    pub context: Option<u32>,
+    /// Stream.
+    pub stream: Option<u32>,
+    /// Kind, in the numbers of CUPTI's CUpti_ActivityStreamFlag.
+    pub flag: Option<u32>,
+}
+
 /// A record of an event on a stream. The event happens when the earlier work of the stream is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EventRecord<'a> {
@@ -359,7 +391,7 @@ pub struct EventRecord<'a> {
 /// Name of a thread, or of a process if `thread` is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadName<'a> {
-    /// Process of the event, as the trace names the process.
+    /// Process of the event, as named in the trace.
     pub process: Id<'a>,
     /// Thread; `None` if the name belongs to the process itself.
     pub thread: Id<'a>,
@@ -392,9 +424,9 @@ pub struct StackLine<'a> {
     pub time: i64,
     /// Name of the program.
     pub comm: Text<'a>,
-    /// Process of the event, as the trace names the process.
+    /// Process of the event, as named in the trace.
     pub process: u32,
-    /// Thread of the event, as the trace names the thread.
+    /// Thread of the event, as named in the trace.
     pub thread: u32,
     /// Processor; -1 if unknown.
     pub cpu: i32,
@@ -430,9 +462,9 @@ impl Wants {
     pub const EDGES: Self = Self(1 << 9);
     /// [`Event::Flow`].
     pub const FLOWS: Self = Self(1 << 10);
-    /// Arguments of CPU slices other than times and Python functions: ids, sequence numbers.
+    /// Arguments of CPU slices other than times and Python functions: ids and sequence numbers.
     pub const DETAILS: Self = Self(1 << 11);
-    /// Text of every event, passed to [`Sink::raw`]. Only readers of Chrome's JSON have it.
+    /// Text of every event, passed to [`Sink::raw`]. Only the readers of Chrome's JSON provide it.
     pub const RAW: Self = Self(1 << 12);
     /// Everything but [`Wants::OTHER`], [`Wants::FLOWS`], [`Wants::EDGES`] and [`Wants::RAW`].
     pub const ALL: Self = Self(((1 << 8) - 1) | Self::DETAILS.0);
@@ -459,7 +491,7 @@ pub trait Sink {
     /// Receives the next event.
     fn event(&mut self, event: &Event<'_>);
 
-    /// Receives the text of an event, after [`Sink::event`] has received what the text means, if that was requested.
+    /// Receives the text of an event. If the event was also requested, [`Sink::event`] receives it first.
     fn raw(&mut self, _event: RawEvent<'_>) {}
 }
 
@@ -488,8 +520,8 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// A sink that several threads can fill, each with the events of one part of the file. The joined result must equal
-/// the result of one sink that receives all events.
+/// A sink that several threads can fill: each thread fills one sink with the events of one part of the file. The joined
+/// result must equal the result of one sink that receives all events.
 pub trait Fork: Sink + Send + Sized {
     /// Creates an empty sink for a later part of the file.
     fn fork(&self) -> Self;

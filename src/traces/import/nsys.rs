@@ -1,5 +1,5 @@
-//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions: missing columns are named in a
-//! remark if something in the result depends on them.
+//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions. If a column on which the result
+//! depends is missing, a remark names it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ use gpuflame_model::record::MemoryKind;
 const PUSH_POP_RANGES: [i64; 2] = [59, 70];
 const START_END_RANGES: [i64; 2] = [60, 71];
 
-/// Columns of a table on which results depend, in groups. The table needs one column of each group.
+/// Groups of columns of a table on which results depend. The table needs one column of each group.
 type NeededColumns = &'static [&'static [&'static str]];
 
 const NEEDED_OF_WORK: NeededColumns =
@@ -72,7 +72,7 @@ pub(super) struct NsysReader<'a, S> {
     pub(super) base: &'a Database,
     pub(super) sink: &'a mut S,
     counts: ReadCounts,
-    /// Missing columns that results depend on, as `TABLE.column`.
+    /// Missing columns on which results depend, as `TABLE.column`.
     missing: Vec<String>,
     left_out_ranges: u64,
     /// Process and correlation id of the launches whose graph nodes have rows.
@@ -80,13 +80,13 @@ pub(super) struct NsysReader<'a, S> {
     has_graph_rows: bool,
     /// Number of rows of whole graphs that are left out because the graphs' nodes have rows as well.
     repeated_graphs: u64,
-    /// Kinds of memory by number, as the file itself explains the numbers.
+    /// Kinds of memory by number, according to the file itself.
     memory_kinds: BTreeMap<i64, MemoryKind>,
-    /// Kinds of waits by process and correlation id, as the names of the calls tell.
+    /// Kinds of waits by process and correlation id, derived from the names of the calls.
     pub(super) wait_calls: HashMap<(Option<i64>, u64), &'static str>,
 }
 
-/// Maximum number of labels to read from a table that explains numbers.
+/// Maximum number of labels that are read from a table of labels.
 const MAX_LABELS: usize = 64;
 
 /// Reads the table that maps numbers to kinds of memory. The numbers differ from CUPTI's.
@@ -95,7 +95,7 @@ fn read_memory_kinds(base: &Database) -> Result<BTreeMap<i64, MemoryKind>> {
     Ok(labels.into_iter().map(|(number, label)| (number, memory_kind(&label))).collect())
 }
 
-/// Reads a table in which the file explains numbers.
+/// Reads a table in which the file maps numbers to labels.
 pub(super) fn read_labels(base: &Database, table: &str) -> Result<BTreeMap<i64, String>> {
     let mut labels = BTreeMap::new();
     if base.has_column(table, "id") && base.has_column(table, "label") {
@@ -121,6 +121,8 @@ impl<S: Sink> NsysReader<'_, S> {
         ] {
             self.read_ops(table, kind)?;
         }
+        self.read_host_functions()?;
+        self.read_streams()?;
         self.read_event_records()?;
         self.read_syncs()
     }
@@ -208,8 +210,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Returns the kinds of memory that an operation reads and writes. `from`, `to` and `filled` are the numbers of the
-    /// kinds that a copy reads, that a copy writes, and that a fill writes.
+    /// Returns the kinds of memory that an operation reads and writes. `from` and `to` are the numbers of the kinds
+    /// that a copy reads and writes; `filled` is the number of the kind that a fill writes.
     fn memory_of(
         &self,
         kind: OpKind,
@@ -247,8 +249,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Reads ranges that nest within their thread. Marks, and the names of domains and categories, have no duration,
-    /// so they are not counted as events without times.
+    /// Reads ranges that nest within their thread. Marks, and the names of domains and categories, have no duration.
+    /// They are not counted as events without times.
     fn read_ranges(&mut self) -> Result<()> {
         let table = "NVTX_EVENTS";
         self.note_missing(table, NEEDED_OF_RANGES);
@@ -285,7 +287,7 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Notes which of the `needed` columns the table lacks. For a table that does not exist, nothing is noted.
+    /// Notes which of the `needed` columns the table lacks. Notes nothing for a table that does not exist.
     fn note_missing(&mut self, table: &str, needed: NeededColumns) {
         if !self.base.has_table(table) {
             return;
@@ -295,8 +297,9 @@ impl<S: Sink> NsysReader<'_, S> {
         self.missing.extend(missing.map(|group| format!("{table}.{}", group[0])));
     }
 
-    /// Returns an SQL expression for a name, and the joins that the expression needs. The name is that of the first of
-    /// the `columns` that has one. A column has the name itself or the name's number in the table of strings.
+    /// Returns an SQL expression for a name, and the joins that the expression needs. The name is taken from the first
+    /// of the `columns` that has a value. A column contains the name itself or the name's number in the table of
+    /// strings.
     fn name_of(&self, table: &str, columns: &[&str]) -> (String, String) {
         let base = self.base;
         let (mut names, mut joins) = (Vec::new(), String::new());
@@ -315,8 +318,8 @@ impl<S: Sink> NsysReader<'_, S> {
         (format!("COALESCE({})", names.join(", ")), joins)
     }
 
-    /// Calls `take` with each row of `table`. Each row has the value of the expression `first`, and the wanted columns
-    /// (NULL if the table lacks them). `take` returns whether the row had usable times.
+    /// Calls `take` with each row of `table`. Each row consists of the value of the expression `first` and of the
+    /// wanted columns (NULL if the table lacks them). `take` returns whether the row had usable times.
     pub(super) fn for_each_row(
         &mut self,
         table: &str,
@@ -342,13 +345,13 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Returns the name expression for tables without names. For other tables, [`NsysReader::name_of`] returns it.
+/// Returns the name expression for tables without names. (For other tables, use [`NsysReader::name_of`].)
 pub(super) fn no_name() -> (String, String) {
     ("NULL".to_owned(), String::new())
 }
 
-/// Returns the process of a global id: the id's upper bits, which include the machine's number. The lowest 24 bits
-/// are the thread.
+/// Returns the process of a global id: the id's upper bits, which include the machine's number. The lowest 24 bits are
+/// the thread.
 pub(super) fn process_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id >> 24))
 }

@@ -7,8 +7,8 @@ use super::sqlite::{self, integer, integer_u32};
 use gpuflame_model::error::Result;
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Notes the kind of wait that the call `name` makes. The number in the column `syncType` is not enough: exports of
-    /// schema 3.24 have the number of a stream's wait for calls of `cudaStreamSynchronize`.
+    /// Notes the kind of wait that the call `name` makes. The number in the column `syncType` is not sufficient:
+    /// exports of schema 3.24 use the number of a stream's wait for calls of `cudaStreamSynchronize`.
     pub(super) fn note_wait_call(&mut self, name: &[u8], global: Option<i64>, correlation: Option<u64>) {
         if let (Some(kind), Some(id)) = (wait_kind(name), correlation) {
             self.wait_calls.insert((global.map(|global| global >> 24), id), kind);
@@ -71,7 +71,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Kinds of waits, as part of a call's name and in the words of [`Sync::name`].
+/// Kinds of waits: part of the call's name, and the name that [`Sync::name`] uses.
 const WAIT_KINDS: [(&str, &str); 6] = [
     ("WaitEvent", "Stream Wait Event"),
     ("EventSynchronize", "Event Sync"),
@@ -86,7 +86,7 @@ fn wait_kind(call: &[u8]) -> Option<&'static str> {
     WAIT_KINDS.iter().find(|(part, _)| call.contains(part)).map(|(_, kind)| *kind)
 }
 
-/// Returns CUPTI's meaning of a kind's number, for files that do not explain it.
+/// Returns CUPTI's meaning of the number of a kind, for files that do not explain the number.
 fn kind_of_number(number: Option<i64>) -> &'static str {
     match number {
         Some(1) => "Event Sync",

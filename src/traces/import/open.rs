@@ -19,8 +19,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// JSON with a `traceEvents` array or a bare array of events: torch.profiler's Kineto, Paddle, and every other
-    /// tool that writes for Chrome's viewer. The reader decides the dialect for each event.
+    /// JSON with a `traceEvents` array or a bare array of events: torch.profiler's Kineto, Paddle, and every other tool
+    /// that writes for Chrome's viewer. The reader determines the dialect of each event separately.
     Chrome,
     /// Sqlite export of Nsight Systems.
     Nsys,
@@ -42,7 +42,7 @@ pub enum Kind {
     ExecutionTrace,
     /// Execution trace of Chakra in protobuf.
     Chakra,
-    /// Our own recording.
+    /// A recording of gpuflame.
     Recording,
 }
 
@@ -65,7 +65,7 @@ impl Kind {
         }
     }
 
-    /// Whether the file has events with times, which every verb that reads traces needs.
+    /// Whether the file has events with times. All verbs that read traces need such events.
     pub fn has_events(self) -> bool {
         !matches!(self, Self::ExecutionTrace | Self::Chakra)
     }
@@ -95,7 +95,8 @@ enum Input {
     Pipe { head: Vec<u8> },
 }
 
-/// Number of bytes examined to detect the format, greater than the size of the metadata that may precede the events.
+/// Number of bytes that are examined to detect the format. It is greater than the size of the metadata before the
+/// events.
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// Opens the trace at `path`; `-` is standard input.
@@ -138,7 +139,7 @@ fn open_any(path: &Path) -> Result<Opened> {
             return open_compressed(path_buf, Some(metadata.len()), &head, Box::new(file));
         }
         let (kind, place) = match detect_kind_and_place(&head)? {
-            // Which tool wrote the database is known only from its tables.
+            // The tables of the database show which tool wrote it.
             (Kind::Nsys, _) => {
                 let base = Database::open(path)?;
                 let kind = detect::detect_database(&base)?;
@@ -177,7 +178,7 @@ fn open_compressed(
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
     let (kind, place) = match (detect_kind_and_place(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
-        // The file is truncated or damaged within the head. The events before the damage are read first, then the
+        // The file is truncated or damaged within the head. First the events before the damage are read, and then the
         // error is returned.
         (Ok(detected), Err(error)) if gzip::is_damage(&error) => {
             rest = rest.broken(error);
@@ -216,7 +217,7 @@ impl Opened {
         self.place.rank
     }
 
-    /// Returns the number of ranks of the job, if the file gives this number in the same place as the rank.
+    /// Returns the number of ranks of the job, if the file gives it in the same place as the rank.
     pub fn world_size(&self) -> Option<u32> {
         self.place.world_size
     }
@@ -292,6 +293,11 @@ impl Opened {
             Input::File(_) if kind == Kind::Nsys => nsys::read(&path, sink),
             Input::File(_) if kind == Kind::Rocpd => rocpd::read(&path, sink),
             Input::File(_) if kind == Kind::Rpd => rpd::read(&path, sink),
+            Input::File(file) if kind == Kind::Chrome && options.threads > 1 => {
+                let size = file.metadata()?.len();
+                let input = ProgressReader { input: file, options };
+                json::read_with_two_threads(input, size, options.json_options(), sink)
+            }
             Input::File(file) => read_kind(kind, ProgressReader { input: file, options }, options, sink),
             Input::Pipe { head } => {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
@@ -314,8 +320,8 @@ impl Opened {
     }
 }
 
-/// Adds the option that reads the data before a truncation to the error about truncated compressed data. Not for kinds of
-/// files that are read only as a whole, nor for JSON, whose scanner names the option itself.
+/// Adds a hint to an error about truncated compressed data: the option that reads the data before the truncation. Not
+/// used for formats that are read only as a whole, nor for JSON, whose scanner mentions the option itself.
 fn offer_accept_cut(error: Error, options: &Options) -> Error {
     let text = error.to_string();
     let is_truncated = text.contains(gzip::TRUNCATED_AT) || text.contains(gzip::DAMAGED_AT);
@@ -325,8 +331,7 @@ fn offer_accept_cut(error: Error, options: &Options) -> Error {
     }
 }
 
-/// Rejects a trace without events, because an empty result would hide that the program which wrote the trace recorded
-/// nothing.
+/// Rejects a trace without events. An empty result would hide that the program which wrote the trace recorded nothing.
 fn need_events(counts: ReadCounts) -> Result<ReadCounts> {
     if counts.events > counts.non_events {
         return Ok(counts);
@@ -366,7 +371,7 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
     }
 }
 
-/// Returns the error for an execution trace in the place of a trace with times.
+/// Returns the error for an execution trace that is given in place of a trace with times.
 fn no_events_error(kind: Kind) -> Error {
     let next = "give the Kineto trace of the same run; `gpuflame info` shows this file";
     let join = if kind == Kind::ExecutionTrace { ", `gpuflame link-et` joins both" } else { "" };

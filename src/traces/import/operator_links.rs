@@ -2,17 +2,17 @@
 //! gradient they compute.
 //!
 //! Older profilers write the Python functions into the operator's arguments (`Call stack`) instead of emitting slices
-//! for the functions. Of all open operators, the innermost one lists the functions that are running. An enclosing
-//! operator may also list functions that have already returned. So in the stack it follows only the functions that both
-//! operators list. Functions that opened a range (`__enter__`, `step`) have returned as well, so a range has no
-//! functions of its own.
+//! for the functions. Among the open operators, the innermost one lists the functions that are running. An enclosing
+//! operator may also list functions that have already returned. So in the stack, the enclosing operator comes after
+//! only those functions that both operators list. Functions that opened a range (`__enter__`, `step`) have returned as
+//! well, so no functions belong to a range.
 //!
 //! Backward operators run on a separate thread, without any Python. On request their launches are attributed to the
 //! stack of the forward operator: forward stack, `[backward]`, backward operator. A backward operator is linked to its
-//! forward operator by the trace's flows (`fwdbwd`), else by sequence number on the thread that the backward operator
-//! names. If several forward operators have the same number, the last one created the autograd node. Profilers number
-//! threads in their own way, so the number of the named thread is taken to mean the thread whose sequence numbers match
-//! best. If two threads match equally well, nothing is linked.
+//! forward operator by the trace's flows (`fwdbwd`) or, if there are none, by sequence number on the thread that the
+//! backward operator names. If several forward operators have the same number, the last one created the autograd node.
+//! Profilers number threads in different ways, so the number of the named thread is taken to mean the thread whose
+//! sequence numbers match best. If two threads match equally well, nothing is linked.
 
 use std::collections::HashMap;
 
@@ -40,11 +40,11 @@ pub(super) struct OperatorLinks {
     unlinked_calls: Vec<u32>,
 }
 
-/// Maximum number of open slices in a stack that is rebuilt. Without the limit, each operator in a deep nest would take
-/// time in proportion to the number of slices around it.
+/// Maximum number of open slices in a stack that is rebuilt. Without the limit, the time for each operator in a deep
+/// nest would be proportional to the number of slices around it.
 const MAX_REBUILT_SLICES: usize = 1024;
 
-/// Number of functions that two call stacks have in common, from the outermost on.
+/// Returns the number of functions that two call stacks share, counted from the outermost function.
 fn shared_length(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -63,7 +63,7 @@ pub(super) struct Operator {
     pub(super) python_stack: u32,
     /// Sequence number that the operator shares with its counterpart in the other pass.
     pub(super) sequence: Option<u64>,
-    /// Thread of the forward operator, in the profiler's numbering; 0 if this operator is not a backward operator.
+    /// Thread of the forward operator, as numbered by the profiler; 0 if this operator is not a backward operator.
     pub(super) forward_thread: u64,
     /// Whether the operator belongs to the backward pass, even if it has no counterpart.
     pub(super) is_backward: bool,
@@ -152,13 +152,13 @@ impl OperatorLinks {
         (scope, node)
     }
 
-    /// Whether the Python functions of a slice have opened the slice as a range, and then returned.
+    /// Whether the slice is a range that was opened by Python functions which then returned.
     fn is_range(&self, slice: &Slice, operator: &Operator) -> bool {
         slice.class() == FrameClass::Range || self.opens_range[operator.python_stack as usize]
     }
 
     /// Returns the stack of the slices `open` and the running Python functions. Each slice comes after the functions
-    /// that were already running when it began.
+    /// that were already running when the slice began.
     fn rebuild_path(&self, open: &[impl Enclosing], running: &[u32], tree: &mut StackTree) -> u32 {
         let (mut node, mut drawn) = (ROOT, 0);
         for outer in open.iter().map(Enclosing::slice) {
@@ -228,8 +228,8 @@ impl OperatorLinks {
         forward
     }
 
-    /// Returns, for each of the profiler's thread numbers, the thread that has most of the sequence numbers of the
-    /// backward operators with that thread number.
+    /// Returns the thread for each thread number of the profiler. It is the thread that has most of the sequence
+    /// numbers of the backward operators with this thread number.
     fn forward_threads(&self, forward: &Forward) -> HashMap<u64, u32> {
         let mut votes: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
         for operator in self.operators.iter().filter(|operator| operator.forward_thread > 0) {

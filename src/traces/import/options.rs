@@ -13,16 +13,19 @@ pub struct Options {
     pub buffer: usize,
     /// Maximum number of threads that read a plain JSON file. The result does not depend on the number. Default: 2.
     pub threads: usize,
-    /// Whether to accept a file that ends in the middle of an event; it is read up to the previous event. Default:
-    /// false, so that such a file is an error.
+    /// Whether to accept a file that ends in the middle of an event. The file is then read up to the previous event.
+    /// Default: false, so that such a file is an error.
     pub accept_cut: bool,
     /// Whether launches of backward operators are attributed to the stack of the forward operator whose gradient they
-    /// compute, followed by `[backward]`, if the trace links the two operators. Default: false, so that the launches
-    /// stay on autograd's own thread, which launched them and has no code of the model on its stack.
+    /// compute, followed by `[backward]`, if the trace links the two operators. Default: false. The launches then stay
+    /// on autograd's thread, which made them and whose stack contains no code of the model.
     pub backward_under_forward: bool,
-    /// Whether the states of threads are also emitted for the time in which a GPU ran no kernel, although it copied. Default:
-    /// false.
+    /// Whether the states of threads are also emitted for the time in which a GPU ran no kernel but copied data.
+    /// Default: false.
     pub kernel_gaps: bool,
+    /// Whether the named ranges are returned with their times, as [`LinkReport::ranges`](super::LinkReport::ranges). Default:
+    /// false, because a trace may have a million of them.
+    pub ranges: bool,
     /// Traces taken while the graphs that this trace launches were captured. Default: none.
     pub graph_captures: Vec<PathBuf>,
     /// Counter of bytes read so far, of the total [`Opened::size`](super::Opened::size). Default: none.
@@ -37,6 +40,7 @@ impl Default for Options {
             accept_cut: false,
             backward_under_forward: false,
             kernel_gaps: false,
+            ranges: false,
             graph_captures: Vec::new(),
             progress: None,
         }

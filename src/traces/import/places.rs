@@ -2,9 +2,9 @@
 //!
 //! In a trace that was merged from several processes, the process field is, for example, `[TP01] 83` for a process and
 //! `[TP01] 0` for its GPU 0. An operation then belongs to the calls whose process field begins, or ends, in the same
-//! way as the operation's. GPUs of different parts that have the same number are different GPUs, and the later one gets
-//! a new number. Other tools add a large number to all process fields of a part (83 and 100083), including the fields
-//! of GPUs (0 and 100000).
+//! way as the operation's process field. GPUs of different parts that have the same number are different GPUs, and the
+//! later one gets a new number. Other tools add a large number to all process fields of a part (83 becomes 100083),
+//! including the fields of GPUs (0 becomes 100000).
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::work::OpRecord;
 use super::{NameTable, Text};
 use gpuflame_model::record::IdMap;
 
-/// Maximum number of GPUs that get new numbers, because each GPU takes memory and time in all sums.
+/// Maximum number of GPUs that get new numbers. The limit exists because each GPU takes memory and time in all sums.
 pub const MAX_RENUMBERED_DEVICES: usize = 1024;
 /// Maximum number of calling processes whose texts are compared.
 const MAX_COMPARED_PROCESSES: usize = 1024;
@@ -34,8 +34,8 @@ pub(super) struct Homes {
 type Key = (u8, i64);
 
 impl TraceCollector {
-    /// Sets the devices of all operations, and returns the processes that may have launched them, and the GPUs that
-    /// got new numbers. `process_of_thread` is indexed by thread.
+    /// Sets the devices of all operations. Returns the processes that may have launched the operations, and the GPUs
+    /// that got new numbers. `process_of_thread` is indexed by thread.
     pub(super) fn settle_places(&mut self, process_of_thread: &[u32]) -> (Homes, Vec<(u32, u32, String)>) {
         let calling: BTreeSet<u32> =
             self.calls.iter().map(|call| process_of_thread[call.thread as usize]).collect();
@@ -84,8 +84,8 @@ impl TraceCollector {
         (homes, renumbered.into_iter().map(named).collect())
     }
 
-    /// Sets the device and the stream of operations that have no such arguments. Both are taken from the process and
-    /// thread fields, where Kineto writes them, unless the process field is that of a process that made calls.
+    /// Sets the device and the stream of operations that have no arguments for them. Both are taken from the process
+    /// and thread fields, where Kineto writes them, unless the process field belongs to a process that made calls.
     fn read_lanes(&mut self, calling: &BTreeSet<u32>, processes: &[Key], lanes: &[(u32, Key)]) {
         if calling.is_empty() {
             return;
@@ -104,8 +104,8 @@ impl TraceCollector {
         }
     }
 
-    /// Returns the processes that are parts of a merged trace although their process field is a number and not a text
-    /// such as `[TP01] 0`. Such a process made no call, and the device of its operations has another number.
+    /// Returns the processes that are parts of a merged trace although their process field is a number, and not a text
+    /// such as `[TP01] 0`. Such a process made no call, and the device of its operations has a different number.
     fn numbered_parts(
         &self,
         calling: &BTreeSet<u32>,
@@ -136,8 +136,8 @@ impl TraceCollector {
     }
 }
 
-/// Gives GPUs of different parts of a merged trace different numbers. `part_of_process` is the part of each process,
-/// `0` if it belongs to none. Returns the new number, the number in the file and the part.
+/// Gives GPUs of different parts of a merged trace different numbers. `part_of_process` is the part of each process, or
+/// `0` if it belongs to none. Returns the new number, the number in the file, and the part.
 fn renumber_devices(
     ops: &mut [OpRecord],
     process_of_op: impl Fn(&OpRecord) -> u32,
@@ -170,9 +170,9 @@ fn renumber_devices(
     renumbered
 }
 
-/// Returns the calling processes whose texts have the longest part in common with `text`, and that part. The part is a
-/// beginning up to a character that is neither a letter nor a digit, or else an end from such a character on. Returns
-/// no process if the part is equally long for all processes.
+/// Returns the calling processes whose texts share the longest part with `text`, and that part. The part is a beginning
+/// of `text` up to a character that is neither a letter nor a digit, or else an end of `text` from such a character on.
+/// Returns no process if the shared part is equally long for all processes.
 fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> (Vec<u32>, &'a str) {
     if calling.len() > MAX_COMPARED_PROCESSES {
         return (Vec::new(), "");
@@ -205,8 +205,8 @@ fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> 
     }
 }
 
-/// Returns the part of a merged trace that the text of a process names: the text without the number of the process or
-/// GPU.
+/// Returns the part of a merged trace that the text of a process names. The part is the text without the number of the
+/// process or GPU.
 fn part_name(text: &str) -> &str {
     let is_digit = |c: char| c.is_ascii_digit();
     match text.trim_end_matches(is_digit) {

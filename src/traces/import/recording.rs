@@ -1,5 +1,5 @@
-//! Reads our own recordings as far as they are readable. A damaged row is reported and skipped, and all rows before a
-//! truncation are read. A recording without an end row is reported as well.
+//! Reads recordings of gpuflame as far as they are readable. A damaged row is reported and skipped, and all rows before
+//! a truncation are read. A missing end row is reported as well.
 
 use super::{Opened, Options};
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -10,7 +10,7 @@ use gpuflame_model::record::{CheckpointMark, Reader, RecordingState, Row, Writer
 pub struct RecordingSummary {
     /// Number of rows that are unreadable.
     pub damaged: u64,
-    /// Number of rows of kinds that only later versions know.
+    /// Number of rows whose kind only later versions know.
     pub skipped: u64,
     /// Whether the recording has sums instead of single activities.
     pub has_only_sums: bool,
@@ -94,9 +94,9 @@ pub fn recording(
     })
 }
 
-/// Returns a sentence that names the missing data for the user. A process does not write unchanged data again, so it
-/// may have ended long after the last mark. If the file system accepts no more writes, the recording cannot state that
-/// either, but the process has printed a message about it.
+/// Returns a sentence that tells the user which data are missing. A process does not write unchanged data again, so it
+/// may have ended long after the last mark. If the file system accepts no more writes, this cannot be written to the
+/// recording either, but the process has printed a message about it.
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&CheckpointMark>,

@@ -15,7 +15,7 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text, rocprof};
 use gpuflame_model::error::Result;
 
-/// Tables by which a set is found. A set with GPU work has at least one such table.
+/// Tables by which a set is found. Each set with GPU work has at least one of them.
 const MAIN_TABLES: [&str; 3] = ["rocpd_kernel_dispatch", "rocpd_memory_copy", "rocpd_region"];
 /// Tables whose rows are not shown, and the words for their rows.
 const LEFT_OUT: [(&str, &str); 3] = [
@@ -41,7 +41,7 @@ pub(super) fn find_place(base: &Database) -> Result<JobPlace> {
     for suffix in find_sets(base) {
         let table = format!("rocpd_info_process{suffix}");
         if base.has_column(&table, "environment") {
-            // Only the beginning is read of a value that is longer than any real environment.
+            // If a value is longer than any real environment, only its beginning is read.
             let query = format!(
                 "SELECT substr(CAST(environment AS TEXT), 1, {MAX_ENVIRONMENT}) FROM {} LIMIT 2",
                 quote(&table)
@@ -140,15 +140,14 @@ impl TableSet<'_> {
     }
 
     /// Returns the column that links work to the call that launched it. The column is `stack_id`, the tracer's own id
-    /// of the call. If the file has no such ids, the column is `correlation_id`, an id that the program chose.
+    /// of the call. If the file lacks such ids, the column is `correlation_id`, an id that the program chose.
     fn link_column(&self) -> Result<&'static str> {
         let has_ids = self.has("rocpd_event", "stack_id") && self.count("rocpd_event", "stack_id > 0")? > 0;
         Ok(if has_ids { "stack_id" } else { "correlation_id" })
     }
 }
 
-/// Numbers of GPUs. A GPU keeps the number that it has on its machine, unless a GPU of another machine already has that
-/// number.
+/// Numbers of GPUs. A GPU keeps its number on its machine, unless a GPU of another machine already has the same number.
 #[derive(Default)]
 struct DeviceNumbers {
     numbers: BTreeMap<(String, i64), u32>,
@@ -187,7 +186,7 @@ impl DeviceNumbers {
             let machine = text(row, 1).map(|machine| String::from_utf8_lossy(machine).into_owned());
             let nid = integer(row, 2).unwrap_or(0);
             let machine = machine.unwrap_or_else(|| format!("node {nid} of set {set_number}"));
-            // Agents without an index are numbered after the agents with one.
+            // Agents without an index are numbered after those with an index.
             let index = integer(row, 3).unwrap_or((1 << 32) + agent);
             agents.insert(agent, self.number((machine, index)));
         })?;
@@ -345,7 +344,7 @@ impl SetReader<'_> {
         })
     }
 
-    /// Returns the id of a process, which contains the number of the set and the number of the process within the set.
+    /// Returns the id of a process. It consists of the number of the set and the number of the process within the set.
     fn process(&self, process: Option<i64>) -> Id<'static> {
         Id::Number(i64::from(self.number) << 32 | process.unwrap_or(0) & 0xffff_ffff)
     }
@@ -359,7 +358,7 @@ enum RegionKind {
 }
 
 impl RegionKind {
-    /// Returns the kind by the category of the region and, if there is none, by its name.
+    /// Returns the kind according to the category of the region or, if there is none, according to its name.
     fn new(category: &[u8], name: &[u8]) -> Self {
         let category = category.to_ascii_uppercase();
         let has = |word: &[u8]| category.windows(word.len()).any(|window| window == word);
@@ -436,7 +435,7 @@ impl<'a> Query<'a> {
         self.columns.push(expression);
     }
 
-    /// Returns a column of the row or, if the table lacks it, of the row's track.
+    /// Returns the expression for a column of the row or, if the table lacks it, of the row's track.
     fn column(&self, column: &str) -> String {
         let track = self.set.table("rocpd_track");
         match self.set.base.has_column(&self.table, column) {
@@ -446,7 +445,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Joins a table of the set by its id. Returns whether that is possible.
+    /// Joins a table of the set by its id. Returns false if that is not possible.
     fn join(&mut self, table: &str, alias: &str, column: &str) -> bool {
         let is_possible = self.set.has(table, "id") && self.set.base.has_column(&self.table, column);
         if is_possible {

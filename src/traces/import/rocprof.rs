@@ -9,6 +9,11 @@ use super::model::*;
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
+/// Kind of records with the begin and the end of a range.
+const RANGES: &[u8] = b"MARKER_CORE_RANGE_API";
+/// Begin of the name of the operation that opened and closed a range on one thread.
+const THREAD_RANGE: &[u8] = b"roctxThreadRange";
+
 pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
     let document = Document::read(input)?;
     let root = document.root()?;
@@ -26,10 +31,14 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
 struct ProcessSection<'a> {
     process: Id<'a>,
     kernels: HashMap<u64, Text<'a>>,
-    /// GPUs by the handle of their agent. GPUs are numbered in file order.
+    /// Numbers of GPUs by the handle of their agent. GPUs are numbered in file order.
     devices: HashMap<u64, u32>,
     /// Names of operations, by kind and operation.
     operations: Vec<Vec<Text<'a>>>,
+    /// Kinds of records of ranges that the program marked with roctx.
+    range_kinds: Vec<u64>,
+    /// Texts of roctx's marks and ranges, by correlation id.
+    messages: HashMap<u64, Text<'a>>,
     records: Option<Node<'a>>,
 }
 
@@ -54,16 +63,23 @@ impl<'a> ProcessSection<'a> {
         let agents = tool.get("agents").into_iter().flat_map(Node::items);
         let gpus = agents.filter(|agent| agent.get("type").and_then(Node::unsigned) == Some(2));
         let devices = gpus.filter_map(|agent| handle(agent.get("id"))).zip(0..).collect();
-        let kinds = tool.get("strings").and_then(|strings| strings.get("buffer_records"));
-        let operations = kinds
-            .into_iter()
-            .flat_map(Node::items)
+        let strings = |table| {
+            let table = tool.get("strings").and_then(|strings| strings.get(table));
+            table.into_iter().flat_map(Node::items)
+        };
+        let operations = strings("buffer_records")
             .map(|kind| kind.get("operations").into_iter().flat_map(Node::items).map(Node::text).collect());
+        let is_range = |kind: &Node<'_>| kind.get("kind").is_some_and(|kind| kind.text().raw() == RANGES);
+        let ranges = strings("buffer_records").zip(0..).filter(|(kind, _)| is_range(kind));
+        let messages = strings("marker_api")
+            .filter_map(|row| Some((row.get("key")?.unsigned()?, row.get("value")?.text())));
         Self {
             process: process.map_or(Id::None, Id::Number),
             kernels: kernels.collect(),
             devices,
             operations: operations.collect(),
+            range_kinds: ranges.map(|(_, number)| number).collect(),
+            messages: messages.collect(),
             records: tool.get("buffer_records"),
         }
     }
@@ -85,6 +101,9 @@ impl<'a> ProcessSection<'a> {
                 };
                 sink.event(&match kind {
                     Some(kind) => self.op_event(kind, &record, start, end),
+                    None if record.kind.is_some_and(|kind| self.range_kinds.contains(&kind)) => {
+                        self.range_event(&record, start, end)
+                    }
                     None => self.call_event(&record, start, end),
                 });
             }
@@ -105,7 +124,7 @@ impl<'a> ProcessSection<'a> {
             process: self.process,
             device: record.agent.and_then(|agent| self.devices.get(&agent).copied()),
             context: None,
-            // Stream 0 stands for all streams if the recorder did not trace streams.
+            // The stream 0 stands for all streams if the recorder did not trace streams.
             stream: record.stream.filter(|stream| *stream != 0),
             correlation: record.correlation,
             bytes: record.bytes,
@@ -113,6 +132,24 @@ impl<'a> ProcessSection<'a> {
             block: record.block,
             shared: record.shared,
             ..Op::default()
+        })
+    }
+
+    /// Converts a range of a thread. Ranges of a process may overlap the slices of any thread, so they are in no stack.
+    fn range_event(&self, record: &RocprofRecord<'a>, start: i64, end: i64) -> Event<'a> {
+        let operation = self.operation_name(record);
+        if !operation.raw().starts_with(THREAD_RANGE) {
+            return Event::Other(operation);
+        }
+        let message = record.correlation.and_then(|id| self.messages.get(&id).copied());
+        Event::Cpu(CpuOp {
+            kind: CpuKind::Range,
+            name: message.unwrap_or(operation),
+            start,
+            end,
+            process: self.process,
+            thread: record.thread.map_or(Id::None, Id::Number),
+            ..CpuOp::default()
         })
     }
 

@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 
 use super::call_stacks::StackBuilder;
 use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
+use super::graph_edges::GraphEdges;
 use super::host_delays::{self, GapLabels, HostDelays};
 use super::link::{LinkReport, Linking};
 use super::slices::{FrameClass, ROOT, StackTree};
@@ -23,8 +24,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::MAX_PLAUSIBLE_NS;
 use gpuflame_model::record::{
     Activity, ContextFlags, ContextId, CorrelationId, Created, Detail, DeviceId, Frame, GpuContextId,
-    GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Loss, Missing, NameId, Nanos, Row,
-    Step, StreamId, ThreadId,
+    GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, LaunchAttributes, Loss, Missing,
+    NameId, Nanos, Row, Step, StreamId, ThreadId, Wait,
 };
 
 /// A start of 0 means "not recorded" if all other starts are later than this time, in ns on the trace's clock.
@@ -50,6 +51,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     }
     let mut collector = TraceCollector::new(options.backward_under_forward, None);
     collector.kernel_gaps = options.kernel_gaps;
+    collector.keeps_ranges = options.ranges;
     if !options.graph_captures.is_empty() {
         collector.graph_captures = Some(read_captures(options)?);
     }
@@ -84,16 +86,28 @@ impl TraceCollector {
         self.pair_edges();
         let unset = self.clear_missing_starts();
         self.separate_contexts();
+        let edges = self.find_graph_edges();
+        self.mark_host_functions(&edges);
         let mut linked = self.link_operations();
+        // In a trace of several processes, graphs with one id may be different ones.
+        let edges = if linked.renumbered_devices.is_empty() { edges } else { GraphEdges::default() };
         linked.unpaired_edges = (self.unpaired_edges.begins, self.unpaired_edges.ends);
         linked.cpu_events = self.cpu_events();
         (linked.sync_records, linked.wait_calls) = (self.syncs.len() as u64, self.wait_calls);
         linked.event_wait_calls = self.event_wait_calls;
+        let known = edges.host_function_calls();
+        let is_unknown = |call: &&u32| !known.contains(&self.calls[**call as usize].correlation);
+        linked.host_function_calls = self.host_function_calls.iter().filter(is_unknown).count() as u64;
+        linked.streams = self.stream_flags.iter().map(|(_, stream)| *stream).collect();
+        linked.attribute_launches = self.attribute_launches;
         let to_rows = |time| to_row_time(time, linked.offset).0;
         linked.profiler_work =
             self.profiler_work.iter().map(|&(start, end)| (to_rows(start), to_rows(end))).collect();
         linked.ops_without_stream = self.ops_without_stream;
         let captured = self.remove_captured_launches();
+        let is_captured = |at: u32| !self.calls[at as usize].is_shown();
+        let programmatic = self.programmatic.iter().filter(|(at, is_set)| **is_set && is_captured(**at));
+        linked.captured_programmatic_launches = programmatic.count() as u64;
         if captured > 0 {
             each(&Row::Loss { loss: Loss::LaunchesCaptured, count: captured });
         }
@@ -108,6 +122,9 @@ impl TraceCollector {
         let times = times.chain(self.syncs.iter().map(|sync| sync.start));
         let times = times.filter(|time| unset != Some(*time));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
+        if self.keeps_ranges {
+            linked.ranges = self.named_ranges(&|time| to_row_time(time, linked.offset));
+        }
         if self.backward_under_forward {
             self.operator_links.link_forward();
         }
@@ -157,7 +174,7 @@ impl TraceCollector {
         self.emit_names(each);
         self.emit_steps(linked.offset, each);
         let contexts = self.emit_contexts(&stacks, delay_stacks, created, linked.offset, each);
-        self.emit_work(contexts, &mut linked, each);
+        self.emit_work(contexts, &edges, &mut linked, each);
         linked
     }
 
@@ -209,6 +226,37 @@ impl TraceCollector {
         for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
             edges.pair_into_slices(&mut self.calls, &mut self.ops, slices, &mut self.unpaired_edges);
         }
+    }
+
+    /// Finds the edges of graphs. The other flows with such ids become those of launches.
+    fn find_graph_edges(&mut self) -> GraphEdges {
+        let flows = std::mem::take(&mut self.graph_flows);
+        let mut others = Vec::new();
+        let edges = flows.resolve(&self.ops, self.launch_flows.ends(), &mut |end, correlation, begins| {
+            others.push((end, correlation, begins));
+        });
+        self.launch_flows.remove_ends(&edges.idle_places());
+        others
+            .into_iter()
+            .for_each(|(end, correlation, begins)| self.add_launch_flow(end, correlation, begins));
+        edges
+    }
+
+    /// Marks the outermost calls that submitted the host functions of streams as launches.
+    fn mark_host_functions(&mut self, edges: &GraphEdges) {
+        let known = edges.host_function_calls();
+        let mut outermost: IdMap<u64, u32> = IdMap::default();
+        for &at in &self.host_function_calls {
+            let call = &self.calls[at as usize];
+            if known.contains(&call.correlation) {
+                let first = outermost.entry(call.correlation).or_insert(at);
+                let other = &self.calls[*first as usize];
+                if (call.start, -call.end) < (other.start, -other.end) {
+                    *first = at;
+                }
+            }
+        }
+        outermost.values().for_each(|at| self.calls[*at as usize].launches = true);
     }
 
     /// Links the operations to calls.
@@ -405,12 +453,17 @@ impl TraceCollector {
             let context = stack.map(|stack| context(stack, thread, each));
             created.insert(op, context.map_or(Created::Unknown, Created::Context));
         }
-        RowContexts { calls, sync_calls, created }
+        let thread_waits = self.thread_waits.iter().filter_map(|&at| {
+            let call = &self.calls[at as usize];
+            (call.stack != u32::MAX).then(|| (at, context(call.stack, call.thread, each)))
+        });
+        let thread_waits = thread_waits.collect();
+        RowContexts { calls, sync_calls, thread_waits, created }
     }
 
     /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
     /// number.
-    fn thread_numbers(&self) -> Vec<ThreadId> {
+    pub(super) fn thread_numbers(&self) -> Vec<ThreadId> {
         let mut used: IdMap<ThreadId, ()> = IdMap::default();
         let mut spare = 1 << 31;
         let number = |(_, number, _): &(u32, Option<u32>, Box<str>)| {
@@ -424,7 +477,13 @@ impl TraceCollector {
         self.thread_facts.iter().map(number).collect()
     }
 
-    fn emit_work(&self, contexts: RowContexts, linked: &mut LinkReport, each: &mut dyn FnMut(&Row<'_>)) {
+    fn emit_work(
+        &self,
+        contexts: RowContexts,
+        edges: &GraphEdges,
+        linked: &mut LinkReport,
+        each: &mut dyn FnMut(&Row<'_>),
+    ) {
         let offset = linked.offset;
         let nanos = |time: i64| to_row_time(time, offset);
         // Operations are ordered by call, and by time within a call.
@@ -444,6 +503,8 @@ impl TraceCollector {
         file_ids.extend(before.iter().map(|at| self.ops[*at as usize].correlation));
         let mut correlation = before.len() as u32;
         let mut sync_ids = IdMap::default();
+        let mut host_launches = edges.host_launches();
+        let host_functions = edges.host_function_calls();
         let mut calls: Vec<(u32, ContextId)> = (0..)
             .zip(&self.calls)
             .filter(|(_, call)| call.is_shown())
@@ -464,6 +525,9 @@ impl TraceCollector {
             if contexts.sync_calls.contexts.contains_key(&at) {
                 sync_ids.insert(at, id);
             }
+            if let Some(known) = host_launches.get_mut(&call.correlation) {
+                *known = Some(id);
+            }
             let duration = u32::try_from(call.end.saturating_sub(call.start).max(0)).unwrap_or(u32::MAX);
             each(&Row::Launch(Launch {
                 time: nanos(call.start),
@@ -472,7 +536,11 @@ impl TraceCollector {
                 within: id,
                 context,
             }));
-            linked.launches_without_op += u64::from(call.ops == 0);
+            if let Some(&is_programmatic) = self.programmatic.get(&at) {
+                each(&Row::LaunchAttributes(LaunchAttributes { correlation: id, is_programmatic }));
+            }
+            linked.launches_without_op +=
+                u64::from(call.ops == 0 && !host_functions.contains(&call.correlation));
             for &at in own {
                 let created = contexts.created.get(&at).copied();
                 each(&Row::Activity(Activity { created, ..to_activity(&self.ops[at as usize], id, &nanos) }));
@@ -492,7 +560,28 @@ impl TraceCollector {
         let mut sync_calls = contexts.sync_calls;
         sync_calls.ids = sync_ids;
         self.emit_syncs(sync_calls, &mut file_ids, &nanos, each);
+        edges.emit(&host_launches, &nanos, each);
+        self.emit_thread_waits(contexts.thread_waits, &mut file_ids, &nanos, each);
         linked.file_ids = file_ids;
+    }
+}
+
+impl TraceCollector {
+    /// Emits the calls that wait for other threads. They have no ids in the trace.
+    fn emit_thread_waits(
+        &self,
+        waits: Vec<(u32, ContextId)>,
+        file_ids: &mut Vec<u64>,
+        nanos: &dyn Fn(i64) -> Nanos,
+        each: &mut dyn FnMut(&Row<'_>),
+    ) {
+        for (at, context) in waits {
+            let call = &self.calls[at as usize];
+            let (time, duration) = (nanos(call.start), call.end.saturating_sub(call.start).max(0) as u64);
+            let correlation = CorrelationId(file_ids.len() as u32);
+            file_ids.push(0);
+            each(&Row::Wait(Wait { time, duration, correlation, context }));
+        }
     }
 }
 
@@ -502,6 +591,8 @@ struct RowContexts {
     calls: Vec<ContextId>,
     /// Calls that waited or recorded an event.
     sync_calls: SyncCalls,
+    /// Calls that waited for other threads, with their contexts.
+    thread_waits: Vec<(u32, ContextId)>,
     /// Origin of the graph nodes of operations, by index of the operation.
     created: IdMap<u32, Created>,
 }
@@ -537,7 +628,7 @@ fn parse_given_stack(
 }
 
 /// Converts a time of the trace to the clock of the rows.
-fn to_row_time(time: i64, offset: i64) -> Nanos {
+pub(super) fn to_row_time(time: i64, offset: i64) -> Nanos {
     Nanos(time.saturating_add(offset).max(0) as u64)
 }
 

@@ -1,4 +1,5 @@
-//! Reads `.rpd`, the sqlite database of rocmProfileData: calls, GPU operations, and a table that ties them.
+//! Reads `.rpd`, the sqlite database of rocmProfileData: calls, GPU operations, and a table that links operations to
+//! calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -135,8 +136,8 @@ fn read_ops(base: &Database, sink: &mut impl Sink, counts: &mut ReadCounts) -> R
     Ok(())
 }
 
-/// Returns the kind of work by the type of an operation (`KernelExecution`, `CopyHostToDevice`); `None` for barriers
-/// and markers in a queue. Other types are kernels.
+/// Returns the kind of work for the type of an operation (`KernelExecution`, `CopyHostToDevice`); `None` for barriers
+/// and markers in a queue. Other types count as kernels.
 fn op_kind(what: &[u8]) -> Option<OpKind> {
     let what = what.to_ascii_lowercase();
     let has = |word: &str| what.windows(word.len()).any(|window| window == word.as_bytes());

@@ -7,40 +7,36 @@
 //! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
 //! ```
 //!
+//! Compression: 0 none, 1 LZ4 frames, 2 zstd frames. All that follows the header is then compressed, and offsets are those of the
+//! unpacked file. TraceSmith names these compressions and never writes them, so this layout is gpuflame's reading.
+//!
 //! The file has no checksum and may contain arbitrary lengths, so every length is checked against the file size.
 
 use std::io::Read;
 
 use super::model::*;
-use super::{Id, ReadCounts, Text};
+use super::zstd::ZstdFrames;
+use super::{Id, ReadCounts, Text, lz4};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 const HEADER_BYTES: usize = 72;
 /// Largest file that is read into memory.
 const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Largest size of a compressed file after unpacking. Small files may unpack to any size.
+const MAX_UNPACKED_BYTES: usize = 1 << 30;
 
 pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
     let mut bytes = Vec::new();
     input.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
-    let header = bytes
-        .get(..HEADER_BYTES)
-        .ok_or_else(|| format_error(0, "the file is shorter than its 72-byte header"))?;
-    let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+    let file_bytes = bytes.len() as u64;
+    unpack(&mut bytes)?;
+    let header = &bytes[..HEADER_BYTES];
     let u64_at = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
-    if (u16_at(4), header[64]) != (0, 0) {
-        let what = format!(
-            "version {}.{}, compression {}: only version 0.x without compression is supported",
-            u16_at(4),
-            u16_at(6),
-            header[64]
-        );
-        return Err(format_error(4, &what));
-    }
     let strings = match u64_at(24) {
         0 => Vec::new(),
         at => read_strings(SbtCursor::starting_at(&bytes, at)?)?,
     };
-    let mut counts = ReadCounts { bytes: bytes.len() as u64, ..ReadCounts::default() };
+    let mut counts = ReadCounts { bytes: file_bytes, ..ReadCounts::default() };
     let (at, count) = (u64_at(40), u64_at(56));
     if (at, u64_at(24)) == (0, 0) {
         return Err(format_error(
@@ -52,6 +48,43 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
         read_events(SbtCursor::starting_at(&bytes, at)?, count, &strings, &mut counts, sink)?;
     }
     Ok(counts)
+}
+
+/// Checks the version, and unpacks the bytes after the header.
+fn unpack(bytes: &mut Vec<u8>) -> Result<()> {
+    let header = bytes
+        .get(..HEADER_BYTES)
+        .ok_or_else(|| format_error(0, "the file is shorter than its 72-byte header"))?;
+    let (major, minor) = ([header[4], header[5]], [header[6], header[7]]);
+    let (major, minor, compression) = (u16::from_le_bytes(major), u16::from_le_bytes(minor), header[64]);
+    let packed = &bytes[HEADER_BYTES..];
+    let unpacked = match (major, compression) {
+        (0, 0) => return Ok(()),
+        (0, 1) => lz4::decompress(packed, MAX_UNPACKED_BYTES)
+            .map_err(|what| format_error(HEADER_BYTES, &format!("LZ4: {what}")))?,
+        (0, 2) => {
+            unpack_zstd(packed).map_err(|error| format_error(HEADER_BYTES, &format!("zstd: {error}")))?
+        }
+        _ => {
+            let what = format!(
+                "version {major}.{minor}, compression {compression}: only version 0.x without compression, with LZ4 (1) or \
+                 zstd (2) is supported"
+            );
+            return Err(format_error(4, &what));
+        }
+    };
+    bytes.truncate(HEADER_BYTES);
+    bytes.extend(unpacked);
+    Ok(())
+}
+
+fn unpack_zstd(packed: &[u8]) -> std::io::Result<Vec<u8>> {
+    let (mut unpacked, limit) = (Vec::new(), MAX_UNPACKED_BYTES as u64);
+    ZstdFrames::new(packed).take(limit + 1).read_to_end(&mut unpacked)?;
+    match unpacked.len() > MAX_UNPACKED_BYTES {
+        true => Err(std::io::Error::other("the data is larger than gpuflame reads")),
+        false => Ok(unpacked),
+    }
 }
 
 fn format_error(at: usize, what: &str) -> Error {
@@ -360,6 +393,42 @@ mod tests {
             "Copy \"HtoD\" 1040..1044 sSome(7) cSome(6) 64",
         ];
         assert_eq!(lines.0, expected);
+    }
+
+    /// Bytes after the header of [`sample_file`], compressed by `lz4` and `zstd --check`.
+    const PACKED: [(u8, &str); 2] = [
+        (
+            1,
+            "04224d186440a73300008002020467656d6d066c61756e636804e8070100000007050102030a1400070500080101200101001003051e0400070600000040000000007aea004b",
+        ),
+        (
+            2,
+            "28b52ffd046899010002020467656d6d066c61756e636804e8070100000007050102030a1400070500080101200101001003051e0400070600000040109540f6",
+        ),
+    ];
+
+    #[test]
+    fn compressed_files_are_read_and_damage_is_an_error() {
+        let mut expected = EventLines::default();
+        read(&*sample_file(), &mut expected).unwrap();
+        for (compression, hex) in PACKED {
+            let mut file = sample_file()[..HEADER_BYTES].to_vec();
+            file[64] = compression;
+            let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+            file.extend((0..hex.len()).step_by(2).map(byte));
+            let mut lines = EventLines::default();
+            let counts = read(&*file, &mut lines).unwrap();
+            assert_eq!((counts.events, counts.bytes), (3, file.len() as u64));
+            assert_eq!(lines.0, expected.0, "compression {compression}");
+            let end = file.len() - 1;
+            file[end] ^= 1;
+            let error = read(&*file, &mut EventLines::default()).unwrap_err().to_string();
+            assert!(error.contains("SBT, byte 72: ") && error.contains("checksum"), "{error}");
+        }
+        let mut unknown = sample_file();
+        unknown[64] = 3;
+        let error = read(&*unknown, &mut EventLines::default()).unwrap_err();
+        assert!(error.to_string().contains("compression 3"), "{error}");
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! Pairs the separate begin and end events of slices, in any order in which the file has them.
+//! Pairs the begin and end events of slices, in whatever order they are in the file.
 //!
 //! An end event closes the slice that began last among the open slices of the thread with the event's category and
-//! name. If one of the two events has no category, any category fits, and likewise for the name. An end event that fits
-//! no open slice closes none, and is counted. Slices of unknown categories are paired as well, so that their end events
-//! do not close other slices.
+//! name. If one of the two events has no category, any category fits; the same holds for the name. An end event that
+//! fits no open slice is counted, and closes none. Slices of unknown categories are paired as well, so that their end
+//! events do not close other slices.
 
 use super::slices::Slice;
 use super::work::{CallRecord, OpRecord};
 
-/// Maximum number of open slices that are compared with an end event, innermost first. Without the limit, end events
-/// that fit nothing would take time for each open slice.
+/// Maximum number of open slices, innermost first, that are compared with an end event. Without the limit, each end
+/// event that fits no slice would be compared with all open slices.
 const MAX_COMPARED: usize = 1024;
 
 /// Begin and end events of one thread.
@@ -30,11 +30,11 @@ pub(super) struct SliceEdge {
 pub(super) enum EdgeKind {
     /// Begin of a slice; its `end` is not known yet.
     Slice(Slice),
-    /// Begin of GPU work, as the number of the operation.
+    /// Begin of GPU work, given by the number of the operation.
     Work(u32),
     /// Begin of a slice that no stack contains.
     Unknown,
-    /// End of a slice, with the correlation id in the arguments of the event.
+    /// End of a slice, with the correlation id from the arguments of the event.
     End(Option<u64>),
 }
 

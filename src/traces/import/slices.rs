@@ -1,11 +1,11 @@
-//! The slices of threads and the tree of their stacks, shared by the modules that find the stack of a thread.
+//! The slices of threads, and the tree of their stacks. Shared by the modules that find the stack of a thread.
 
 use std::cmp::Reverse;
 
 use super::model::{CpuKind, SliceKind};
 use gpuflame_model::record::IdMap;
 
-/// A named stretch of time on a thread.
+/// A named span of time on a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     pub(super) start: i64,
@@ -46,8 +46,8 @@ impl Slice {
         (self.class() == FrameClass::Call).then_some(self.number)
     }
 
-    /// Returns the sort key for slices that begin together. The outer slice is the longer slice, else the slice of
-    /// the lower class, else the slice that is earlier in the file.
+    /// Returns the sort key for slices that begin together. The outer slice is the longer one. If both have the same
+    /// length, it is the one of the lower class, and within a class the one that is earlier in the file.
     pub(super) fn nesting_key(&self) -> (Reverse<i64>, u32, u32) {
         (Reverse(self.end), self.label_and_class & 3, self.number)
     }

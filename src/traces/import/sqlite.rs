@@ -1,5 +1,5 @@
-//! Sqlite databases that other tools wrote: opens them without changing anything, and queries only tables and columns that
-//! exist, because both differ between versions.
+//! Sqlite databases that other tools wrote. They are opened without changing anything. Only tables and columns that
+//! exist are queried, because both differ between versions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) struct Database {
     base: Connection,
     tables: BTreeMap<String, Table>,
     bytes: u64,
-    /// Whether rows of the database are in a separate log, which is not read.
+    /// Whether rows of the database are in a separate log. The log is not read.
     has_log: bool,
 }
 
@@ -77,9 +77,9 @@ impl Database {
         }
     }
 
-    /// Returns an SQL expression for joining `table` by `key`, in which each key occurs once. A copied table may have
-    /// lost its primary key: a key that occurs twice would double rows, and a search without an index takes quadratic
-    /// time.
+    /// Returns an SQL expression for `table` in a join by `key`. Each key occurs once in the expression, even if the
+    /// table was copied and has lost its primary key. A key that occurs twice would double rows, and a search without
+    /// an index takes quadratic time.
     pub(super) fn keyed(&self, table: &str, key: &str) -> String {
         let is_key = self.tables.get(table).is_some_and(|table| table.key.as_deref() == Some(key));
         match is_key {
@@ -88,7 +88,7 @@ impl Database {
         }
     }
 
-    /// Size of the file in bytes.
+    /// Returns the size of the file in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -162,7 +162,7 @@ pub(super) fn integer_u32(row: &Row<'_>, at: usize) -> Option<u32> {
     integer(row, at).and_then(|number| u32::try_from(number).ok())
 }
 
-/// Returns the number in a column as an id; the id 0 means that there is none.
+/// Returns the number in a column as an id; `None` if the id is 0, which means that there is none.
 pub(super) fn id(row: &Row<'_>, at: usize) -> Option<u64> {
     integer(row, at).and_then(|number| u64::try_from(number).ok()).filter(|&number| number != 0)
 }

@@ -1,5 +1,5 @@
-//! The `stackFrames` table of Chrome's trace format, which events refer to by frame id: each frame has a name
-//! and the id of its caller.
+//! The `stackFrames` table of Chrome's trace format. Each frame has an id, by which events refer to it, a name, and the
+//! id of its caller.
 
 use std::collections::HashMap;
 
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(names("c12").unwrap(), ["main", "a \"b\".py:f", "cudaLaunchKernel"]);
         assert_eq!(frames.find_stack("c12").unwrap()[1].1, FrameClass::Python);
         assert_eq!(names("x").unwrap().len(), MAX_DEPTH);
-        assert_eq!(names("y").unwrap(), ["main", "y"], "numbers are names as well");
+        assert_eq!(names("y").unwrap(), ["main", "y"], "a name may be a number");
         assert_eq!(names("z"), None);
         assert!(StackFrames::parse(b"{\"7\": {").0.is_empty());
     }

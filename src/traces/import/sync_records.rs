@@ -1,4 +1,4 @@
-//! Waits and records of events, as the collector stores them until the whole trace is read.
+//! Waits and records of events, in the form that the collector stores until the whole trace is read.
 
 use super::model::{EventRecord, Sync};
 use super::work::CallRecord;
@@ -68,12 +68,12 @@ impl RecordedEvent {
     }
 }
 
-/// Numbers of records that the importer gives to records without number. Numbers of traces have at most 63 bits, because
+/// First number that the importer gives to a record without a number. Numbers in traces have at most 63 bits, because
 /// sqlite's integers are signed.
 const FIRST_NEW_NUMBER: u64 = 1 << 63;
 
-/// Finds the records of waits that name only the event, as in traces of CUPTI before 12.8: the wait is for the last record
-/// of the event that was called before it. `call_of` returns the call that made a record.
+/// Finds the record of each wait that names only the event, as in traces of CUPTI before 12.8. It is the last record of
+/// the event whose call was before the wait's call. `call_of` returns the call that made a record.
 pub(super) fn find_unnumbered_records<'a>(
     syncs: &mut [SyncRecord],
     records: &mut [RecordedEvent],

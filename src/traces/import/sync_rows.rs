@@ -1,5 +1,5 @@
-//! Rows for waits. A record of a wait gets the correlation id and the stack of the call that waited, and the record of
-//! the event that was waited for.
+//! Rows for waits. A wait record gets two things: the correlation id and stack of the call that waited, and the record
+//! of the event that was waited for.
 
 use gpuflame_model::record::{
     ContextId, CorrelationId, EventCall, EventId, EventRecord, EventUse, GpuContextId, IdMap, Nanos, Row,
@@ -25,7 +25,7 @@ pub(super) struct SyncCalls {
 }
 
 impl SyncCalls {
-    /// Finds the calls to which records of waits refer. Of nested calls with one id, the outermost is used. An id that
+    /// Finds the calls to which wait records refer. Of nested calls with one id, the outermost is used. An id that
     /// several threads use identifies no call.
     pub(super) fn find(collector: &TraceCollector) -> Self {
         let calls = &collector.calls;
@@ -62,7 +62,7 @@ impl SyncCalls {
         numbers
     }
 
-    /// Returns the call with the trace's id, and the row's correlation id for it, which is new if the call has none.
+    /// Returns the call with the trace's id, and the correlation id of its row. This id is new if the call has none.
     fn id_of(&mut self, key: CallKey, file_ids: &mut Vec<u64>) -> (Option<u32>, CorrelationId) {
         let call = self.calls.get(&key).copied();
         let next = CorrelationId(file_ids.len() as u32);
@@ -78,7 +78,7 @@ impl SyncCalls {
 }
 
 impl TraceCollector {
-    /// Gives numbers to records of events, if the trace has none, and to the waits for them.
+    /// Gives numbers to event records and to the waits for them, if the trace has none.
     pub(super) fn number_event_records(&mut self) {
         if self.event_records.iter().all(|record| record.number.is_some()) {
             return;
@@ -109,14 +109,17 @@ impl TraceCollector {
             recorded: IdMap::default(),
             waited: IdMap::default(),
         };
-        self.event_records.iter().for_each(|record| emitter.record(record));
+        for record in &self.event_records {
+            emitter.recorded.insert(record.correlation, ());
+            emitter.record(record);
+        }
         let mut syncs: Vec<&SyncRecord> = self.syncs.iter().collect();
         syncs.sort_by_key(|sync| (sync.start, sync.end));
         syncs.into_iter().for_each(|sync| emitter.wait(sync));
     }
 }
 
-/// Makes the rows of waits and of records of events.
+/// Creates the rows of waits and of event records.
 struct SyncEmitter<'a> {
     all: &'a [CallRecord],
     calls: SyncCalls,
@@ -153,7 +156,7 @@ impl SyncEmitter<'_> {
         }));
     }
 
-    /// Emits a wait, and before it the record of its event if only the wait describes the record.
+    /// Emits a wait. If only the wait describes the record of its event, the record is emitted first.
     fn wait(&mut self, sync: &SyncRecord) {
         let (context, correlation) = (sync.context, sync.record_correlation);
         if let Some(stream) = sync.on_stream.filter(|_| correlation != 0)

@@ -1,4 +1,4 @@
-//! Text as written in a trace: bytes, possibly with escapes, not always UTF-8. Text is decoded only when a reader
+//! Text as written in a trace: bytes, possibly with escapes, and not always UTF-8. Text is decoded only when a reader
 //! uses it, because most names in a trace are never requested.
 
 use std::borrow::Cow;
@@ -32,8 +32,8 @@ impl<'a> Text<'a> {
         self.raw.is_empty()
     }
 
-    /// Returns the decoded text. A byte that is not UTF-8 is written as an escape such as `\xff`, and an invalid escape
-    /// remains as it is written, so that different names stay different. Control bytes are unchanged.
+    /// Returns the decoded text. A byte that is not UTF-8 becomes an escape such as `\xff`, and an invalid escape is
+    /// left unchanged, so that different names stay different. Control bytes are unchanged.
     pub fn decode(self) -> Cow<'a, str> {
         if self.escaped && self.raw.contains(&b'\\') {
             Cow::Owned(unescape(self.raw))
@@ -88,7 +88,7 @@ fn unescape(raw: &[u8]) -> String {
     }
 }
 
-/// Decodes UTF-8. A byte that is not part of a character is written as an escape such as `\xff`.
+/// Decodes UTF-8. A byte that is not part of a character becomes an escape such as `\xff`.
 fn decode_bytes(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();

@@ -3,6 +3,7 @@
 
 use super::copies::{copy_kind, memory_kinds, set_memory};
 use super::graph_captures::{GraphCall, GraphCaptures, GraphRole};
+use super::graph_edges::{FIRST_DEPENDENCY_FLOW, GraphFlows};
 use super::launch_flows::{FlowEnd, LaunchFlows};
 use super::model::*;
 use super::operator_links::{Operator, OperatorLinks};
@@ -10,44 +11,49 @@ use super::slice_edges::{EdgeKind, SliceEdge, SliceEdges, UnpairedEdges};
 use super::slices::{FrameClass, NONE, Slice};
 use super::stack_frames::StackFrames;
 use super::sync_records::{RecordedEvent, SyncRecord};
-use super::work::{CallRecord, CallUse, OpRecord};
+use super::work::{CallRecord, CallUse, LinkedStream, OpRecord};
 use super::{NameTable, Text};
 use gpuflame_model::record::{
     CopyDetail, CopyKind, Created, Detail, DeviceId, IdMap, KernelDetail, Missing, NameId, SetDetail,
 };
 
-/// A [`Sink`] that stores everything from which rows are made.
+/// A [`Sink`] that stores all data from which rows are made.
 #[derive(Debug, Default)]
 pub struct TraceCollector {
     pub(super) kernels: NameTable,
     pub(super) labels: NameTable,
     pub(super) ids: NameTable,
     pub(super) processes: IdMap<(u8, i64), u32>,
-    /// Devices by the numbers that the trace gives for them in the process field.
+    /// Devices, by their numbers in the process field of the trace.
     device_processes: IdMap<i64, u32>,
     pub(super) threads: IdMap<(u32, (u8, i64)), u32>,
     /// Numbers of lanes. A lane is the pair of process field and thread field of GPU work or of a flow.
     pub(super) lanes: IdMap<(u32, (u8, i64)), u32>,
     /// Lanes, by thread.
     pub(super) thread_lanes: Vec<u32>,
-    /// Lane that was looked up last, with the fields as the trace gives them.
+    /// Lane that was looked up last, with the process and thread fields as given by the trace.
     last_lane: Option<(i64, i64, u32)>,
     pub(super) launch_flows: LaunchFlows,
+    pub(super) graph_flows: GraphFlows,
     /// External ids of calls that have no correlation id, each with the number of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
     /// External ids of operations that have no correlation id, each with the number of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
-    /// Threads, each as its process, its number if it has one, and its name.
+    /// Threads. Each has its process, its number if it has one, and its name.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     pub(super) ops: Vec<OpRecord>,
     pub(super) syncs: Vec<SyncRecord>,
     pub(super) event_records: Vec<RecordedEvent>,
-    /// Stack that created the graph node of an operation, by index of the operation, as a number in `given_stacks`.
-    /// `None` if the stack is unknown.
+    /// Kinds of streams, each with the process and the context.
+    pub(super) stream_flags: Vec<(u32, LinkedStream)>,
+    /// Calls that wait for other threads.
+    pub(super) thread_waits: Vec<u32>,
+    /// Stack that created the graph node of an operation, as a number in `given_stacks`; `None` if the stack is
+    /// unknown. The key is the index of the operation.
     pub(super) created: IdMap<u32, Option<u32>>,
     /// Reasons why operations have no launch, by index of the operation.
     pub(super) reasons: IdMap<u32, Missing>,
-    /// Graph captures from other traces. If captures are given, `graph_calls` is filled.
+    /// Graph captures from other traces. If they are given, `graph_calls` is filled.
     pub(super) graph_captures: Option<GraphCaptures>,
     pub(super) graph_calls: Vec<GraphCall>,
     /// Calls that begin or end the capture of a graph: index of the call, and whether it begins a capture.
@@ -57,17 +63,25 @@ pub struct TraceCollector {
     pub(super) wait_calls: u64,
     /// Number of calls that make a stream wait for an event.
     pub(super) event_wait_calls: u64,
+    /// Calls that submit a host function to a stream.
+    pub(super) host_function_calls: Vec<u32>,
+    /// Number of launches whose attributes the trace does not give.
+    pub(super) attribute_launches: u64,
+    /// Whether launches are programmatic, by index of the call.
+    pub(super) programmatic: IdMap<u32, bool>,
     /// Starts and ends of a profiler's work on the program's threads.
     pub(super) profiler_work: Vec<(i64, i64)>,
     pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
     pub(super) kernel_gaps: bool,
+    /// Whether the named ranges are returned with their times.
+    pub(super) keeps_ranges: bool,
     pub(super) operator_links: OperatorLinks,
     /// Python call stacks from operator arguments. The numbers of this table index `operator_links.python_stacks`.
     pub(super) call_stacks: NameTable,
-    /// Complete stacks, as our own exports attach them to calls.
+    /// Complete stacks, which gpuflame's exports attach to calls.
     pub(super) given_stacks: NameTable,
-    /// Frames that the complete stacks refer to.
+    /// Frames to which the complete stacks refer.
     pub(super) stack_frames: StackFrames,
     pub(super) has_python: bool,
     /// Kernels that the trace marks as parts of collectives.
@@ -76,11 +90,11 @@ pub struct TraceCollector {
     pub(super) slices: Vec<Vec<Slice>>,
     /// Number of slices so far that are not calls.
     slice_count: u32,
-    /// Last thread that was looked up: process and thread as the trace gives them, and our number of the thread.
+    /// Last thread that was looked up: process and thread as given by the trace, and the thread's number here.
     last_thread: Option<(i64, i64, u32)>,
     /// Properties of calls that follow from their names, by label of the name.
     call_facts: Vec<Option<CallFacts>>,
-    /// Number in `given_stacks` of the stack of a call, for calls with a stack in the trace.
+    /// Stack of each call that has a stack in the trace, as a number in `given_stacks`.
     pub(super) given_stack_of_call: IdMap<u32, u32>,
     /// Begin and end events of slices, by thread.
     pub(super) edges: Vec<SliceEdges>,
@@ -130,6 +144,14 @@ impl Sink for TraceCollector {
                 let process = self.process_number(record.process);
                 self.event_records.push(RecordedEvent::new(record, process));
             }
+            Event::Stream(StreamFlag { process, context, stream: Some(stream), flag: Some(flag) }) => {
+                let (process, context) = (self.process_number(*process), context.unwrap_or(0));
+                self.stream_flags.push((process, LinkedStream { context, stream: *stream, flag: *flag }));
+            }
+            Event::IdleNode(node) => {
+                let lane = self.lane_number(node.run.lane);
+                self.graph_flows.add_idle(lane, node);
+            }
             Event::Thread(named) if named.thread != Id::None => {
                 let thread = self.thread_number(named.process, named.thread);
                 self.thread_facts[thread as usize].2 = named.name.decode().into();
@@ -140,7 +162,7 @@ impl Sink for TraceCollector {
 }
 
 impl TraceCollector {
-    /// Creates a collector, with the graph captures of capture traces, if there are any.
+    /// Creates a collector. `graph_captures` are the captures from capture traces, if there are any.
     pub(super) fn new(backward_under_forward: bool, graph_captures: Option<GraphCaptures>) -> Self {
         Self { backward_under_forward, graph_captures, ..Self::default() }
     }
@@ -195,6 +217,7 @@ impl TraceCollector {
             self.read_own_fields(op);
         }
         self.ops_without_stream += u64::from(op.stream.is_none());
+        self.graph_flows.has_moved |= op.is_moved;
         let (lane, number) = (self.lane_number(op.lane), self.ops.len() as u32);
         if let (None, Some(external)) = (op.correlation, op.external) {
             self.external_ops.push((external, number));
@@ -218,7 +241,7 @@ impl TraceCollector {
         number
     }
 
-    /// Stores a flow, unless it only repeats the correlation id of the event before it.
+    /// Stores a flow, unless it only repeats the correlation id of the previous event.
     fn add_flow(&mut self, flow: &Flow<'_>) {
         let &Flow { kind, id, begins, enclosed, time, process, thread } = flow;
         if kind == FlowKind::Backward {
@@ -240,22 +263,35 @@ impl TraceCollector {
                 is_here.then_some((op.correlation, self.ops.len()))
             }),
         };
-        // Kineto also ends a flow at each call that launched no work.
+        // Kineto also writes the end of a flow at each call that launched no work.
         let ends_at_call = !begins && number.is_none() && call.is_some_and(|call| call.correlation == id);
         if kind == FlowKind::Launch && ends_at_call {
             return;
         }
-        if let (FlowKind::Launch, Some((correlation, _))) = (kind, number)
-            && self.launch_flows.is_repeated(id, correlation, begins)
-        {
-            return;
-        }
+        let correlation = number.map(|(correlation, _)| correlation);
         let number = number.map_or(NONE, |(_, count)| count as u32 - 1);
-        self.launch_flows.add(FlowEnd { id, time, lane, number, kind, enclosed }, begins);
+        let end = FlowEnd { id, time, lane, number, kind, enclosed };
+        match kind == FlowKind::Launch && id >= FIRST_DEPENDENCY_FLOW {
+            true => self.graph_flows.add(end, correlation, begins),
+            false => self.add_launch_flow(end, correlation, begins),
+        }
     }
 
-    /// Returns the device of work whose trace gives only a process. Numbers that no process can have stand for devices,
-    /// which are numbered in file order.
+    /// Stores the start or end of a flow at an event with this correlation id.
+    pub(super) fn add_launch_flow(&mut self, end: FlowEnd, correlation: Option<u64>, begins: bool) {
+        if let (FlowKind::Launch, Some(correlation)) = (end.kind, correlation)
+            && self.launch_flows.is_repeated(end.id, correlation, begins)
+        {
+            if !begins && self.ops[end.number as usize].graph_node != 0 {
+                self.graph_flows.note_launch_flow(end.number);
+            }
+            return;
+        }
+        self.launch_flows.add(end, begins);
+    }
+
+    /// Returns the device of work for which the trace gives only a process. Numbers that cannot be process ids
+    /// represent devices, which are numbered in file order.
     fn device_of(&mut self, process: Id<'_>) -> u32 {
         match process {
             Id::Number(number) if number > i64::from(i32::MAX) => {
@@ -266,7 +302,7 @@ impl TraceCollector {
         }
     }
 
-    /// Reads the fields of an operation that only our own exports have.
+    /// Reads those fields of an operation that only gpuflame's exports write.
     #[cold]
     fn read_own_fields(&mut self, op: &Op<'_>) {
         let at = self.ops.len() as u32;
@@ -313,7 +349,7 @@ impl TraceCollector {
         self.slices[thread as usize].push(Slice::new((op.start, op.end), label, class, number));
     }
 
-    /// Number of events of CPU threads so far.
+    /// Returns the number of events of CPU threads so far.
     pub(super) fn cpu_events(&self) -> u64 {
         self.calls.len() as u64 + u64::from(self.slice_count)
     }
@@ -354,6 +390,16 @@ impl TraceCollector {
         let facts = self.call_facts(label);
         self.wait_calls += u64::from(facts.waits);
         self.event_wait_calls += u64::from(facts.waits_for_event);
+        if facts.waits_for_thread {
+            self.thread_waits.push(number);
+        }
+        if facts.submits_host_function {
+            self.host_function_calls.push(number);
+        }
+        match call.programmatic {
+            Some(is_programmatic) => drop(self.programmatic.insert(number, is_programmatic)),
+            None => self.attribute_launches += u64::from(facts.has_attributes),
+        }
         match facts.role {
             Some(GraphRole::BeginCapture) => self.capture_edges.push((number, true)),
             Some(GraphRole::EndCapture) => self.capture_edges.push((number, false)),
@@ -533,7 +579,7 @@ impl TraceCollector {
     }
 }
 
-/// Interns a stack that the trace gives as text, together with the kinds of its frames.
+/// Interns a stack that is given as text, together with the kinds of its frames.
 fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable) -> u32 {
     match kinds.raw() {
         b"" => numbers.intern(stack),
@@ -548,6 +594,12 @@ struct CallFacts {
     waits: bool,
     /// Whether the call makes a stream wait for an event.
     waits_for_event: bool,
+    /// Whether the call submits a host function to a stream.
+    submits_host_function: bool,
+    /// Whether the call may wait for another thread.
+    waits_for_thread: bool,
+    /// Whether the call launches a kernel with attributes.
+    has_attributes: bool,
     /// Whether the call always starts GPU work.
     launches: bool,
     role: Option<GraphRole>,
@@ -558,8 +610,21 @@ impl CallFacts {
     fn from_name(name: &str) -> Self {
         let waits_for_event = name.contains("WaitEvent");
         let waits = name.contains("Synchronize") || waits_for_event;
+        let submits_host_function = name.contains("LaunchHostFunc");
+        let waits_for_thread = name.starts_with("pthread_");
+        let has_attributes = name.contains("LaunchKernelEx");
         let (launches, starts) = (is_launch(name), CallUse::from_name(name));
-        Self { waits, waits_for_event, launches, role: GraphRole::from_name(name), starts }
+        let role = GraphRole::from_name(name);
+        Self {
+            waits,
+            waits_for_event,
+            submits_host_function,
+            waits_for_thread,
+            has_attributes,
+            launches,
+            role,
+            starts,
+        }
     }
 }
 

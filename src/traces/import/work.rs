@@ -6,6 +6,17 @@
 use super::model::OpKind;
 use gpuflame_model::record::Detail;
 
+/// Kind of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkedStream {
+    /// GPU context of the stream, as in the rows.
+    pub context: u32,
+    /// Stream.
+    pub stream: u32,
+    /// Kind, in the numbers of CUPTI's CUpti_ActivityStreamFlag.
+    pub flag: u32,
+}
+
 /// A GPU operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpRecord {
@@ -46,7 +57,7 @@ pub(super) struct CallRecord {
     pub(super) launches: bool,
     /// Work that the function may start.
     pub(super) starts: CallUse,
-    /// Whether the call may have launched work that is linked to no call.
+    /// Whether the call may have launched work that was not linked to a call.
     pub(super) ambiguous: bool,
     /// Whether a call inside this call has the same id and launched the work.
     pub(super) encloses: bool,
@@ -55,14 +66,16 @@ pub(super) struct CallRecord {
 const _: () = assert!(size_of::<CallRecord>() == 40, "a call grew: a large trace has hundreds of thousands");
 
 impl CallRecord {
-    /// Whether the call becomes a row. Calls that launch nothing only appear as frames in other calls' stacks. A
-    /// launch whose work is ambiguous does not become a row, because it may or may not have an operation.
+    /// Whether the call becomes a row. A call that launches nothing appears only as a frame in the stacks of other
+    /// calls. A launch whose work is ambiguous does not become a row, because it is unknown whether it has an
+    /// operation.
     pub(super) fn is_shown(&self) -> bool {
         self.ops > 0 || (self.launches && !self.ambiguous && !self.encloses)
     }
 }
 
-/// Work that a call may start, derived from the name of the called function. Functions that start no work come first.
+/// Work that a call may start, derived from the name of the called function. Functions that start no work are listed
+/// first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CallUse {
     /// The function starts no GPU work: it records an event, waits, allocates or returns an attribute.
@@ -73,7 +86,7 @@ pub(super) enum CallUse {
     Copy,
     Set,
     Kernel,
-    /// A graph, which may contain all kinds of work.
+    /// A graph, which may contain any kind of work.
     Graph,
 }
 
@@ -99,6 +112,7 @@ impl CallUse {
         ];
         let name = name.to_ascii_lowercase();
         match () {
+            () if name.starts_with("pthread_") => Self::Other,
             () if name.contains("graphlaunch") => Self::Graph,
             () if name.contains("memset") => Self::Set,
             () if name.contains("copy") || name.contains("memcpy") => Self::Copy,
@@ -108,7 +122,7 @@ impl CallUse {
         }
     }
 
-    /// Returns a score for work of `kind` in a call of this use. Copies and fills may run as kernels.
+    /// Returns a score for how well work of `kind` fits a call of this use. Copies and fills may run as kernels.
     pub(super) fn fit(self, kind: OpKind) -> u8 {
         match (self, kind) {
             (Self::Graph, _)

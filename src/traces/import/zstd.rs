@@ -5,12 +5,13 @@ use std::io::{BufRead, Error, ErrorKind, Read, Result};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Largest window: memory that the decoder fills before it returns the first byte. Levels up to 20 need no more.
+/// Size of the largest accepted window: memory that the decoder fills before it returns the first byte. Levels up to 20
+/// need no more.
 const MAX_WINDOW_BYTES: u64 = 32 << 20;
 
 /// Whether a file that begins with `head` is compressed with zstd.
 pub(super) fn is_zstd(head: &[u8]) -> bool {
-    // Files may begin with a frame that holds other data and is skipped.
+    // A file may begin with a frame of other data, which is skipped.
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
@@ -34,12 +35,12 @@ impl<R: BufRead> ZstdFrames<R> {
         &self.input
     }
 
-    /// Number of zeros that were skipped after frames.
+    /// Returns the number of zeros that were skipped after frames.
     pub(super) fn zeros(&self) -> u64 {
         self.zeros
     }
 
-    /// Begins the next frame. Returns whether there is one.
+    /// Begins the next frame. Returns false if there is none.
     fn begin_frame(&mut self) -> Result<bool> {
         loop {
             let next = self.input.fill_buf()?;

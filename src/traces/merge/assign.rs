@@ -1,9 +1,10 @@
-//! Optimal one-to-one assignment of points on a line: least total distance, and no pair farther apart than a limit.
+//! Optimal one-to-one assignment of points on a line. It minimises the total distance, and no pair is farther apart
+//! than a limit.
 //!
 //! The algorithm minimises the summed distance of the pairs. A point in `ours` without a partner costs the limit.
 //! Points are visited in ascending order, from both sides, and each point may revise earlier decisions:
 //!
-//! - a *seat* is a partner that a later point in `ours` can still get. This costs the position of the later point plus
+//! - a *seat* is a partner that a later point in `ours` can still get. The cost is the position of the later point plus
 //!   the number that is stored with the seat. The partner is a free point in `theirs`, or a taken point whose owner
 //!   then falls back to its earlier choice;
 //! - a *regret* is the gain that a later point in `theirs` can offer to a badly matched point in `ours`.

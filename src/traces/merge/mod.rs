@@ -1,10 +1,10 @@
 //! The merger matches CPU stacks that one tool captured at launches (an eBPF probe on `cudaLaunchKernel`) to the
-//! kernels that another tool recorded. It matches by correlation id if the stacks have one, else by order, else by
-//! time.
+//! kernels that another tool recorded. It matches by correlation id if the stacks have one, otherwise by order, and
+//! otherwise by time.
 //!
-//! Our own recordings never need the merger. A match by order or time is a guess, and the [`Report`] rates the guess
-//! by the number of stacks that have another launch within reach, and by the distance of the two clocks compared with
-//! the gaps between launches.
+//! Recordings of gpuflame never need the merger. A match by order or time is a guess. The [`Report`] rates the guess by
+//! the number of stacks that have another launch within reach, and by the distance of the two clocks compared with the
+//! gaps between launches.
 
 mod assign;
 
@@ -26,7 +26,7 @@ pub struct Stack {
     pub thread: i64,
     /// Correlation id, if the probe could read the id.
     pub correlation: Option<u64>,
-    /// Frames of the stack, root first, as a number in the caller's table.
+    /// Frames of the stack, root first, given by a number in the caller's table.
     pub frames: u32,
 }
 
@@ -48,7 +48,7 @@ pub struct Launch {
 pub enum Method {
     /// By correlation id: certain.
     Id,
-    /// By position within the thread, if the thread has as many launches as stacks.
+    /// By position within the thread, if the thread has equal numbers of launches and stacks.
     Order,
     /// By time: the launch nearest to the stack within the tolerance.
     Time,
@@ -84,13 +84,13 @@ pub struct Report {
     pub doubtful: u64,
     /// Estimated time in ns by which the launches' clock is ahead of the stacks' clock. The estimate is the distance
     /// from stack to launch that occurs for most of the stacks that are not matched by id. The matched pairs themselves
-    /// do not reveal the distance, because every pair is as close as possible, whether right or wrong.
+    /// do not show the distance, because each pair is as close as possible, whether right or wrong.
     pub clock_distance: i64,
     /// Median gap between launches, in ns.
     pub median_gap: u64,
 }
 
-/// Returns, for each stack, the index of the matching launch.
+/// Returns the index of the matching launch for each stack.
 pub fn merge(
     stacks: &[Stack],
     launches: &[Launch],
@@ -126,7 +126,7 @@ pub fn merge(
     report.median_gap = median(&mut gaps);
     report.clock_distance = find_most_voted(&mut votes, (report.median_gap / 8).max(1_000));
     let far = report.clock_distance.unsigned_abs().max(1);
-    // Shifting by half the difference of the two distances swaps the nearest and the second nearest launch.
+    // A shift by half the difference of the two distances swaps the nearest and the second nearest launch.
     report.doubtful = close
         .iter()
         .filter(|near| matches!(near, [Some(first), Some(second)] if second - first <= 2 * far))
@@ -141,8 +141,8 @@ pub fn merge(
     (pairs, report)
 }
 
-/// Matches by correlation id. Ids are unique only within a process, so the processes are compared as well, if any
-/// launch has the process that the stack names.
+/// Matches by correlation id. Ids are unique only within a process. So the processes are compared as well, if any
+/// launch has the process of the stack.
 fn match_by_id(
     stacks: &[Stack],
     launches: &[Launch],

@@ -46,7 +46,7 @@ fn the_assignment_has_the_least_cost_of_all_assignments() {
 fn the_best_assignment_need_not_pair_nearest_points() {
     // Both points are nearest to 11, but only one of them can have 11 as its partner.
     assert_eq!(assign(&[10, 12], &[0, 11, 13], 100), [(0, 1), (1, 2)]);
-    // No point is within reach.
+    // No point has a partner within reach.
     assert_eq!(assign(&[0], &[10], 10), []);
     assert_eq!(assign(&[0, 10, 20], &[], 10), []);
 }
@@ -90,7 +90,7 @@ fn matching_by_id_survives_clock_skew_and_matching_by_time_reports_its_doubts() 
     let (pairs, report) = merge(&with_ids, &launches, &Options::default());
     assert_eq!(found(&pairs), (0..count as usize).map(Some).collect::<Vec<_>>());
     assert_eq!((report.matched, report.ambiguous, report.doubtful), ([1000, 0, 0], 0, 0));
-    // One stack was lost, so that matching by order is impossible.
+    // One stack was lost, so matching by order is impossible.
     let without: Vec<_> = (1..count).map(|at| off_by(at, None)).collect();
     let (_, report) = merge(&without, &launches, &Options::default());
     assert_eq!(report.matched, [0, 0, 999]);
@@ -110,9 +110,9 @@ fn a_known_offset_corrects_matching_by_time() {
 
 #[test]
 fn clock_skew_is_detected_even_if_every_pair_is_close() {
-    // Gaps are 2 to 32 us long, one stack in a hundred is lost, and the clock is 20 us late. Pairs then shift by one
-    // or two launches, and their points are only a few us apart. Nine in ten pairs are wrong, and the report must not
-    // call these pairs certain.
+    // Gaps are 2 to 32 us long, one stack in a hundred is lost, and the clock is 20 us late. Pairs then shift by one or
+    // two launches, and their points are only a few us apart. Nine in ten pairs are wrong, so the report must not state
+    // that they are certain.
     let (mut state, mut time) = (7_u64, 0_i64);
     let mut gap = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -128,7 +128,7 @@ fn clock_skew_is_detected_even_if_every_pair_is_close() {
     let (pairs, report) = merge(&stacks, &launches, &Options::default());
     let right =
         pairs.iter().zip(kept.clone()).filter(|(pair, at)| pair.is_some_and(|(found, _)| found == *at));
-    assert!(right.count() < 1_000, "most matches are right: the skew is too small for this test");
+    assert!(right.count() < 1_000, "most matches are right, so the skew is too small for this test");
     assert_eq!(report.clock_distance, 20_000);
     assert!(report.doubtful > 4_000, "{report:?}");
     let options = Options { offset: report.clock_distance, ..Options::default() };

@@ -1,7 +1,7 @@
-//! Computes the average step: the times of the step's operations, and the bubbles between the operations.
+//! Computes the average step: the times of the step's operations, and the bubbles between them.
 //!
-//! Steps differ, and an average over different operations has no meaning. So only steps with the same operations in
-//! the same order are averaged: the steps that equal the *reference*, which is the first step with the most common
+//! Steps differ, and an average over different operations has no meaning. So only steps with the same operations in the
+//! same order are averaged: those that equal the *reference*. The reference is the first step with the most common
 //! number of operations.
 
 use std::collections::HashMap;
@@ -14,11 +14,11 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 /// Definition of a bubble: the idle time before an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bubbles {
-    /// From the end of all earlier operations on any stream, so that the GPU was entirely idle. The bubbles of a step
-    /// add up to the step's idle time before the start of its last operation.
+    /// From the end of all earlier operations on any stream. The GPU was idle for the whole bubble. The bubbles of a
+    /// step add up to the step's idle time before the start of its last operation.
     #[default]
     Union,
-    /// From the end of the previous operation on the same stream. For the first operation, from the start of the
+    /// From the end of the previous operation on the same stream. For a stream's first operation, from the start of the
     /// step.
     Stream,
     /// From the end of the operation that *started* last before this one. Overlaps of operations are ignored.
@@ -28,8 +28,8 @@ pub enum Bubbles {
 /// Options for averaging steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsOptions {
-    /// Text that the name of the trimming operation contains. Operations before the first operation with such a name
-    /// are removed from each step, and times count from that operation. Default: `recover_decode_task`.
+    /// Text by which the trimming operation is recognized: its name contains the text. Operations before the first such
+    /// operation are removed from each step, and times count from that operation. Default: `recover_decode_task`.
     pub trim: Option<String>,
     /// Minimum length of a step, in ns. Default: 0.
     pub min: i64,
@@ -38,7 +38,7 @@ pub struct StatsOptions {
     /// Definition of bubbles. Default: [`Bubbles::Union`].
     pub bubbles: Bubbles,
     /// Whether to reproduce the original tool byte by byte, including its errors: bubbles by [`Bubbles::Order`],
-    /// differences and sums in `f64`, and steps without the `trim` operation count untrimmed. Default: false.
+    /// differences and sums in `f64`, and untrimmed steps if they lack the `trim` operation. Default: false.
     pub compat: bool,
     /// Whether the first bubble of a trimmed step is the gap before the trimming operation, from the end of the
     /// removed operations. Default: false, so that the first bubble is 0.
@@ -203,7 +203,7 @@ fn retain_steps_in_bounds(steps: &mut Vec<TracedStep>, options: &StatsOptions) -
     Ok(())
 }
 
-/// Names without a time at the end; each distinct name has one number.
+/// Names without the time at their end. Each distinct name has one number.
 struct BareNames {
     /// For each number of the [`NameTable`], the number of the bare name, and whether that name is a trimming
     /// operation.
@@ -289,7 +289,7 @@ fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&
     equal_steps.filter(|step| *reference.get_or_insert_with(|| sequence(step)) == sequence(step)).collect()
 }
 
-/// Averages from integer sums; each sum is divided once.
+/// Computes averages from integer sums; each sum is divided once.
 fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOptions) -> Vec<Average> {
     let mut sums = vec![[0_i128; 4]; steps[0].within.len()];
     for step in steps {
@@ -325,8 +325,8 @@ fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOption
     to_averages(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names)
 }
 
-/// Computes averages in the way of the original tool. Every subtraction of that tool is also done here, so that even the
-/// rounding noise is the same.
+/// Computes averages in the same way as the original tool. Every subtraction of that tool is also done here, so that
+/// even the rounding errors are the same.
 fn average_in_floats(steps: &[&Step<'_>], names: &BareNames) -> Vec<Average> {
     let mut sums = vec![[0.0; 4]; steps[0].within.len()];
     for step in steps {

@@ -1,5 +1,5 @@
-//! Measures the latency of an inference server's decoding steps. A step is recognised by a Python frame that each
-//! step enters once.
+//! Measures the latency of an inference server's decoding steps. A step is recognised by a Python frame that every step
+//! enters once.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -35,7 +35,7 @@ impl FromStr for Framework {
 }
 
 impl Framework {
-    /// Whether a Python frame of this name begins a step. Only file and function are compared, because the line
+    /// Whether a Python frame with this name begins a step. Only file and function are compared, because the line
     /// number in the name changes with every release.
     fn begins_step(self, name: &str) -> bool {
         let (file, function) = match self {
@@ -81,8 +81,8 @@ impl DecodeSteps {
             && has_duration(&step.name.decode())
     }
 
-    /// Returns the steps of `min` to `max` ns. For servers whose steps are the gaps between frames, only the first
-    /// half of the time counts, because fewer requests are decoded later.
+    /// Returns the steps that take `min` to `max` ns. For servers whose steps are the gaps between frames, only the
+    /// first half of the time counts, because fewer requests are decoded later.
     ///
     /// # Errors
     /// `Format` if there are no such steps.
@@ -164,8 +164,8 @@ impl Latencies {
         &self.in_trace_order
     }
 
-    /// Returns the rows to print, each a name and a value in ms. Percentiles are interpolated linearly. The standard
-    /// deviation is that of the population.
+    /// Returns the rows to print. Each row is a name and a value in ms. Percentiles are interpolated linearly. The
+    /// standard deviation is the population standard deviation.
     pub fn rows(&self) -> Vec<(&'static str, f64)> {
         let count = self.sorted.len() as f64;
         let mean = self.sorted.iter().map(|&value| i128::from(value)).sum::<i128>() as f64 / count;

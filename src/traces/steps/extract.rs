@@ -19,8 +19,8 @@ pub struct TimeRange {
 impl FromStr for TimeRange {
     type Err = Error;
 
-    /// Parses `START,END` in microseconds, with any number of digits. An absent or infinite number, or one larger than
-    /// any time, leaves that end open.
+    /// Parses `START,END` in microseconds, with any number of digits. If a number is absent, infinite, or larger than
+    /// any time, the range is unlimited at that end.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |what: &str| {
             let message =
@@ -41,7 +41,7 @@ impl FromStr for TimeRange {
     }
 }
 
-/// Returns the last or first time for a number that is larger than any time.
+/// Returns the first or last possible time for a number that is beyond all times.
 fn saturate(text: &str) -> Option<i64> {
     let number: f64 = text.parse().ok()?;
     match number {
@@ -112,7 +112,8 @@ impl Extract {
     }
 }
 
-/// As [`super::micros`], but does not allocate a string, because there may be millions of operations.
+/// Writes the same text as [`super::micros`], but does not allocate a string, because there may be millions of
+/// operations.
 fn push_micros(nanos: i64, line: &mut Vec<u8>) {
     let mut digits = *b"00000000000000000000.000";
     let (mut whole, fraction) = (nanos.unsigned_abs() / 1000, (nanos.unsigned_abs() % 1000) as u16);

@@ -1,9 +1,9 @@
-//! The step analyses show, for traces of other tools, what ran when and where the GPU was idle in between. Each reads
-//! a trace once.
+//! Analyses of steps, for traces of other tools: they show the operations with their times, and when the GPU was idle
+//! in between. Each analysis reads a trace once.
 //!
-//! There are three analyses: the operations in a time range ([`Extract`]), the average step of an inference server
-//! and the step's bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). Times are integers in all
-//! computations; only averages are fractions.
+//! There are three analyses: the operations in a time range ([`Extract`]), the average step of an inference server with
+//! its bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). Times are integers in all computations; only
+//! averages are fractions.
 
 mod average;
 mod decode_steps;

@@ -31,7 +31,7 @@ pub struct TracedStep {
 pub struct Ops {
     range: Option<(i64, i64)>,
     with_steps: bool,
-    /// Whether only events that have exact times among their arguments count.
+    /// Whether to keep only events that have exact times among their arguments.
     only_exact_times: bool,
     /// GPU operations, in file order.
     pub ops: Vec<TracedOp>,
@@ -51,7 +51,7 @@ impl Ops {
         Self { with_steps: true, ..Self::default() }
     }
 
-    /// Creates a sink that keeps only operations that lie entirely between `first` and `last`, inclusive.
+    /// Creates a sink that keeps only operations that are entirely between `first` and `last`, inclusive.
     pub fn within(first: i64, last: i64) -> Self {
         Self { range: Some((first, last)), ..Self::default() }
     }

@@ -37,8 +37,8 @@ pub(super) struct Interpreter {
     /// Addresses of the types of code objects, strings and bytes, and of the type of frames in versions in which frames
     /// are objects.
     pub(super) types: Types,
-    /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part. The cold part is empty in most builds, and a
-    /// fifth of the function in profile-guided builds such as Debian's and conda's.
+    /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part. The cold part is empty in most builds. In
+    /// profile-guided builds, such as Debian's and conda's, it is a fifth of the function.
     pub(super) evaluator: [Range<u64>; 2],
 }
 
@@ -128,8 +128,8 @@ static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
 /// if no interpreter was skipped. Read and written while the loader's lock is held.
 static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
 
-/// Offset of `tp_basicsize` in a type object, and of `tp_flags`, the same since CPython 3.0 in builds with the GIL.
-/// Without the GIL each object begins with 16 bytes more, and 0 is at the first offset.
+/// Offset of `tp_basicsize` in a type object, and of `tp_flags`, the same since CPython 3.0 in builds with the GIL. In
+/// builds without the GIL, each object begins with 16 more bytes, and the first offset contains 0.
 const TYPE_SIZE: u64 = 32;
 const TYPE_FLAGS: u64 = 168;
 /// The flag (`Py_TPFLAGS_READY`) that CPython sets in its own types when it initializes itself.
@@ -272,8 +272,8 @@ fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Option<Inter
     Some(read_interpreter(object, exports, runtime))
 }
 
-/// Not inlined into the loop over all objects, because this function needs much stack space, and a thread may have
-/// little.
+/// Reads the layout and the addresses of an interpreter. Not inlined into the loop over all objects, because this
+/// function needs much stack space, and a thread may have little.
 #[cold]
 #[inline(never)]
 fn read_interpreter(

@@ -1,4 +1,4 @@
-//! For each version of CPython: the offsets in bytes of the fields that a walk reads in CPython's objects.
+//! Lists, for each version of CPython, the offsets in bytes of the fields that a walk reads in CPython's objects.
 //!
 //! The offsets for versions up to 3.12 were taken from the headers of each version, and later releases of the same
 //! version keep these offsets. From 3.13 on, the interpreter publishes the offsets itself, in a table at the start of
@@ -84,7 +84,8 @@ pub(super) enum Boundary {
     /// A byte at this offset in the frame is nonzero if the frame is the first frame of a call. The byte after it is
     /// the owner.
     Flag(u32),
-    /// The frame outside the first frame of a call is a shim, a frame of the evaluator instead of a function.
+    /// The frame that precedes a call's first frame is a shim: a frame that belongs to the evaluator, not to a
+    /// function.
     Shim,
 }
 
@@ -540,7 +541,10 @@ mod tests {
         for layout in FROM_HEADERS {
             assert!(layout.is_within(), "{layout:?}");
             let FrameLayout { boundary, owner, .. } = layout.frame;
-            assert!(!matches!(boundary, Boundary::Flag(flag) if owner != flag + 1), "both are read as one");
+            assert!(
+                !matches!(boundary, Boundary::Flag(flag) if owner != flag + 1),
+                "the flag and the owner are read as one"
+            );
             assert_eq!(
                 Layout::for_version(u64::from(layout.version) << 16 | 0x07f0, &[0; TABLE_BYTES]),
                 Ok(layout)

@@ -26,8 +26,8 @@
 //!    If the two disagree for a stack, and no earlier stack has agreed, Python frames are switched off.
 //! 5. When the interpreter is finalized, it frees the frames of other threads. It sets a flag before it frees them, and
 //!    once the flag is set, only the finalizing thread's frames are read. One case is not excluded: the kernel preempts
-//!    a thread in the middle of a walk (which takes about 50 ns), and before that thread continues, the interpreter
-//!    sets the flag and unmaps the thread's frames. Then the walk reads freed memory.
+//!    a thread in the middle of a walk (which takes about 50 ns). Before that thread continues, the interpreter sets
+//!    the flag and unmaps the thread's frames. Then the walk reads freed memory.
 
 mod code;
 mod interpreter;
@@ -74,7 +74,7 @@ pub struct PythonUnwinder {
     unloads: u32,
 }
 
-/// Per-thread state, stored in its own memory mapping. Only those pages of the mapping are touched that the depth of
+/// Per-thread state, stored in its own memory mapping. Only as many pages of the mapping are touched as the depth of
 /// the thread's stacks requires.
 #[repr(C)]
 struct PythonState {
@@ -214,13 +214,13 @@ impl PythonUnwinder {
         WalkOutcome::Unreadable
     }
 
-    /// Returns the number of frames at the root that the last walk shares with the walk before it, and for each other
-    /// frame a word that identifies it, outermost first.
+    /// Returns the number of frames at the root that the last walk shares with the walk before it. For each other
+    /// frame, also returns a word that identifies the frame, outermost first.
     #[inline(always)]
     pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
-        // The word also tells whether an evaluator call starts at the frame, because the same Python frames may be
+        // The word also states whether an evaluator call starts at the frame, because the same Python frames may be
         // spread over more or fewer evaluator calls.
         let word = |item: &walk::InterpreterFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
         (walk.unchanged, walk.items[walk.unchanged..walk.count].iter().map(word))

@@ -5,15 +5,15 @@
 //! at any time. The frames are used only if they fit the sample:
 //!
 //! 1. Two reads find the same frames. (Only the positions in the functions may differ.)
-//! 2. Afterwards the thread's stack is compared with the copy. Only frames inside of the innermost evaluator call may have
-//!    changed: then the thread is still in that evaluator call.
-//! 3. The evaluator call may have entered or left a Python function without a change of the stack (since 3.11). So the
-//!    copy, up to the end of the evaluator call, or a register must contain the address of the innermost Python frame.
+//! 2. Afterwards the thread's stack is compared with the copy. Only stack frames further in than the innermost
+//!    evaluator call may have changed. If so, the thread is still in that evaluator call.
+//! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the copy, up
+//!    to the end of the evaluator call, or a register must contain the address of the innermost Python frame.
 //! 4. Each evaluator call in the copied stack has its Python frames, and each Python frame has its evaluator call.
 //!
-//! A launch after the sample changes the stack, so the frames of a later launch are never used. What remains possible:
-//! within one evaluator call, the function of the sample has returned, and the next one got the address of a frame that
-//! the copy still contains.
+//! A launch after the sample changes the stack, so the frames of a later launch are never used. One error remains
+//! possible: within one evaluator call, the sampled function has returned, and the frame of the next function has an
+//! address that the copy still contains.
 //!
 //! Threads of all interpreters are read. A thread that has states in several interpreters is read in the one that is
 //! listed first, and its samples in another interpreter count as not read.
@@ -32,7 +32,7 @@ use gpuflame_model::record::{CodeId, Frame, LabelId};
 const PAGE_BYTES: usize = 4096;
 /// Number of pages held during a read. A thread's frames are mostly on one or two pages; before 3.11 they are scattered.
 const PAGES: usize = 16;
-/// Time for which a thread without a state is not looked for again.
+/// Time after which the list of threads is searched again for a thread that had no state.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
 /// Limits on lists that a running program may change during a read, so that they may even be cyclic.
 const MAX_INTERPRETERS: usize = 64;
@@ -49,11 +49,11 @@ pub struct OtherThreads {
     pages: PageCopies,
     /// The loader's unload count when the interpreter was last seen to be loaded.
     unloads: u32,
-    /// Offset of the kernel's thread number from the address that the C library gives a thread as its number.
+    /// Offset of the kernel's thread number from a thread's number in the C library (`pthread_t`), which is an address.
     number_offset: Option<u64>,
     /// Threads that were read before: the kernel's number and the address of Python's thread state.
     states: Vec<(i32, u64)>,
-    /// Threads that had no state when all threads were listed, and the time of that.
+    /// Threads that had no state when all threads were listed, and the time of the listing.
     absent: Vec<(i32, Instant)>,
     /// Code objects that were described, in the order of their addresses.
     codes: Vec<KnownCode>,
@@ -87,7 +87,7 @@ struct KnownCode {
     traceable: u32,
 }
 
-/// A frame as copied.
+/// A Python frame as it was copied.
 #[derive(Clone, Copy, Debug)]
 struct CopiedFrame {
     at: u64,
@@ -98,7 +98,7 @@ struct CopiedFrame {
 }
 
 impl CopiedFrame {
-    /// Whether both are the same call of the same function. The position in the function may differ.
+    /// Whether both frames belong to the same call of the same function. The position in the function may differ.
     fn is_same_call(&self, other: &Self) -> bool {
         (self.at, self.holds, self.boundary) == (other.at, other.holds, other.boundary)
     }
@@ -279,7 +279,7 @@ impl OtherThreads {
         Some(false)
     }
 
-    /// Python's state of a thread with this kernel number.
+    /// Returns the address of Python's state of the thread with this kernel number.
     fn state_of(&mut self, thread: i32, interpreter: &Interpreter) -> Option<u64> {
         let list = interpreter.thread_list?;
         if let Some(&(_, state)) = self.states.iter().find(|(number, _)| *number == thread)
@@ -335,7 +335,7 @@ impl OtherThreads {
         found
     }
 
-    /// The kernel's number of the thread whose number in the C library is at this address.
+    /// Returns the kernel's number of the thread whose number in the C library is stored at this address.
     fn number_of(&mut self, identity: u64) -> Option<i32> {
         let thread = self.pages.word(identity)?;
         let mut number = [0; 4];
@@ -383,7 +383,8 @@ impl OtherThreads {
             is_partial: captured.is_partial() || self.is_cut,
             evaluator: &interpreter.evaluator,
         };
-        // The last frame of a cut stack is of unknown size, so its Python frames are appended with those of outer calls.
+        // The last frame of a cut stack is of unknown size, so its Python frames are appended together with the frames
+        // of outer calls.
         if let [others @ .., last] = pair.native
             && captured.is_partial()
             && pair.is_evaluator(*last)
@@ -396,7 +397,7 @@ impl OtherThreads {
         let compared = if captured.is_partial() { stack.len() } else { root.min(stack.len()) };
         let changed = changed_bytes(stack.get(..compared)?, self.stack_now.as_ref()?.get(..compared)?);
         let call = innermost_call(&pair, stack_pointers)?;
-        // A frame reaches from its own stack pointer to its caller's.
+        // A frame extends from its own stack pointer to its caller's stack pointer.
         let held = HeldWords { registers, stack, upper: *stack_pointers.get(call + 1)? };
         let is_unchanged = changed == 0 || base.checked_add(changed as u64)? <= *stack_pointers.get(call)?;
         if !is_unchanged || !held.contain(self.frames.first()?.at) {
@@ -461,7 +462,7 @@ pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
     interpreter::interpreter().is_some_and(is_within)
 }
 
-/// Whether another thread is finalizing the interpreter, or its variables cannot be read.
+/// Returns true if another thread is finalizing the interpreter, or if the interpreter's variables cannot be read.
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     let mut by = [0; 8];
     let is_copied = copy_into(interpreter.runtime + u64::from(interpreter.layout.finalizing), &mut by);
@@ -469,7 +470,7 @@ fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     !is_copied || by != 0 && by != thread
 }
 
-/// Index of the native frame that is the innermost evaluator call of the Python frames.
+/// Returns the index of the native frame that is the innermost evaluator call of the Python frames.
 fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize> {
     let boundary = pair.items.iter().rev().map(|item| item.boundary).find(|boundary| *boundary != 0)?;
     if boundary == SOMEWHERE {
@@ -479,9 +480,9 @@ fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize>
     at.checked_sub(1).filter(|_| at < stack_pointers.len())
 }
 
-/// Whether no evaluator call is left among the merged frames inside of the outermost Python frame. Such a call would have
-/// begun or ended between the sample and the read. Outer calls may belong to another interpreter, or to the stack below a
-/// greenlet.
+/// Whether no native frame of the evaluator is left further in than the outermost Python frame. Such a call would have
+/// begun or ended between the sample and the read. Outer calls may belong to another interpreter, or to the stack below
+/// a greenlet.
 fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     use gpuflame_model::record::FrameKind;
     let is_python = |frame: &Frame| matches!(frame.kind(), FrameKind::Python { .. });
@@ -511,7 +512,7 @@ fn write_frames<'a>(
     out.iter_mut().zip(frames).map(|(place, frame)| *place = *frame).count()
 }
 
-/// Number of bytes up to the last one that differs.
+/// Returns the number of bytes up to the last byte that differs.
 fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
     if then == now {
         return 0;
@@ -519,8 +520,9 @@ fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
     then.iter().zip(now).rposition(|(then, now)| then != now).map_or(0, |last| last + 1)
 }
 
-/// The offset of the kernel's thread number in the C library's description of a thread, at whose address the thread's
-/// number in the C library points (glibc, musl). Found by looking at the calling thread.
+/// Returns the offset of the kernel's thread number in the C library's description of a thread. A thread's number in
+/// the C library is the address of this description (glibc, musl). The offset is found in the description of the
+/// calling thread.
 fn thread_number_offset() -> Option<u64> {
     const DESCRIPTION_BYTES: usize = 1024;
     let mut description = [0; DESCRIPTION_BYTES];
@@ -602,7 +604,7 @@ mod tests {
 
     const EVALUATOR: u64 = 0x5000;
 
-    /// Memory that contains only zeroes, as the interpreter's variables.
+    /// Memory that contains only zeroes, and serves as the interpreter's variables.
     static NOTHING: [u64; 512] = [0; 512];
 
     fn interpreter(layout: Layout, has_root: bool, seed: u64) -> FakeInterpreter {
@@ -750,7 +752,7 @@ mod tests {
         }
     }
 
-    /// A reader that has read one frame, whose boundary is `boundary`, and the frame's address.
+    /// Returns a reader that has read one frame with the boundary `boundary`, and the frame's address.
     fn with_one_frame(made: &FakeInterpreter, boundary: u64) -> (OtherThreads, u64) {
         let mut others = OtherThreads::without_threads();
         others.read_once(&made.interpreter, made.thread()).unwrap();
@@ -856,7 +858,7 @@ mod tests {
         };
         assert_eq!((find(0), find(7)), (None, None));
         state[1].store(of_thread(0), Ordering::Release);
-        assert_eq!(find(7), None, "too soon");
+        assert_eq!(find(7), None, "too early to search again");
         std::thread::sleep(ABSENT_FOR);
         assert_eq!(find(7), Some(state.as_ptr() as u64));
     }

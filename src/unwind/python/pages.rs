@@ -26,7 +26,7 @@ const PAGE_BITS: u32 = 12;
 
 impl ReadablePages {
     /// Whether `bytes` bytes (less than a page) at `address` are readable. Returns false for an address that is not
-    /// aligned to 8 bytes, because all of Python's objects are.
+    /// aligned to 8 bytes, because all of Python's objects are aligned.
     #[inline(always)]
     pub(super) fn are_readable(&mut self, address: u64, bytes: u32) -> bool {
         let end = address.wrapping_add(u64::from(bytes) - 1);

@@ -4,8 +4,8 @@
 //! each frame holds a reference to its code object. So the frames do not change, even if another thread holds the GIL.
 //! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last walk,
 //! the frames are only compared. Otherwise new frames are followed until they lead to a frame of the last walk. From
-//! that frame to the root, the stored frames are compared with memory, by loads that do not depend on each other; those
-//! that are unchanged up to the root are kept.
+//! that frame to the root, the stored frames are compared with memory, by loads that do not depend on each other. The
+//! frames that are unchanged up to the root are kept.
 
 use super::code::{self, CodeFingerprint, CodeTable, CodeTexts, Description, Scratch, version_of};
 use super::interpreter::Interpreter;
@@ -159,7 +159,8 @@ impl InterpreterFrame {
 }
 
 /// Returns the frame as it is recorded in stacks. The Python frame is at `position` of the code object at `code`. The
-/// other arguments are the number of this code object, and its number of instruction bytes before a frame is complete.
+/// other arguments are the number of this code object, and the number of its instruction bytes that precede the first
+/// complete frame.
 #[inline(always)]
 pub(super) fn recorded_frame(
     (code, position): (u64, u64),
@@ -237,8 +238,8 @@ struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct ThreadHead {
-    /// Address of the thread state. 0 if later walks must not be compared with this walk, because some memory that this
-    /// walk needed was unreadable, or because the walk was cut.
+    /// Address of the thread state. 0 if later walks must not be compared with this walk. This is so if memory that
+    /// this walk needed was unreadable, or if the walk was cut.
     pub(super) thread: u64,
     cframe: u64,
     /// Address of the evaluator's frame around the outermost function; 0 if there is no such frame.
@@ -416,8 +417,8 @@ impl PythonWalk {
         items[..joined].iter().position(is_other).unwrap_or(joined)
     }
 
-    /// Follows the frames to the root, or to the first frame from which on all frames are unchanged since the last
-    /// walk. Returns the number of these unchanged frames, and the number of frames that were followed.
+    /// Follows the frames to the root, or until all remaining frames are unchanged since the last walk. Returns the
+    /// number of these unchanged frames, and the number of frames that were followed.
     #[inline(always)]
     fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), WalkError> {
         let layout = &interpreter.layout.frame;
@@ -437,8 +438,8 @@ impl PythonWalk {
         (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
             let index = usize::from(self.slots[slot_of(at)]);
-            // If the stack is deeper than `MAX_FRAMES`, its outermost frames are omitted. To find out, the walk must
-            // not join the last walk, but follow the frames up to that limit.
+            // If the stack is deeper than `MAX_FRAMES`, its outermost frames are omitted. To find out whether it is
+            // deeper, the walk must follow the frames up to that limit instead of joining the last walk.
             if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
                 // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was
                 // readable.
@@ -947,7 +948,7 @@ pub(super) mod tests {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
-    /// All kinds of layouts. The flag tells whether a frame of the evaluator is outside the outermost function.
+    /// All kinds of layouts. The flag states whether a frame of the evaluator is outside the outermost function.
     pub(in crate::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::from_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };

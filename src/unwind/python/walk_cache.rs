@@ -6,10 +6,11 @@
 //! frame may be read.
 //!
 //! Frames that several walks share are stored once, as in a tree, so a look-up reads mostly the same memory as the
-//! previous look-up. A look-up first tries the predicted walk: the walk that came next when the same two walks preceded
-//! it and the native frames were the same. If the prediction fails, the look-up tries the walks whose innermost frame
-//! has the same address and position as the thread's innermost frame. At most one walk is inserted per eight look-ups,
-//! and insertions become rarer while inserted walks are never hit. So programs whose walks do not repeat pay little.
+//! previous look-up. A look-up first tries the predicted walk. It is the walk that followed the last time after the
+//! same two walks, with the same native frames. If the prediction fails, the look-up tries the walks whose innermost
+//! frame has the same address and position as the thread's innermost frame. At most one walk is inserted per eight
+//! look-ups, and insertions become rarer while inserted walks are never hit. So programs whose walks do not repeat pay
+//! little.
 
 use std::ptr::NonNull;
 

@@ -54,7 +54,7 @@ pub(super) struct Compiler {
     context: UnwindContext<usize, UnwindStorage>,
     /// The unwind program that is being run. It is stored here to save stack space.
     found: Option<FoundFde>,
-    /// State of the present walk's checks whether rules of generated code are still up to date.
+    /// State of the checks by which the present walk finds out whether rules of generated code are still up to date.
     pub(super) checks: Checks,
 }
 
@@ -149,7 +149,7 @@ fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u6
 
 impl UnwindRow<'_> {
     /// Converts this row to a rule. This function is not inlined into the code that runs the unwind program, so that
-    /// not both need stack space at the same time.
+    /// the two do not need stack space at the same time.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {

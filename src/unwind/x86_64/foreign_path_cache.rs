@@ -1,8 +1,8 @@
 //! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along the same
-//! path reads the stack in place. Without the cache, the stack is copied through the kernel (`unwind::copy`), which
-//! takes at least 2 us per launch: for the system call itself, for the cache lines that the call evicts, and for the
-//! return predictions that it spoils. The cache works because programs with many coroutines launch from the same few
-//! places in each coroutine.
+//! path reads the stack in place. Without the cache, the stack is copied through the kernel (`unwind::copy`). The copy
+//! takes at least 2 us per launch: for the system call itself, for the cache lines that it evicts, and for the return
+//! predictions that it spoils. The cache works because programs with many coroutines launch from the same few places in
+//! each coroutine.
 //!
 //! A path is the result of a walk through a copy that took only plain steps and reached the root. For each frame, the
 //! path contains three values: the frame's offset above the first frame, its return address, and its rule. The path

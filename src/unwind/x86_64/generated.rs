@@ -4,20 +4,20 @@
 //! may replace generated code at its address at any time. Only the kernel can read code safely, which costs a system
 //! call per frame. That is too much for every capture, so a thread checks the rules of a stack
 //!
-//! * in the first capture of a stack with such code, and then at intervals that each check without replaced code
-//!   doubles, up to 4,096 captures;
+//! * in the first capture of a stack with such code, and then at intervals of up to 4,096 captures (each check that
+//!   finds no replaced code doubles the interval);
 //! * 64 times as often while stacks are suspicious: the walk fails at or after such code, or arrives from such code at
 //!   an address that has no rule yet. Both happen if a rule is out of date, since it leads into the middle of a frame;
 //! * in the next capture after a check that found replaced code.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other
 //! threads may depend on the old rule. So a global counter counts replacements, and each thread compares this counter
-//! with its own at each stack with generated code. Until the next check, a stack may be wrong from the replaced code
-//! on; like every stack with generated code, such a stack is flagged as guessed.
+//! with its own at each stack with generated code. Until the next check, the part of a stack from the replaced code to
+//! the root may be wrong. Like every stack with generated code, such a stack is flagged as guessed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of times that a thread found code that was replaced, in all threads together, modulo 2^32.
+/// Number of times that any thread found replaced code, modulo 2^32.
 static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
 
 /// Number that a capture of a suspicious stack adds to `captures`. Any other capture of generated code adds 1.
@@ -121,7 +121,7 @@ impl Checks {
         self.is_surprised |= self.is_trusting;
     }
 
-    /// Whether the walk may be wrong because of an unchecked rule that is out of date. `is_cut` tells whether the walk
+    /// Whether the walk may be wrong because of an unchecked rule that is out of date. `is_cut` states whether the walk
     /// was cut.
     pub(super) fn are_suspicious(&self, is_cut: bool) -> bool {
         self.is_trusting && (self.is_surprised || is_cut)
@@ -132,7 +132,7 @@ impl Checks {
 mod tests {
     use super::*;
 
-    /// Simulates `captures` captures, and returns the numbers of those that check their rules. The captures in
+    /// Simulates `captures` captures, and returns the numbers of the captures that check their rules. The captures in
     /// `replaced` find replaced code.
     fn checked(
         recheck: &mut RecheckBackoff,

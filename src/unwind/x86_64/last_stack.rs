@@ -2,9 +2,9 @@
 //! unchanged.
 //!
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
-//! that it reads. So if a new walk reaches a state that the last walk was in, and all words that the last walk read
-//! from that state to the root are unchanged, then the rest of the stack is the same, step by step. None of this is a
-//! heuristic. The cache follows these principles:
+//! that it reads. Suppose that a new walk reaches a state that the last walk was in, and that all words that the last
+//! walk read from that state to the root are unchanged. Then the rest of the stack is the same, step by step. None of
+//! this is a heuristic. The cache follows these principles:
 //!
 //! * A walk must *reach* the state. It is not enough that the words in memory match, because the words of a frame often
 //!   stay unchanged after its function has returned.
@@ -21,8 +21,9 @@
 //!   this cache.
 //! * The instructions of generated code affect the walk too, but the cache does not verify them: see `generated`.
 //! * A signal frame and the frame that the signal interrupted are barriers: these two frames, and all frames leafward
-//!   of them, are not stored. A stack is not stored at all if it has a frame that needs the slow walk (each capture of
-//!   such a stack is a slow walk), if it was cut for any reason other than rbp, or if it is too deep.
+//!   of them, are not stored. A stack is not stored at all if it is too deep, or if it was cut for any reason other
+//!   than rbp. A stack with a frame that needs the slow walk is not stored either, so each capture of such a stack is a
+//!   slow walk.
 //! * When an object is loaded or unloaded, the whole cache is dropped.
 
 use super::ADDRESS;
@@ -84,8 +85,8 @@ pub(super) struct LastStack {
 struct FrameState {
     bp: u64,
     /// In the lower half, the number of words that the steps from this frame to the root read, without the return
-    /// addresses. Above it, three flags about these steps: whether `bp` affects any of them, whether any of them is a
-    /// guess, and whether any of them is in code that may be replaced.
+    /// addresses. Above it, three flags about these steps: whether `bp` affects any step, whether any step is a guess,
+    /// and whether any step is in code that may be replaced.
     rest: u64,
 }
 
@@ -216,7 +217,7 @@ impl LastStack {
         at.saturating_sub(1).max(self.leafmost)
     }
 
-    /// Number of unchanged words from the root up to the first changed one, without the return addresses.
+    /// Returns the number of unchanged words from the root up to the first changed word, without the return addresses.
     #[inline(always)]
     fn count_unchanged_words(&self) -> usize {
         let offsets = &self.word_offsets[..self.word_count];
@@ -384,7 +385,7 @@ impl LastStack {
         Some((FrameState::new(step.bp, words, is_bp_live, marks), change))
     }
 
-    /// Stores word number `at`, which the step of the frame directly leafward of `leafmost` read.
+    /// Stores word number `at`. It was read by the step of the frame directly leafward of `leafmost`.
     #[inline(always)]
     fn record_word(&mut self, at: usize, address: u64, value: u64) {
         self.word_offsets[at] = address.wrapping_sub(self.stack.lo) as u32;
@@ -413,7 +414,7 @@ impl LastStack {
         self.is_cut
     }
 
-    /// Whether a step from `frame` to the root was a guess.
+    /// Whether any step on the way from `frame` to the root was a guess.
     pub(super) fn is_guessed(&self, frame: usize) -> bool {
         self.states.get(frame).is_some_and(FrameState::is_guessed)
     }

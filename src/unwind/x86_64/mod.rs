@@ -49,7 +49,7 @@ const MAX_ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub(super) struct ThreadEngine(NonNull<Engine>);
 
-/// Per-thread state for walking stacks. The large arrays come last. Of their pages, only those are touched that the
+/// Per-thread state for walking stacks. The large arrays come last. Only as many of their pages are touched as the
 /// depth of the thread's stacks requires.
 #[repr(C)]
 pub(super) struct Engine {
@@ -256,8 +256,8 @@ impl Engine {
         self.store_walk(&walked, joined, state);
     }
 
-    /// Captures again if the stack contains code that may be replaced, and either the rules of this code are due for a
-    /// check, or another thread has found replaced code.
+    /// Captures again if the stack contains code that may be replaced, and one of two conditions holds: the rules of
+    /// this code are due for a check, or another thread has found replaced code.
     #[cold]
     #[inline(never)]
     fn recheck_generated(&mut self, entry: &StubRegisters, state: LoaderState) {

@@ -211,7 +211,7 @@ mod tests {
             insert(&mut path_cache, &steps, state);
         }
         assert_eq!(follow(&path_cache, &steps, state), (12, None));
-        // After an unload the address may hold other code. A load invalidates no path.
+        // After an unload, other code may be at the address. A load does not invalidate paths.
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(0, 1)), (0, Some(0)));
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(1, 0)), (12, None));
         // A path that starts at the same code with another stack pointer often continues differently, so it is another

@@ -11,7 +11,7 @@
 //! `rsp + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`; if
 //! k is 1, it did not save rbp. The word at `CFA - 8k` is thus readable in any case, and the walk needs no branch. The
 //! other kinds cover the remaining code. The module epoch is the epoch of the object that contains the code; it has the
-//! same bits in a [`Frame`]. EX is never set in the table: a walk sets it in its own copy of the rule if the frame's
+//! same bits in a [`Frame`]. EX is never set in the table. A walk sets EX in its own copy of the rule if the frame's
 //! function was interrupted by a signal instead of making a call.
 
 use super::epilogue::Epilogue;
@@ -38,9 +38,9 @@ pub(super) enum RuleKind {
     /// A signal trampoline: at rsp is a `ucontext_t` from the kernel, which contains the registers of the interrupted
     /// code at the offsets below.
     Signal = 10,
-    /// A frame without unwind information. The offset field contains the number of objects loaded so far when no unwind
-    /// information was found, because an object that is loaded later may provide it. If an epilogue follows the call,
-    /// the field `k` describes how this epilogue leaves the frame (see `epilogue`).
+    /// A frame without unwind information. The offset field contains the number of objects that had been loaded when no
+    /// unwind information was found, because an object that is loaded later may provide it. If an epilogue follows the
+    /// call, the field `k` describes how this epilogue leaves the frame (see `epilogue`).
     Unknown = 11,
     /// Any frame that the other kinds cannot describe. At such a frame the plain walk, which follows only rip, rsp and
     /// rbp, is abandoned, and the slow walk starts from the beginning and follows all registers.

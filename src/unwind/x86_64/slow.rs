@@ -62,7 +62,7 @@ impl Walk<'_> {
         self.result(MAX_FRAMES, WalkEnd::TooDeep, false)
     }
 
-    /// Computes the caller's registers of the frame with these registers. Also returns the epoch of the object that
+    /// Computes the registers of the caller from the registers of the frame. Also returns the epoch of the object that
     /// contains the frame's code.
     fn leave(
         &mut self,
@@ -90,7 +90,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Computes the caller's registers of a frame without unwind information, in the same way as the plain walk.
+    /// Computes the registers of the caller for a frame without unwind information, in the same way as the plain walk.
     fn without_information(
         &mut self,
         registers: &Registers,
@@ -112,7 +112,7 @@ impl Walk<'_> {
 }
 
 /// Computes the caller's registers by one row of an unwind program. This function is not inlined into the code that
-/// finds the row, so that not both need stack space at the same time.
+/// finds the row, so that the two do not need stack space at the same time.
 #[inline(never)]
 fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
     match row.row.register(X86_64::RA) {

@@ -14,8 +14,8 @@
 //! years.
 //!
 //! Several cached stacks may have the same starting state. Their hashes distinguish them. To compute fewer hashes, a
-//! look-up considers only stacks with the caller's hint (what is launched). It begins with the stack that was hit next
-//! the last time that the previous stack was hit. While more than a third of the comparisons fail, only one look-up in
+//! look-up considers only stacks with the caller's hint (what is launched). It begins with the stack that followed the
+//! last time that the previous stack was hit. While more than a third of the comparisons fail, only one look-up in
 //! sixteen is made. At most one stack is inserted per eight captures. So stacks that never recur cost little.
 
 use std::ptr::NonNull;
@@ -67,7 +67,7 @@ struct StackCacheMemory {
 struct StackSet {
     /// Hashes of the stacks' starting states; 0 marks a free slot.
     tags: [u32; WAYS],
-    /// For each stack, the number of the stack that was hit next, after the latest hit of the former.
+    /// For each stack, the number of the stack that was hit directly after this stack's latest hit.
     followers: [u16; WAYS],
     /// Number of recent hits per stack, at most 3; each insertion into the set subtracts one from every stack's number.
     hits: [u8; WAYS],
@@ -124,9 +124,9 @@ impl StackKey {
 }
 
 impl StackCache {
-    /// Returns the number of the cached stack that equals the present stack, which starts at `entry`. `None` if no
-    /// cached stack does, if the back-off skips the look-up, or if the rules of the stack's generated code are due for
-    /// a check.
+    /// Returns the number of the cached stack that equals the present stack, which starts at `entry`. `None` if there
+    /// is no such stack, if the back-off skips the look-up, or if the rules of the stack's generated code are due for a
+    /// check.
     #[inline(always)]
     pub(super) fn look_up(
         &mut self,
@@ -414,7 +414,7 @@ mod tests {
         let number = insert(&mut cache, &test_stack, 7);
         assert!(number < STACKS);
         assert_eq!(test_stack.look_up(&mut cache, 7), Some(number));
-        assert_eq!(test_stack.look_up(&mut cache, 8), None, "another hint");
+        assert_eq!(test_stack.look_up(&mut cache, 8), None, "the hint differs");
         assert_eq!(
             cache.look_up(&test_stack.entry, 7, LoaderState::new(1, 0), &mut RecheckBackoff::default()),
             None,
@@ -429,7 +429,7 @@ mod tests {
             }
         }
         test_stack.words.swap(3, 4);
-        assert_eq!(test_stack.look_up(&mut cache, 7), None, "in another order");
+        assert_eq!(test_stack.look_up(&mut cache, 7), None, "the words are in another order");
         test_stack.words.swap(3, 4);
         assert_eq!(test_stack.look_up(&mut cache, 7), Some(number));
         cache.release();
@@ -460,7 +460,7 @@ mod tests {
             test_stack.words[5] = turn as u64;
             cache.backoff.forget_misses();
             assert_eq!(test_stack.look_up(&mut cache, 7), Some(numbers[turn]));
-            assert_eq!(insert(&mut cache, &test_stack, 7), numbers[turn], "it is kept once");
+            assert_eq!(insert(&mut cache, &test_stack, 7), numbers[turn], "the stack is stored only once");
         }
         for extra in 100..108 {
             test_stack.words[5] = extra;
@@ -485,7 +485,7 @@ mod tests {
         test_stack.words[0] = 0x5000;
         let mut met =
             |looks: usize| (0..looks).filter(|_| test_stack.look_up(&mut cache, 7) == Some(number)).count();
-        assert_eq!(met(64), 4, "one in sixteen");
+        assert_eq!(met(64), 4, "one look-up in sixteen is made");
         assert!(met(2000) > 1950, "the cache is used again");
         assert!(cache.backoff.has_full_budget() && cache.can_insert());
         cache.release();

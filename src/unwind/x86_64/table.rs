@@ -331,7 +331,7 @@ mod tests {
     }
 
     /// Checks the promise on which captures rely: if no unload happens while a rule is read, the rule was stored after
-    /// the last unload, even if all slots with older rules are constantly reused.
+    /// the last unload. This must be true even if all slots with older rules are constantly reused.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
         const PCS: u64 = 40;

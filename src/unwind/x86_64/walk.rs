@@ -45,7 +45,7 @@ impl WalkStep {
     }
 }
 
-/// A set of frames from which on the rest of the stack is known, so that a walk can end there.
+/// A set of frames at which a walk can end, because the rest of the stack is known from there on.
 pub(super) trait JoinTarget {
     /// Returns the known frame at which `cursor` is, if any. The walk calls this function for every frame, leaf first.
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;

@@ -1,10 +1,10 @@
-/* Cost of a library in LD_PRELOAD for starting a program.
+/* Measures how much longer it takes to start a program with a library in LD_PRELOAD.
  *
  *     exec TIMES LIBRARY...
  *
- * Starts /bin/true without any library and with each library in turn, TIMES times over, and waits for each run. Prints
- * a line for each library: the median of its times in microseconds, and the median of the difference to the preceding
- * run without a library. */
+ * In each of TIMES rounds, starts /bin/true without a library and then with each library, and waits for each run. Prints a
+ * line for each library: the median of its times in microseconds, and the median of the differences to the run without a
+ * library in the same round. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

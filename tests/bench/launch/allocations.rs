@@ -1,12 +1,12 @@
-//! Counts all requests of this process to the C library's allocator, from any code: the functions defined here override the
-//! library's.
+//! Counts all allocations of this process with the C library's allocator, by any code. The functions defined here override
+//! those of the C library.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Number of allocations up to now.
+/// Number of allocations so far.
 pub(crate) fn so_far() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }

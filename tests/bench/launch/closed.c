@@ -1,4 +1,4 @@
-/* Nanoseconds per launch:
+/* Prints the nanoseconds per launch:
  *
  *     closed kinds     with the activity kinds that gpuflame records enabled, and no callback
  *     closed window    the same kinds, with gpuflame injected, a few seconds after its window closed

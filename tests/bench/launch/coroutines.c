@@ -1,9 +1,9 @@
-/* Processor time per launch, in nanoseconds, while COUNT coroutines take turns, each launching once per turn from 24
- * calls deep:
+/* Prints the CPU time per launch in nanoseconds. COUNT coroutines take turns, and each launches once per turn, at a depth of
+ * 24 calls:
  *
  *     coroutines COUNT     0: no coroutines, and the thread launches on its own stack
  *
- * Prints the fourth best of 40 turns, on which other load had hardly any effect. */
+ * Prints the fourth best of 40 turns, which other load hardly affected. */
 #include "cuda_mini.h"
 
 #include <stdint.h>
@@ -69,8 +69,8 @@ int main(int argc, char **argv)
         char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (stack == MAP_FAILED)
             return 1;
-        /* The top word is the return address of the coroutine's first function, which has no caller. Below it are that
-         * function's address and six registers. */
+        /* The top word is the return address of the coroutine's first function. It is 0, because there is no caller. Below it
+         * are the address of that function and six registers. */
         top = (uintptr_t *)(stack + STACK) - 1;
         *top = 0;
         *--top = (uintptr_t)coroutine;

@@ -1,4 +1,4 @@
-//! framehop captures the calling thread's own stack, in the way in which a program would use framehop.
+//! Captures the calling thread's own stack with framehop, as a program would use it.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -13,7 +13,7 @@ pub(crate) struct Framehop {
 }
 
 impl Framehop {
-    /// Unwinder for the calling thread, whose stack is read up to `top`.
+    /// Creates an unwinder for the calling thread, whose stack is read up to `top`.
     pub(crate) fn new(top: u64) -> Self {
         let mut unwinder = UnwinderX86_64::new();
         // SAFETY: `add` gets the arguments that it expects.

@@ -1,4 +1,4 @@
-/* Launches a kernel N times from one thread, 64 calls below main, to measure the cost for a whole process.
+/* Launches a kernel N times from one thread, 64 calls below main. Used to measure the cost for a whole process.
  *
  *     launches [N]
  *

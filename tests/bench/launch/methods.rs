@@ -23,10 +23,10 @@ pub(crate) struct Method {
     pub(crate) short: &'static str,
     /// Captures the caller's stack, and returns the number of frames.
     pub(crate) capture: fn(&mut Tools) -> usize,
-    /// Returns the caller's stack, leaf first, as return addresses; if `None`, the last captured stack is used.
+    /// Returns the caller's stack as return addresses, leaf first. If `None`, the last captured stack is used.
     pub(crate) stack: Option<fn(&mut Tools) -> Vec<u64>>,
     pub(crate) is_here: fn() -> bool,
-    /// Whether the method finds no frames in code without frame pointers.
+    /// Whether the method finds frames only in code with frame pointers.
     pub(crate) needs_frame_pointers: bool,
     /// Whether the method is known to return wrong stacks. Its wrong stacks are counted, whereas a wrong stack of any
     /// other method is an error.
@@ -41,7 +41,7 @@ impl Method {
 
 /// Index in [`METHODS`] of the capture, the reference for all other methods.
 pub(crate) const CAPTURE: usize = 0;
-/// Index of the complete work that a launch adds: stack, id, record.
+/// Index of the method that does all work that gpuflame adds to a launch: stack, id, record.
 pub(crate) const FULL: usize = 1;
 
 pub(crate) const METHODS: &[Method] = &[
@@ -60,7 +60,7 @@ pub(crate) const METHODS: &[Method] = &[
         is_here: || find_libunwind().is_some(),
         ..Method::new("libunwind `unw_backtrace`", "libunwind", libunwind)
     },
-    // framehop returns wrong stacks for frames that realign the stack and have arguments on it (framehop's issue 48).
+    // framehop returns wrong stacks if a frame realigns the stack and has arguments on it (framehop's issue 48).
     Method { errs: true, ..Method::new("framehop", "framehop", framehop) },
     Method::new("glibc `backtrace`", "glibc", glibc),
     Method::new("backtrace crate", "backtrace", backtrace_crate),
@@ -78,7 +78,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Creates the tools for the calling thread, whose stack extends at least a page further up, because it began in
+    /// Creates the tools for the calling thread. Its stack extends at least one page further up, because the stack begins in
     /// another function.
     pub(crate) fn new() -> Self {
         let local = 0u8;
@@ -199,8 +199,8 @@ fn frame_pointers(tools: &mut Tools) -> usize {
 
 type UnwBacktrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 
-/// libunwind's fast unwinder. It is loaded at run time and locally, because a linked libunwind would replace libgcc's
-/// unwinder in the whole process.
+/// Loads libunwind's fast unwinder. It is loaded at run time and with local symbols, because a linked libunwind would replace
+/// libgcc's unwinder in the whole process.
 fn find_libunwind() -> Option<UnwBacktrace> {
     static FOUND: OnceLock<Option<UnwBacktrace>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -226,8 +226,8 @@ pub(crate) struct Clock {
     ticks_per_nanosecond: f64,
 }
 
-/// Duration of an empty measurement, in ticks: the smallest median up to now, because a median is larger while another
-/// guest uses the core.
+/// Duration of an empty measurement, in ticks. This is the smallest median so far, because a median is larger while another
+/// guest of the machine uses the core.
 static OVERHEAD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 impl Clock {
@@ -243,7 +243,7 @@ impl Clock {
         })
     }
 
-    /// Measures the duration of an empty measurement again.
+    /// Measures the duration of an empty measurement again, and keeps the smaller one.
     pub(crate) fn calibrate_again() {
         let mut empty: [u64; 101] = std::array::from_fn(|_| span(|| ()));
         empty.sort_unstable();

@@ -1,5 +1,5 @@
-//! The tables in the documentation: all tables are on the performance page, and the table for a depth of 64 is in
-//! `docs/cost.md`.
+//! Writes the tables in the documentation. The performance page has all tables, and `docs/cost.md` has the table for a depth of
+//! 64.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -59,7 +59,7 @@ pub(crate) fn machine() -> String {
 /// Writes `text` between the marks in `file` of the repository.
 pub(crate) fn write(file: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
-    let old = fs::read_to_string(&path).expect("the page is there");
+    let old = fs::read_to_string(&path).expect("the page exists");
     let (before, rest) = old.split_once(BEGIN).expect("the page has the marks");
     let (_, after) = rest.split_once(END).expect("the page has the marks");
     fs::write(path, format!("{before}{BEGIN}{text}{END}{after}")).expect("the page can be written");

@@ -1,15 +1,15 @@
-//! The measured stacks: nested calls of generated functions, with an action at the innermost one.
+//! The measured stacks: nested calls of generated functions, the innermost of which runs an action.
 
 use crate::generate::{Function, Program, Random};
 use crate::methods;
 
-/// Number of stacks in the situations where stacks differ.
+/// Number of stacks in situations with different stacks.
 pub(crate) const STACKS: usize = 256;
 
 /// Relation between the stacks that are captured one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Situation {
-    /// The same stack again and again.
+    /// The same stack repeatedly.
     Hot,
     /// Stacks that share their outer half.
     Half,

@@ -1,5 +1,5 @@
-//! Cost for a whole process: 200,000 launches at a depth of 64 from one thread, with gpuflame and without, from exec to
-//! exit, including the writing of outputs.
+//! Cost for a whole process: 200,000 launches at a depth of 64 from one thread, with and without gpuflame, from exec to exit,
+//! including the time for writing outputs.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ const LAUNCHES: u32 = 200_000;
 /// Number of pairs of runs, one with gpuflame and one without.
 const PAIRS: usize = 20;
 
-/// Nanoseconds of wall-clock time, and of processor time over all processors.
+/// Nanoseconds of wall-clock time, and of CPU time over all processors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Took {
     pub(crate) wall: f64,
@@ -25,9 +25,9 @@ impl Took {
     }
 }
 
-/// Time that gpuflame adds to a process per launch, with each of these settings in turn. It is the best run with
-/// gpuflame minus the best run without, since other load on the machine only makes a run slower. Processor time is less
-/// affected by load; it includes the time of the collector, for which the application does not wait.
+/// Returns the time that gpuflame adds to a process per launch, for each of `settings`. It is the best run with gpuflame minus
+/// the best run without it, because other load on the machine only makes a run slower. CPU time is less affected by load, but
+/// includes the time of the collector, for which the application does not wait.
 pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, &str)]; N]) -> [Took; N] {
     let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");
@@ -66,7 +66,7 @@ pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, 
     })
 }
 
-/// Processor time of all our child processes that have ended.
+/// CPU time of all child processes that have ended.
 fn time_of_children() -> f64 {
     // SAFETY: all-zero is a valid value, and getrusage writes to it.
     let used = unsafe {

@@ -1,4 +1,5 @@
-//! The whole callback as in a real process: the (simulated) CUPTI calls it around real calls of the CUDA runtime.
+//! Measures the whole callback as in a real process: the (simulated) CUPTI calls it before and after real calls of the CUDA
+//! runtime.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -127,7 +128,7 @@ impl Runtime {
         assert_eq!(error, 0, "the simulated launch fails");
     }
 
-    /// Total time of a launch's callbacks.
+    /// Measures the total time of a launch's callbacks.
     pub(crate) fn measure(self, situation: Situation, stacks: &[Vec<Function>], slice: &Slice<'_>) -> f64 {
         let clock = Clock::calibrated();
         let one = || {

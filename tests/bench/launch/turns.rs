@@ -1,9 +1,9 @@
 //! Compares one thread alone with two threads at once, measured so that only the second thread can cause a difference.
 //!
-//! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
-//! thread alone, and both at once. The time of a thread that runs next to the other thread is compared with its time when it runs alone. A turn
-//! runs all jobs before any job is repeated: on a machine whose cores other guests share, a core can be half as fast
-//! for seconds at a time, even when it only adds up registers, and no job must get all its turns during such a phase.
+//! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second thread
+//! alone, and both at once. The time of a thread next to the other thread is compared with its time alone. A turn runs all jobs
+//! before any job is repeated. The reason is that on a machine whose cores are shared with other guests, a core can be half as
+//! fast for seconds at a time, even if it only adds registers, and no job must get all its turns during such a phase.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::methods::Clock;
 /// Number of times that every job is measured; the best time is used.
 const TURNS: usize = 25;
 
-/// Result of one job: the smallest median of all turns, in nanoseconds, by thread.
+/// Result of one job: for each thread, the smallest median of all turns, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     alone: [f64; 2],
@@ -34,8 +34,8 @@ impl Figure {
         self.beside[0].max(self.beside[1])
     }
 
-    /// Slowdown of a thread next to the other, relative to the same thread alone; the larger of both threads'
-    /// slowdowns.
+    /// Returns the slowdown of a thread next to the other, relative to the same thread alone. Of the two threads, the larger
+    /// slowdown is returned.
     pub(crate) fn slowdown(&self) -> f64 {
         (self.beside[0] / self.alone[0]).max(self.beside[1] / self.alone[1])
     }
@@ -59,11 +59,11 @@ struct Shared {
 }
 
 impl Slice<'_> {
-    /// Calls `one` `first + wanted` times, and returns the median of the last `wanted` results, which are times. The
-    /// first results are ignored. Then continues to call `one` until the other thread has finished its measurements. So
-    /// each thread is running during all of the other thread's measurements.
+    /// Calls `one` `first + wanted` times, and returns the median of the last `wanted` results, which are times. Before it
+    /// returns, it continues to call `one` until the other thread has finished its measurements. So each thread runs during all
+    /// measurements of the other thread.
     pub(crate) fn median(&self, first: usize, wanted: usize, mut one: impl FnMut() -> f64) -> f64 {
-        // Sleeping threads wake at different moments, so the first thread waits for the last.
+        // Sleeping threads wake up at different times, so the first thread waits for the last one.
         self.shared.ready.fetch_add(1, Ordering::AcqRel);
         while self.shared.ready.load(Ordering::Acquire) < self.threads {
             hint::spin_loop();
@@ -117,8 +117,7 @@ pub(crate) fn measure<S>(
     first.into_iter().zip(second).map(figure).collect()
 }
 
-/// Ends the process when its thread panics, after the panic message: the other thread would otherwise wait at the gate for
-/// ever.
+/// Ends the process if its thread panics, after the panic message. Otherwise the other thread would wait at the gate forever.
 struct EndWithPanic;
 
 impl Drop for EndWithPanic {

@@ -1,6 +1,6 @@
-//! Preloaded into PyTorch: captures the stack at every `posix_memalign`, which PyTorch calls once per CPU tensor, with every
-//! unwinder in turn, and prints the time of each. The stacks resemble those of launches: ATen, its dispatcher, the bindings
-//! and CPython. See `run.sh`.
+//! A library to preload into PyTorch. At every `posix_memalign`, which PyTorch calls once per CPU tensor, it captures the stack
+//! with every unwinder in turn. At the end it prints the time of each. The stacks resemble those of launches: ATen, its
+//! dispatcher, the bindings and CPython. See `run.sh`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gpuflame_recorder::control::window;
 use methods::{Clock, METHODS, Method, Tools};
 
-/// Measurements up to now.
+/// Measurements so far.
 struct Measured {
     tools: Tools,
     methods: Vec<Method>,
@@ -37,7 +37,7 @@ struct Measured {
 unsafe impl Send for Measured {}
 
 static MEASURED: Mutex<Option<Measured>> = Mutex::new(None);
-/// True while the main thread should be measured and no measurement is in progress.
+/// Whether the main thread should be measured and no measurement is in progress.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -122,7 +122,7 @@ impl Measured {
         let turn = self.turns;
         self.turns += 1;
         for place in 0..self.methods.len() {
-            // Each method runs first, and thus on a cold stack, equally often.
+            // The order rotates, so that each method equally often is the first one, which runs on a cold stack.
             let at = (place + turn) % self.methods.len();
             let method = self.methods[at];
             self.times[at].push(clock.time(1, || _ = (method.capture)(&mut self.tools)));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every unwinder on the stacks of a real program: PyTorch on the CPU. The script is run by hand; it downloads about 3 GB
-# once.
+# Measures every unwinder on the stacks of a real program, PyTorch on the CPU. Run this script by hand; it downloads about
+# 3 GB once.
 #
 #     tests/bench/pytorch/run.sh [PYTHON]     # a Python that has torch; without it, one is made in the target folder
 set -euo pipefail

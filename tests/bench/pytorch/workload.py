@@ -1,4 +1,4 @@
-"""A tiny GPT on the CPU, decoding or training, while the preloaded hook takes stacks (see run.sh)."""
+"""Decodes or trains with a tiny GPT on the CPU, while the preloaded hook captures stacks (see run.sh)."""
 
 import ctypes
 import sys

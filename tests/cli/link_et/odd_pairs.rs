@@ -1,4 +1,4 @@
-//! Pairs that fit only in part: timelines of several processes, other names, lost callers, equal times.
+//! Pairs of files that match only partly: timelines of several processes, different names, lost callers, equal times.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ fn leaf(id: u64, name: &str, rf_id: u64) -> Value {
     node(id, name, 2, rf_id, 1, json!([]))
 }
 
-/// An event of another process, which counts its ids for itself.
+/// Moves an event to another process, which has its own ids.
 fn of_process(process: u64, mut event: Value) -> Value {
     event["pid"] = process.into();
     event
@@ -63,13 +63,13 @@ fn ids_of_another_process_are_not_taken() {
     let gpu: Vec<_> = nodes.values().filter(|node| node.is_gpu()).map(|node| node.name.as_str()).collect();
     assert_eq!((gpu, nodes[&11].ctrl_deps.clone()), (vec!["k77"], vec![10]));
     assert_eq!((&row(&ran)["in_window"], &row(&ran)["linked"]), (&json!(1), &json!(1)));
-    // Calls of both processes precede k77.
+    // Calls of both processes come before k77, so either may have launched it.
     assert!(ran.stderr.contains("may have launched 1 pieces of GPU work"), "{}", ran.stderr);
 }
 
 #[test]
 fn work_of_another_process_is_outside_and_own_work_is_not() {
-    // The other process, later but first in the file, has an operator that is not in the execution trace.
+    // The other process runs later, but is first in the file, and has an operator that is not in the execution trace.
     let other = [op("aten::add", 109, 77, 1000.5, 50.0), call("cudaLaunchKernel", 5, 77, 1010.5, 5.0)];
     let mut events: Vec<Value> = other.into_iter().map(|event| of_process(78, event)).collect();
     events.extend([
@@ -77,7 +77,8 @@ fn work_of_another_process_is_outside_and_own_work_is_not() {
         op("aten::mm", 100, 77, 10.5, 50.0),
         call("cudaLaunchKernel", 5, 77, 20.5, 5.0),
         work("kernel", "k77", 5, 7, 60.5, 10.0),
-        // After the last operator: in the window, because all operators of the process are in the execution trace.
+        // This call follows the last operator. It is in the window, because all operators of the process are in the execution
+        // trace.
         call("cudaLaunchKernel", 6, 77, 70.5, 1.0),
         work("kernel", "raw", 6, 7, 80.5, 1.0),
     ]);
@@ -108,6 +109,10 @@ fn operators_that_the_timeline_lacks_are_counted() {
     let nodes: Vec<Value> = (0..5).map(|at| leaf(10 + at, "aten::mm", 100 + at)).collect();
     let (_, ran) = linked(&nodes, &[op("aten::mm", 104, 77, 10.5, 5.0)]);
     assert!(ran.stderr.contains("4 of 5 operators have no times"), "{}", ran.stderr);
+    let timed = |at: u64| op("aten::mm", 100 + at, 77, 10.5 + 10.0 * at as f64, 5.0);
+    let (_, ran) = linked(&nodes, &(1..5).map(timed).collect::<Vec<_>>());
+    let words = "1 of 5 operators has no times: the Kineto trace does not have it";
+    assert!(ran.stderr.contains(words), "{}", ran.stderr);
 }
 
 #[test]
@@ -130,7 +135,7 @@ fn unnumbered(name: &str, tid: u64, ts: f64) -> Value {
 
 #[test]
 fn by_names_each_thread_has_operators_of_its_own() {
-    // The name of the second thread's operator is in the first thread, too.
+    // The first thread has an operator with the same name as that of the second thread.
     let nodes =
         [leaf(10, "a", 100), leaf(11, "b", 101), leaf(12, "c", 102), node(20, "b", 3, 200, 2, json!([]))];
     let events = [
@@ -143,7 +148,7 @@ fn by_names_each_thread_has_operators_of_its_own() {
     let starts = [10, 11, 12, 20].map(|id| json_node(&folder, id)["ts"].as_f64());
     assert_eq!(starts, [10.5, 20.5, 30.5, 100.5].map(Some));
     assert!(!ran.stderr.contains("places"), "{}", ran.stderr);
-    // Two threads that run the same: the one that began first is first.
+    // If two threads run the same operators, the thread that began first is taken first.
     let nodes = [leaf(10, "a", 100), node(20, "a", 3, 101, 2, json!([]))];
     let (folder, ran) = linked(&nodes, &[unnumbered("a", 77, 10.5), unnumbered("a", 78, 30.5)]);
     assert_eq!([10, 20].map(|id| json_node(&folder, id)["ts"].as_f64()), [10.5, 30.5].map(Some));
@@ -157,7 +162,7 @@ fn a_pause_lasts_until_the_next_operator_of_the_execution_trace() {
     let events = [
         op("aten::a", 100, 77, 10.5, 5.0),
         op("aten::bw", 200, 78, 1000.5, 5.0),
-        // 5 ms after the last operator of the thread; not in the execution trace.
+        // This operator runs 5 ms after the last operator of the thread, and is not in the execution trace.
         slice("user_annotation", "step", 77, 5000.5, 50.0, json!({ "Record function id": 150 })),
         op("aten::b", 101, 77, 5001.5, 5.0),
     ];

@@ -1,4 +1,4 @@
-//! Files that `link-et` and other verbs refuse, each with one line.
+//! Files that `link-et` and other verbs refuse with one line.
 
 use std::fs;
 
@@ -47,7 +47,7 @@ fn all_files_are_opened_before_the_first_pair_is_linked() {
     run("absent.json").fails(1, &["absent.json", "no such file"]);
     run(ET).fails(1, &[ET, "not a Kineto trace"]);
     assert!(!folder.join("out").exists());
-    // A file whose damage shows when it is read: the table has the pair that was linked before.
+    // The damage of this file is found only when it is read. The table then has the pair that was linked before it.
     write(&folder, "late.json", &json!({ "traceEvents": [op("aten::mm", 1, 77, 1.0, 2.0)] }));
     let ran = run("late.json");
     let line = "no rf_id of the execution trace";
@@ -94,7 +94,7 @@ fn one_node_and_several_nodes_without_a_parent_have_a_verb_that_fits() {
 #[test]
 fn sums_that_exceed_64_bits_end_at_the_maximum() {
     let folder = scratch("link-et-refused");
-    // 2^63 elements of one byte, three times.
+    // Three collectives have 2^63 elements of one byte each.
     let values = json!([[[1, 2, 0, 9_223_372_036_854_775_808_u64, 1, "cuda:0"]], 151, "allreduce"]);
     let nodes = [10, 11, 12].map(|id| node(id, "record_param_comms", 2, 90 + id, 1, values.clone()));
     write(&folder, "et.json", &execution_trace(&nodes));

@@ -1,5 +1,5 @@
-/* Modes that answer one question each about how the real stack behaves. Each mode writes what it saw as JSON lines;
- * steps/50-questions.sh runs the modes, and answers.py puts the answers into the report. */
+/* Modes of the probe, each of which answers one question about the behaviour of the real stack. A mode writes its observations
+ * as JSON lines. steps/50-questions.sh runs the modes, and answers.py puts the answers into the report. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -65,7 +65,7 @@ __attribute__((destructor)) static void at_unload(void)
         say("{\"at_exit\":\"destructor\",\"driver\":%d,\"flush\":null,\"kernels\":%lu}", driver_answers(), kernels);
 }
 
-/* ---- drops: what happens when there is no buffer? PROBE_BUFFERS says after how many. ---- */
+/* ---- drops: what happens if there is no buffer? PROBE_BUFFERS is the number of buffers before that. ---- */
 
 static void seen(void *user, uint32_t domain, uint32_t id, const void *data)
 {
@@ -94,7 +94,7 @@ void start_drops(void)
     atexit(report_drops);
 }
 
-/* ---- names: what does it cost to ask for every callback's name? ---- */
+/* ---- names: what is the cost of requesting the name of every callback? ---- */
 
 void start_names(void)
 {

@@ -1,5 +1,5 @@
-/* The lower levels of the cost matrix: each level does what the level before does and one thing more, so that the
- * difference of two levels is what that one thing costs the launching thread. */
+/* The lower levels of the cost matrix. Each level does the work of the previous level and one more thing, so the difference
+ * of two levels is the cost of that thing for the launching thread. */
 #include "probe.h"
 
 #include <execinfo.h>
@@ -12,7 +12,7 @@ static void empty_callback(void *user, uint32_t domain, uint32_t id, const void 
     api_seen = 1;
 }
 
-/* Takes stacks the obvious way, as a naive profiler does. */
+/* Captures stacks in the obvious way, as a naive profiler does. */
 static void naive_callback(void *user, uint32_t domain, uint32_t id, const void *data)
 {
     static __thread void *stack[64];

@@ -1,5 +1,5 @@
-/* A small CUPTI client, loaded by the driver through CUDA_INJECTION64_PATH, that shares no code with gpuflame. It is
- * the truth kit's independent witness, its recorder, and the lower levels of its cost matrix.
+/* A small CUPTI client that the driver loads through CUDA_INJECTION64_PATH. It shares no code with gpuflame. The truth kit uses
+ * it as an independent witness, as a recorder, and for the lower levels of its cost matrix.
  *
  *     gcc -shared -fPIC -O2 -g tests/gpu/probe/[a-z]*.c -o probe.so -ldl -lpthread
  *     PROBE=witness PROBE_OUT=sums.json CUDA_INJECTION64_PATH=$PWD/probe.so ./program
@@ -7,7 +7,7 @@
  *   PROBE         nothing, subscribe, callback, nested, kernels, copies, apis, backtrace (cost.c), witness
  *                 (witness.c), record (record.c), exit, drops, names, fork (ask.c)
  *   PROBE_OUT     where JSON lines go         PROBE_CUPTI    the libcupti to load if none is in the process
- *   PROBE_BUFFER  bytes of a buffer           PROBE_BUFFERS  at most so many, then NULL */
+ *   PROBE_BUFFER  bytes of a buffer           PROBE_BUFFERS  maximum number of buffers, then NULL */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -99,7 +99,7 @@ uint32_t correlation_of(const uint8_t *record)
     }
 }
 
-/* ---- libcupti: a libcupti that is in the process is preferred, since two must never be active. ---- */
+/* ---- libcupti: a libcupti that is already in the process is preferred, because two must never be active. ---- */
 
 static int find_mapped(struct dl_phdr_info *info, size_t size, void *found)
 {
@@ -152,7 +152,7 @@ int enable_names(uint32_t domain, const char *const *words)
     return enabled;
 }
 
-/* ---- Buffers: a list of free buffers, so that the application's thread seldom calls malloc. ---- */
+/* ---- Buffers: a list of free buffers, so that the application's thread rarely calls malloc. ---- */
 
 static pthread_mutex_t buffers = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t *free_buffers[64];

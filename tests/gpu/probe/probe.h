@@ -79,8 +79,8 @@ int subscribe(callback_function callback);
 int enable_names(uint32_t domain, const char *const *words);
 extern const char *const LAUNCHES[], *const COPIES[], *const GRAPHS[], *const WAITS[];
 
-/* Asks for records of `kinds` (ended by 0), in buffers of PROBE_BUFFER bytes. Each buffer that comes back is walked:
- * `record` gets each record, `before` and `after` (may be NULL) the buffer. */
+/* Asks for records of `kinds` (ended by 0), in buffers of PROBE_BUFFER bytes. For each buffer that comes back, `before` is
+ * called, then `record` for each of its records, then `after`. `before` and `after` may be NULL. */
 struct reader {
     void (*before)(uint8_t *buffer, size_t size, size_t valid);
     void (*record)(uint8_t *buffer, uint8_t *record);

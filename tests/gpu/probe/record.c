@@ -1,5 +1,5 @@
-/* Writes a recording: what CUPTI told a client, callback by callback and buffer by buffer, in order, with the buffers'
- * bytes. One JSON object a line:
+/* Writes a recording: all callbacks and buffers that a client received from CUPTI, in order, with the buffers' bytes. Each line
+ * is a JSON object:
  *
  *   {"n":0,"recording":1,"version":130000,"program":".."}
  *   {"n":7,"call":"enter","domain":2,"id":211,"name":"cudaLaunchKernel","corr":5,"thread":91,"symbol":"..",
@@ -9,9 +9,9 @@
  *   {"n":11,"buffer":1,"thread":92,"thread_name":"..","size":2097152,"valid":216,"at":[0],"names":["k"],"hex":".."}
  *   {"n":12,"flush":0,"dropped":0}
  *
- * `graph` of a call is the graph that an instance is updated from; `handle` is the address of the graph instance that a
- * call or callback is about. `n` is the order in which the client was told of events. Pointers in a buffer are
- * addresses of the process, so the names that they point to are written beside the buffer. */
+ * `graph` of a call is the graph from which an instance is updated. `handle` is the address of the graph instance of a call or
+ * callback. `n` is the number of an event in the order in which the client received them. Pointers in a buffer are addresses
+ * in the process, so the names to which they point are written next to the buffer. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -26,13 +26,13 @@
 /* Held while a line is written, so that the lines are in the order of the events. */
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long n;
-/* The API call that the thread is in, for events inside that call, and how deep the call is nested. */
+/* The API call in which the thread is, for events inside this call, and the nesting depth of the call. */
 static __thread uint32_t inside;
 static __thread int depth;
 
 static long thread_id(void) { return (long)syscall(SYS_gettid); }
 
-/* CUPTI's number of the stream of a launch; -1 if the call has no stream that we know, or if CUPTI gives no answer. */
+/* Returns CUPTI's number of the stream of a launch. -1 if the stream of the call is unknown, or if CUPTI returns an error. */
 static long stream_of(uint32_t domain, const struct api_data *call)
 {
     const char *name = call->name ? call->name : "";
@@ -53,7 +53,7 @@ static long stream_of(uint32_t domain, const struct api_data *call)
     return (long)id;
 }
 
-/* The graph instance that a call is about: its first argument. */
+/* Returns the graph instance of a call, which is its first argument. */
 static unsigned long long handle_of(const struct api_data *call)
 {
     const char *name = call->name ? call->name : "";
@@ -63,7 +63,7 @@ static unsigned long long handle_of(const struct api_data *call)
     return handle;
 }
 
-/* The graph that an instance is updated from: the second argument. */
+/* Returns the graph from which an instance is updated, which is the second argument. */
 static uint32_t source_of(const struct api_data *call)
 {
     uint32_t graph = 0;
@@ -152,7 +152,7 @@ static void callback(void *user, uint32_t domain, uint32_t id, const void *data)
     }
 }
 
-/* ---- Buffers, of which CUPTI hands back one at a time (its worker's thread, or ours in a flush). ---- */
+/* ---- Buffers. CUPTI returns one at a time, on its worker's thread, or on ours in a flush. ---- */
 
 enum { MOST_RECORDS = 65536 };
 static pthread_mutex_t one_buffer = PTHREAD_MUTEX_INITIALIZER;

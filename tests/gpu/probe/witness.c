@@ -1,5 +1,5 @@
-/* What ran, according to a second reader of the same records: count and time per kernel symbol, and per kind of copy.
- * gpuflame's tables of another run of the same program are compared with these sums. */
+/* A second reader of the records. It writes count and time per kernel symbol and per kind of copy. gpuflame's tables of another
+ * run of the same program are compared with these sums. */
 #include "probe.h"
 
 #include <pthread.h>

@@ -1,12 +1,12 @@
-/* The driver API without a runtime, as Triton and JAX use it, in plain C: no toolkit is needed to build it,
- * since the functions are found at run time and the kernels are PTX that the driver compiles.
+/* Uses the driver API without a runtime, as Triton and JAX do. It is in plain C and needs no toolkit to build, because it
+ * looks the functions up at run time, and the kernels are PTX that the driver compiles.
  *
  * EXPECT kernel north_d20000 120 main;north
  * EXPECT kernel south_d30000 80 main;south
  * EXPECT set memset 5 main;south
  * EXPECT copy DtoH 5 main;south
  *
- * With an argument N it launches N times each instead, for the tiny programs. */
+ * With an argument N it launches each kernel N times instead, for the tiny programs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #define OWN_FRAME __attribute__((noinline, noclone))
 #define KEEP() __asm__ volatile("" ::: "memory")
 
-/* A kernel of our own that waits until the GPU's clock has moved by its argument. */
+/* A kernel that waits until the GPU's clock has advanced by its argument. */
 #define TIMED_PTX(name)                                                                                            \
     ".visible .entry " name "(.param .u64 nanos)\n"                                                                \
     "{\n"                                                                                                          \

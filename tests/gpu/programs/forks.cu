@@ -1,4 +1,4 @@
-/* Launches, forks, and prints CUDA's answers in the child: the child and the parent print one JSON line each. */
+/* Launches, forks, and prints the results of CUDA calls in the child. The child and the parent print one JSON line each. */
 #include "kernels.h"
 
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-/* CUDA graphs: a captured graph, which is instantiated twice and updated once, and a graph built node by node. Each
- * kernel is captured or added by one function only, so that a wrong site of a node is recognized.
+/* CUDA graphs: a captured graph, which is instantiated twice and updated once, and a graph built node by node. Only one
+ * function captures or adds each kernel, so that a wrong site of a node is detected.
  *
  * EXPECT kernel attend_d20000 42 main;replay
  * EXPECT kernel mlp_d30000 21 main;replay

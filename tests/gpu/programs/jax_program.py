@@ -1,4 +1,4 @@
-"""A seeded JAX program: the same kernels in every run, since nothing is tuned. Exit code 75: no JAX or no GPU."""
+"""Runs JAX with a fixed seed and without tuning, so the kernels are the same in every run. Exit code 75: no JAX or no GPU."""
 
 import os
 import sys

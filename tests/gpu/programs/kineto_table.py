@@ -1,6 +1,6 @@
-"""Counts and nanoseconds per kernel in a trace that torch.profiler exported: kineto_table.py TRACE[.gz] TABLE.
+"""Writes counts and nanoseconds per kernel of a trace that torch.profiler exported: kineto_table.py TRACE[.gz] TABLE.
 
-TABLE is {"kernels": {name: [count, ns]}, "copies": count}. Times are in decimal microseconds, exactly."""
+TABLE is {"kernels": {name: [count, ns]}, "copies": count}. Times of the trace are read exactly, as decimal microseconds."""
 
 import gzip
 import json

@@ -1,5 +1,5 @@
-/* The loop of the cost matrix: launches empty kernels in batches of 1,000, waits after each batch, and prints the CPU
- * time of a launch. The waits are not counted; they keep the queue from filling up, which would block the launches.
+/* The loop of the cost matrix. It launches empty kernels in batches of 1,000, waits after each batch, and prints the CPU time
+ * of a launch, without the waits. The waits keep the queue from filling up, which would block launches.
  *
  *     loop LAUNCHES
  *     {"launches": 1000000, "ns_per_launch": mean, "median_ns": of the thousands' means, "wall_ns_per_launch": ..} */

@@ -1,10 +1,10 @@
-"""A small transformer with random weights from a fixed seed, in plain PyTorch: the same kernels in every run.
+"""Runs a small transformer in plain PyTorch. Its random weights have a fixed seed, so the kernels are the same in every run.
 
     model.py --mode eager|graph|compile [--kineto TABLE] [--iterations N] [--device cuda]
 
-With --kineto the whole run is under torch.profiler, whose counts and times per kernel go to TABLE
-(kineto_table.py). Each iteration calls `attend` and `feed`; in mode graph they are captured once and replayed.
-Exit code 75: this PyTorch cannot do it."""
+With --kineto the whole run is under torch.profiler, whose counts and times per kernel are written to TABLE
+(kineto_table.py). Each iteration calls `attend` and `feed`. In mode graph they are captured once and replayed.
+Exit code 75: this PyTorch cannot run it."""
 
 import argparse
 import sys
@@ -50,7 +50,7 @@ def make(device):
 
 
 def capture(model, x):
-    """A function that replays the model's kernels as one graph."""
+    """Returns a function that replays the model's kernels as one graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

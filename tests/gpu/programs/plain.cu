@@ -1,4 +1,4 @@
-/* Two functions that launch and one that copies, in one thread and one stream: the simplest case.
+/* The simplest case: two functions that launch and one that copies, on one thread and one stream.
  *
  * EXPECT kernel first_d20000 300 main;first
  * EXPECT kernel second_d40000 200 main;second
@@ -8,7 +8,7 @@
  * EXPECT copy DtoH 30 main;copies
  * EXPECT set memset 10 main;copies
  *
- * It prints the time between CUDA events around the kernels: no tool may find more GPU time in them. */
+ * It prints the time between CUDA events around the kernels. No tool may report more GPU time than that for them. */
 #include "kernels.h"
 
 TIMED(first_d20000)

@@ -1,4 +1,4 @@
-/* Plays a recording on the simulated stack to whatever client is injected: replay RECORDING. */
+/* Plays a recording on the simulated stack, for any injected client: replay RECORDING. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Four threads run at once, with two streams each: which thread made a launch must not be guessed from times.
+/* Four threads run at the same time, with two streams each, so a tool cannot guess from times which thread made a launch.
  *
  * EXPECT kernel left_d15000 1000 work;left
  * EXPECT kernel right_d25000 600 work;right

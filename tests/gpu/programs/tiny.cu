@@ -1,4 +1,4 @@
-/* Programs for recordings, so small that a person can read every callback.
+/* Programs to record, so small that a person can read every callback.
  *
  *     tiny runtime | copies | streams | exit       (driver.c has one more, tiny_graph.cu three) */
 #include "kernels.h"

@@ -33,7 +33,7 @@ static cudaGraph_t built(void)
     return graph;
 }
 
-/* Two kernels and a graph of two kernels and a graph of two kernels. */
+/* Returns a graph of two kernels and a child graph, which has two kernels and another child graph of two kernels. */
 static cudaGraph_t nested(void)
 {
     cudaGraph_t inner = built(), middle = built(), outer = built();

@@ -1,4 +1,4 @@
-"""Small PyTorch programs for the questions: torch_ask.py launches | maps | beside. Each prints JSON lines."""
+"""Runs small PyTorch programs for the questions: torch_ask.py launches | maps | beside. Each prints JSON lines."""
 
 import json
 import sys
@@ -7,14 +7,14 @@ import torch
 
 
 def mapped():
-    """The CUPTI, runtime and driver libraries in this process."""
+    """Returns the CUPTI, runtime and driver libraries in this process."""
     with open("/proc/self/maps") as file:
         paths = {line.split()[-1] for line in file if "/" in line}
     return sorted(path for path in paths if any(name in path for name in ("libcupti", "libcudart", "libcuda.so")))
 
 
 def launches():
-    """An elementwise kernel, cuBLAS, and Triton where it is installed: three ways to launch."""
+    """Launches in three ways: an elementwise kernel, cuBLAS, and Triton if it is installed."""
     x = torch.randn(256, 256, device="cuda")
     y = x + 1
     y = x @ y
@@ -28,7 +28,7 @@ def launches():
             tl.store(out + at, tl.load(a + at, mask=at < count) + 1, mask=at < count)
 
         triton_add[(256,)](y, x, x.numel(), BLOCK=256)
-    except Exception as error:  # no compiler, no Triton: the rest is worth having
+    except Exception as error:  # no compiler or no Triton; the other results are still useful
         print(json.dumps({"triton": str(error)[:300]}))
     torch.cuda.synchronize()
 
@@ -52,7 +52,7 @@ def profiled():
 
 
 def beside():
-    """Run with gpuflame injected: who gets the records, and does either break?"""
+    """Runs with gpuflame injected, to see which client gets the records and whether one of them breaks."""
     torch.zeros(1, device="cuda").add_(1)
     profiled()
     torch.zeros(1, device="cuda").add_(1)

@@ -1,12 +1,12 @@
-"""Iterations a second of a transformer's decode step, eager and as a CUDA graph, under one profiler or none.
+"""Measures iterations per second of a transformer's decode step, eager and as a CUDA graph, under one profiler or none.
 
     transformer.py --with nothing|profiler|stacks [--seconds S] [--device cuda]
     {"architecture": "..", "parameters": N}     {"eager_per_s": ..}     {"graph_per_s": ..} or {"graph_error": ".."}
 
-Each line is printed when it is known; after a graph_error the same follows of the kit's own blocks. The
-architecture is Hugging Face's Llama with random weights where `transformers` is installed, else the blocks of
-model.py. One token a step and no cache: as launch-bound as decoding is. What a profiler does before and after its
-window is not timed; at most MOST steps are, since with_stack takes long over what it has gathered."""
+Each line is printed as soon as it is known. After a graph_error, the same lines follow for the kit's own blocks. The
+architecture is Hugging Face's Llama with random weights if `transformers` is installed, or else the blocks of model.py.
+A step has one token and no cache, so it is as launch-bound as decoding. The work of a profiler before and after its window
+is not timed. At most MOST steps are timed, because with_stack takes long to process what it has collected."""
 
 import argparse
 import contextlib
@@ -93,7 +93,7 @@ def main():
     if options.device == "cuda":
         try:
             say(graph_per_s=per_second(captured(step), options))
-        except RuntimeError as error:  # something in it cannot be captured: the kit's own blocks can
+        except RuntimeError as error:  # a part of it cannot be captured, but the kit's own blocks can
             say(graph_error=str(error)[:300])
             _, _, step = plain(options.device)
             say(eager_own_blocks_per_s=per_second(step, options))
@@ -105,7 +105,7 @@ def say(**line):
 
 
 def captured(step):
-    """The step as a CUDA graph, after a few on a side stream, as PyTorch's documentation has it."""
+    """Captures the step as a CUDA graph, after a few steps on a side stream, as PyTorch's documentation recommends."""
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

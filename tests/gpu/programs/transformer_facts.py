@@ -1,4 +1,4 @@
-"""Facts for the report from the lines that transformer.py printed: transformer_facts.py SHOWN <STDOUT"""
+"""Writes facts for the report from the lines that transformer.py printed: transformer_facts.py SHOWN <STDOUT"""
 
 import json
 import sys

@@ -1,13 +1,13 @@
-"""One step of a transformer in five variants, so that a prediction of one from another can be compared with the truth.
+"""Runs one step of a transformer in five variants, so that a prediction of one from another can be compared with the truth.
 
     variants.py time  [--rounds N] [--steps N]          times every variant, interleaved: one JSON line per size
     variants.py run SIZE VARIANT [--steps N]            runs one variant, to be recorded; prints its own times too
 
-Sizes: `small` is limited by launches, `large` by the GPU. In each layer a kernel of fixed length (`spin`) stands beside
-the attention. Variants: `eager`; `double` (spin takes twice as long); `stream` (spin runs on a second stream, between
+Sizes: `small` is limited by launches, `large` by the GPU. In each layer a kernel of fixed length (`spin`) runs next to the
+attention. Variants: `eager`; `double` (spin takes twice as long); `stream` (spin runs on a second stream, between
 two events); `sync` (the host waits for the GPU after each layer); `graph` (the step is captured once and replayed).
-A step is an NVTX range, and the host waits for the GPU after each. Times are nanoseconds per step by the host's clock.
-Exit code 75: this PyTorch cannot do it."""
+A step is an NVTX range, and the host waits for the GPU after each step. Times are nanoseconds per step by the host's clock.
+Exit code 75: this PyTorch cannot run it."""
 
 import argparse
 import json
@@ -23,13 +23,13 @@ except ImportError as error:
     print(error, file=sys.stderr)
     sys.exit(75)
 
-# Width, length of the sequence, cycles of a spin.
+# Of each size: width of the model, length of its sequence, and clock cycles of one spin kernel.
 SIZES = {"small": (512, 64, 20_000), "large": (1024, 1024, 200_000)}
 VARIANTS = ["eager", "double", "stream", "sync", "graph"]
 
 
 def step_of(size, variant):
-    """The function that runs one step of the variant."""
+    """Returns the function that runs one step of the variant."""
     kit.WIDTH, kit.LENGTH, cycles = SIZES[size]
     layers, x = kit.make("cuda")
     side = torch.cuda.Stream()
@@ -60,7 +60,7 @@ def step_of(size, variant):
 
 
 def timed(step, steps):
-    """Nanoseconds of each of `steps` steps, the wait for the GPU included."""
+    """Returns the nanoseconds of each of `steps` steps, including the wait for the GPU."""
     taken = []
     for _ in range(steps):
         begin = time.perf_counter_ns()
@@ -97,7 +97,7 @@ def main():
         say(size=options.size, variant=options.variant, steps=options.steps, median_ns=statistics.median(taken), all_ns=taken)
         return
     for size in SIZES:
-        # `eager again` shows how far two measurements of the same thing lie apart.
+        # `eager again` shows how much two measurements of the same variant differ.
         names = [*VARIANTS, "eager again"]
         steps = {name: step_of(size, name.removesuffix(" again")) for name in names}
         rounds = {name: [] for name in names}

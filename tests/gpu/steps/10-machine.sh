@@ -1,6 +1,6 @@
 # The machine: driver, CUDA, CUPTI, GPU, CPU, kernel, container, tools
 # LIMIT 30
-# The worth of every later number depends on what this step reports about the machine that it was measured on.
+# Every later number is useful only together with this step's report about the machine on which it was measured.
 
 first_line() { timeout 10 "$@" 2>/dev/null | head -n 1; }
 

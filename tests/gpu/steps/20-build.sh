@@ -1,7 +1,7 @@
 # Builds the programs and the probe
 # LIMIT 130
-# A program that cannot be built is taken from the folder of prebuild.sh, if that folder was taken along. Otherwise
-# the step writes the reason into bin/NAME.why, and the steps that need the program report the reason.
+# If a program cannot be built, the step takes it from the folder of prebuild.sh, if this folder was copied to the machine. If
+# not, the step writes the reason into bin/NAME.why, and the steps that need the program report the reason.
 
 mkdir -p "$bin"
 rm -f "$bin/done"

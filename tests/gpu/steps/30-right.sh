@@ -1,8 +1,8 @@
 # Right: C and CUDA programs with known launches, against a second reader and the programs' own sources
 # LIMIT 60
-# The step checks counts, time per kernel, the functions above each launch, and the ledger. The witness for times is
-# another run of the same program, read by the probe; CUDA events bound the times from above, and the kernels' own
-# waiting bounds them from below. On the simulated stack the truth file makes all these checks exact.
+# The step checks counts, time per kernel, the functions above each launch, and the ledger. Times are compared with those of
+# another run of the same program under the probe. CUDA events give an upper limit for them, and the waits inside the kernels a
+# lower limit. On the simulated stack the truth file makes all these checks exact.
 
 need_gpuflame
 need probe.so
@@ -41,7 +41,7 @@ done
 [ -x "$bin/driver" ] && right driver driver.c "$bin/driver"
 [ -x "$bin/plain_static" ] && right plain_static plain.cu "$bin/plain_static"
 
-# The same programs run once more; two unwinders take every stack, and the stacks are compared.
+# The same programs run again. Two unwinders capture every stack, and the stacks are compared.
 KIT_VERIFY=1
 for program in plain streams driver; do
     [ -x "$bin/$program" ] || continue

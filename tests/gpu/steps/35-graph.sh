@@ -17,8 +17,8 @@ runs "the graph program runs with GPUFLAME_VERIFY=1" $? "$runs/verify"
 python "$KIT_HERE/check.py" verify graph "$runs/verify" >>"$facts"
 KIT_VERIFY=0
 
-# Captures once and replays often, with an update halfway: 50 tokens, 3 layers of 8 kernels, half of the kernels
-# captured by each function.
+# The program captures once and replays often, with an update halfway: 50 tokens, and 3 layers of 8 kernels. Each of two
+# functions captures half of the kernels.
 if [ -x "$bin/graph_decode" ]; then
     GPUFLAME_UNIT=count under_gpuflame "$KIT_STEP/decode" "$bin/graph_decode" --tokens 50 --layers 3
     runs "graph_decode runs under gpuflame" $? "$KIT_STEP/decode"

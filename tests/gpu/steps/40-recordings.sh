@@ -1,7 +1,7 @@
 # Golden recordings of ten tiny programs: callbacks in order, buffers as bytes
 # LIMIT 30
-# The recordings go to golden/hw/GPU-DRIVER/ of the report, small enough to commit into tests/golden/hw/; recordings
-# of the simulated stack go to golden/simulated/ and prove only that the recorder works.
+# The recordings are written to golden/hw/GPU-DRIVER/ of the report. They are small enough to commit into tests/golden/hw/.
+# Recordings of the simulated stack are written to golden/simulated/, and only prove that the recorder works.
 
 need probe.so
 word() { printf '%s' "$1" | tr -cs 'A-Za-z0-9.\n' '_' | sed 's/^_//; s/_$//'; }

@@ -16,7 +16,7 @@ if [ -x "$bin/loop" ]; then
     PROBE_BUFFER=16384 PROBE_BUFFERS=2 under_probe drops "$KIT_STEP/drops" "$bin/loop" "$launches"
     under_probe names "$KIT_STEP/names" "$bin/loop" 1000
 fi
-# 4: who runs first at exit, the driver or we?
+# 4: which runs first at the exit, the driver's handlers or ours?
 [ -x "$bin/tiny" ] && under_probe exit "$KIT_STEP/exit" "$bin/tiny" exit
 # 8: a child after cuInit. The simulated stack ends a child that makes a CUPTI call; the probe makes none.
 if [ -x "$bin/forks" ]; then

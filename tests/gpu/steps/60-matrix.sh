@@ -1,7 +1,7 @@
 # The cost matrix: what each part of CUPTI, and gpuflame, adds to a launch
 # LIMIT 140
-# Each round measures all levels, so that a change of the machine's speed affects all of them; the step makes as many
-# rounds as fit into its time.
+# Each round measures all levels, so that a change of the machine's speed affects all of them. The step makes as many rounds as
+# its time allows.
 
 need loop
 need probe.so

@@ -1,17 +1,17 @@
-# Right: PyTorch eager, as a CUDA graph and compiled (Triton); JAX; CuPy
+# Right: PyTorch (eager, as a CUDA graph, and compiled with Triton), JAX and CuPy
 # LIMIT 200
-# Each program runs once under gpuflame and once under its witness, never under both at once, since older CUPTIs have
-# one subscriber. The witness is torch.profiler for PyTorch, and the probe for all programs. Counts must be equal; if
-# a library tunes itself at run time, the report says how they differ. Each program runs once more with every stack
-# taken twice, to compare unwinders on these stacks.
+# Each program runs once under gpuflame and once under its witness, a second profiler: torch.profiler for PyTorch, and
+# the probe for all programs. The two never run at once, because older CUPTIs have one subscriber. Counts must be equal; if
+# a library tunes itself at run time, the report shows how they differ. Each program runs again with every stack captured
+# twice, to compare unwinders on these stacks.
 
 need_gpuflame
 [ "$KIT_SIMULATED" = 0 ] || skip "PyTorch, JAX and CuPy need a real CUDA stack"
 within=70
 tell() { python "$KIT_HERE/check.py" "$@" >>"$facts"; }
 export TORCHINDUCTOR_CACHE_DIR=$KIT_STEP/inductor TRITON_CACHE_DIR=$KIT_STEP/triton
-# Other programs may use the same small GPU, so JAX must not allocate its memory in advance; and no library may look for
-# missing files on the network.
+# Other programs may use the same small GPU, so JAX must not allocate its memory in advance. No library may search for missing
+# files on the network.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false HF_HUB_OFFLINE=1
 iterations=$(quick 20 3)
 

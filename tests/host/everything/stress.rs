@@ -1,5 +1,6 @@
-//! One program does everything at once that makes unwinding hard: nothing crashes or hangs, the ledger is exact, and
-//! names are right or marked unknown. `GPUFLAME_STRESS=600`, as in `.ci/long`, runs each test for ten minutes.
+//! A program that does, at the same time, everything that makes unwinding hard. The tests check that nothing crashes or
+//! hangs, that the ledger is exact, and that names are right or marked unknown. `GPUFLAME_STRESS=600`, as in `.ci/long`,
+//! runs each test for ten minutes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,21 +26,21 @@ fn stressed(flags: &[&str]) -> Done {
     let program = compile("tests/programs/stress.c", flags);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame()).env(
         "ASAN_OPTIONS",
-        // The sanitizer does not know hand-made stacks; a crash must be visible as a crash.
+        // The sanitizer does not know hand-made stacks, and its SIGSEGV handler would hide that the program crashed.
         "detect_stack_use_after_return=0:detect_leaks=0:handle_segv=0",
     );
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()
 }
 
-/// Number of times that the program did each of its actions, by name, as it prints them at its end.
+/// Number of times that the program did each action, by the action's name. The program prints these numbers at its end.
 fn counts(done: &Done) -> BTreeMap<&str, u64> {
     let parts = done.stdout.lines().filter_map(|line| line.split_once(' '));
     parts.map(|(what, count)| (what, count.parse().unwrap())).collect()
 }
 
-/// The call site and the work in the truth file to which a stack belongs. The site is searched from the leaf end,
-/// because two kinds of stacks have no root: hand-made stacks, and stacks that wrong unwind information leads out of.
-/// Only a plugin's module may be unknown.
+/// Returns the call site and the work in the truth file to which a stack belongs. The search for the site starts at the
+/// leaf, because two kinds of stacks do not reach a root: hand-made stacks, and stacks whose unwinding goes wrong because
+/// of wrong unwind information. Only the module of a plugin may be unknown.
 fn site_of(mut frames: Vec<String>, truth: &Truth) -> (String, String) {
     let work = frames.pop().unwrap();
     frames.retain(|frame| frame != "cudaLaunchKernel");

@@ -1,7 +1,7 @@
 //! The checkpoint of a process that dies without running its exit handlers: it holds everything recorded up to the
 //! process's death, and every verb can read it.
 //!
-//! The program is `tests/programs/ending.c`: it launches 1,100 kernels of 1,000 ns and ends when it is told to.
+//! The program is `tests/programs/ending.c`: it launches 1,100 kernels of 1,000 ns, and ends when the test tells it to.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -26,7 +26,7 @@ fn left(how: &str) -> Run {
     Run::new(program(), Way::Injected).args(["left", how]).env("GPUFLAME_CHECKPOINT", "0.05")
 }
 
-/// Ends the program in this way once the checkpoint holds all 1,100 launches.
+/// Waits until the checkpoint holds all 1,100 launches, then ends the program in the way `how`.
 fn ends(how: &str) -> Done {
     let mut running = Running::of(left(how));
     running.until(1100);
@@ -93,8 +93,8 @@ fn a_process_that_dies_without_exit_handlers_leaves_all_launches_in_its_checkpoi
     }
 }
 
-/// Some of these signals dump core. If the program had installed an action for such a signal, gpuflame would leave the
-/// signal to the program.
+/// The default action of some of these signals dumps core. If the program had installed its own action for a signal,
+/// gpuflame would not handle that signal.
 #[test]
 fn unhandled_signals_leave_a_complete_checkpoint() {
     let signals = [
@@ -129,8 +129,8 @@ fn an_uncaught_cpp_exception_leaves_a_complete_checkpoint() {
     assert_recovered(&done, 1100);
 }
 
-/// Generated code cannot be named after its process is gone. An address that has since been reused for another function gets
-/// no name.
+/// Without the perf map, generated code could not be named after its process has ended. An address that has since been
+/// reused for another function gets no name.
 #[test]
 fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     let program = compile("tests/programs/generated.c", &["-O2", "-fomit-frame-pointer"]);
@@ -152,8 +152,8 @@ fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     }
 }
 
-/// If a page of a mapped file can no longer be read, for example because its server is gone, touching the page would
-/// raise SIGBUS in the program.
+/// If gpuflame mapped its files and a page could no longer be read, for example because a file server is gone, touching
+/// the page would raise SIGBUS in the program.
 #[test]
 fn output_files_are_not_memory_mapped_while_they_are_written() {
     for formats in ["svg", "gfr", "chrome", "cupti-text"] {
@@ -175,8 +175,8 @@ fn moments(folder: &Path) -> Option<(u64, u64)> {
     reader.mark().map(|mark| (mark.began.0, mark.time.0))
 }
 
-/// A worker may call `_exit` soon after its first launch. In this test the second checkpoint would only be written
-/// after 1,000 s.
+/// The first checkpoint is early because a worker may call `_exit` soon after its first launch. In this test the second
+/// checkpoint would only be written after 1,000 s.
 #[test]
 fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     let is_soon = |_| {
@@ -192,7 +192,7 @@ fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     assert!((0..20).any(is_soon));
 }
 
-/// The process ends like a worker of `torch.compile`, which uses CUDA only to ask for its version.
+/// The process is like a worker of `torch.compile`, which uses CUDA only to ask for its version.
 #[test]
 fn a_process_that_launches_nothing_writes_no_file() {
     let all = "svg,folded,idle,csv,wait,alloc,activities,chrome,cupti-text,gfr";
@@ -203,7 +203,7 @@ fn a_process_that_launches_nothing_writes_no_file() {
             let run = run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_ENABLED", window);
             let mut running = Running::of(run);
             running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
-            // The test waits for ten checkpoint intervals.
+            // This is ten checkpoint intervals.
             std::thread::sleep(Duration::from_millis(500));
             assert_eq!(names(&running.folder), [""; 0], "{formats}, {how}: while it runs");
             let done = match how {
@@ -265,7 +265,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
         hold_outputs(&running);
         running.tell("go");
         wait_until_it_writes(&mut running);
-        // A process that is ending has had enough time to end by now.
+        // If the process were ending, it would have ended after this time.
         std::thread::sleep(Duration::from_millis(200));
         let info = cli(&running.folder, &["info", FILE]).ok();
         assert!(info.stderr.contains("its process is still running"), "{formats}: {}", info.stderr);
@@ -278,7 +278,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
 #[test]
 fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
     for how in ["SIGTERM", "exit"] {
-        // The next checkpoint would come in a year.
+        // The next checkpoint would be written only after 1,000 s.
         let run = Run::new(program(), Way::Injected).args(["left", "exit"]);
         let mut running = Running::of(in_trouble(run.env("GPUFLAME_CHECKPOINT", "1000"), "later"));
         running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
@@ -414,8 +414,8 @@ fn an_oversized_checkpoint_is_rewritten() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // The file grows to at most twice its size after a complete rewrite. One step is added to the limit because the
-    // test only samples the size.
+    // Between two complete rewrites the file grows to at most twice the size that it had after the first of them. One
+    // step is added to the limit because the test only samples the size.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -556,14 +556,17 @@ pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     run.env("LD_PRELOAD", library).env("TROUBLE", trouble)
 }
 
-/// With the trouble `later`, makes a running program hang when it begins to write its outputs.
+/// Makes a running program hang when it begins to write its outputs. The program must have been started with the
+/// trouble `later`.
 pub(crate) fn hold_outputs(running: &Running) {
     fs::write(running.folder.join("wait"), "").unwrap();
 }
 
 /// Waits until the program is about to write its outputs.
 pub(crate) fn wait_until_it_writes(running: &mut Running) {
-    running.wait_for(|running| (running.folder.join("waits").exists(), "it does not write yet".to_owned()));
+    running.wait_for(|running| {
+        (running.folder.join("waits").exists(), "the program does not write yet".to_owned())
+    });
 }
 
 pub(crate) fn let_outputs_go(folder: &Path) {
@@ -589,7 +592,7 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
 #[test]
 fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
     let running = Running::of(in_trouble(left("exit"), "hang"));
-    // The thread hangs after 0.1 s; later launches are collected nevertheless.
+    // The thread hangs after 0.1 s. Launches made after that are collected nevertheless.
     std::thread::sleep(Duration::from_millis(500));
     running.tell("more");
     std::thread::sleep(Duration::from_millis(300));
@@ -604,7 +607,7 @@ fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
 #[test]
 fn the_exit_updates_the_checkpoint_only_if_something_changed() {
     for (more, is_same) in [(false, true), (true, false)] {
-        // The next checkpoint would be the last one.
+        // After the file is read here, only the exit should write another checkpoint.
         let run = in_trouble(left("exit").env("GPUFLAME_CHECKPOINT", "2"), "later");
         let mut running = Running::of(run);
         running.until(1100);
@@ -626,7 +629,7 @@ fn the_exit_updates_the_checkpoint_only_if_something_changed() {
 
 #[test]
 fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
-    // Each file that is written while the program runs is identified by a part of its temporary name.
+    // `held` is a part of the temporary name of a file that is written while the program runs.
     for (format, held) in
         [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
     {
@@ -677,8 +680,8 @@ fn a_file_system_error_is_reported_once_and_earlier_checkpoints_stay_valid() {
     }
 }
 
-/// Runs a program until its recording, with 1,100 launches, cannot grow any more and gpuflame has reported that; the
-/// program continues to launch.
+/// Runs a program until its recording has 1,100 launches and cannot grow any more, and gpuflame has reported that. The
+/// program then continues to launch.
 fn until_rows_have_no_room(run: Run) -> Running {
     let mut running = Running::of(in_trouble(run, "full"));
     running.until(1100);
@@ -718,7 +721,7 @@ fn a_truncated_recording_of_an_exited_process_is_reported_as_exited() {
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     let [line] = done.ledger("cannot write ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.contains("out.gfr: No space left on device"), "{line}");
-    // All rows that fit are present, and earlier rows are not sacrificed for later ones.
+    // All rows that fit are present, and no earlier row was removed to make room for a later one.
     assert_eq!(names(&done.folder), ["out.folded", FILE, "out.set.json"]);
     let launches = done.sum("launches").0;
     assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
@@ -739,8 +742,8 @@ fn a_checkpoint_is_kept_if_the_outputs_have_no_disk_space() {
 
 #[test]
 fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
-    // The disk is too small for the picture alone.
-    let Some(disk) = Disk::new(24) else { return };
+    // The picture alone needs more space than the disk has.
+    let Some(disk) = Disk::new(16) else { return };
     let run = Run::new(program(), Way::Injected).args(["beside", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");
     let run = run.env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", "svg");
     let mut running = Running::of(run);
@@ -763,8 +766,8 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     assert!(remark.ends_with(&missing), "{remark}\n{}", done.stderr);
 }
 
-/// Runs a program whose disk is full when it ends. With `more`, the program launches again at a time when its
-/// checkpoint cannot grow either.
+/// Runs a program whose disk is full when the program ends. With `more`, the program also launches after the disk is
+/// full, so that its checkpoint cannot grow.
 fn assert_stays(more: bool, missing: &str) {
     let Some(disk) = Disk::new(512) else { return };
     let run = left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out"));
@@ -807,7 +810,7 @@ fn assert_told_once(trouble: &str, why: &str) {
         running.tell("more");
         (running.stderr().contains("checkpoints stop: "), running.stderr())
     });
-    // The program makes further launches, of which nothing is written.
+    // The program makes further launches, which cannot be written.
     for _ in 0..2 {
         running.tell("more");
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
@@ -828,8 +831,8 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
-    // On a full disk existing bytes can still be overwritten, so the file itself states that it is incomplete. With
-    // other errors only the message that the process printed says that the file is incomplete.
+    // On a full disk existing bytes can still be overwritten, so the file itself states that it is incomplete. After
+    // other errors, only the message that the process printed states this.
     let said = match trouble {
         "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
         _ => "are missing, unless it printed that checkpoints stop",

@@ -1,4 +1,4 @@
-//! However a program ends, its picture is written, and the program ends as it would without gpuflame.
+//! However a program ends, gpuflame writes its flame graph, and the program ends as it would without gpuflame.
 //!
 //! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns and counts in a file how many launches have
 //! returned. The program exits with code 7.
@@ -41,7 +41,7 @@ fn launched(done: &Done) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Asserts that the files exist and agree with the ledger, which adds up. Returns the number of launches.
+/// Asserts that the ledger adds up and that the files exist and agree with it. Returns the number of launches.
 fn assert_written(done: &Done) -> u64 {
     let (launches, became) = done.sum("launches");
     let (_, activities) = done.sum("activities");
@@ -93,8 +93,7 @@ fn a_process_whose_main_thread_ended_exits_with_its_last_thread() {
     assert!(!done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
 }
 
-/// A thread that blocks all signals and starts during set-up looks like one of CUPTI's threads, but belongs to the
-/// program.
+/// The program has a thread that starts during set-up and blocks all signals, so it looks like one of CUPTI's threads.
 #[test]
 fn a_program_thread_that_outlives_main_sets_the_exit_code() {
     let program = compile("tests/programs/left.c", &["-O2", "-rdynamic"]);
@@ -156,9 +155,9 @@ fn a_signal_inside_malloc_leaves_the_files() {
     }
 }
 
-/// The stopped thread may hold the lock of any of the allocator's arenas, for any length of time, because none of our
-/// threads allocates or frees memory in them. The simulated CUPTI allocates memory to answer a call, so this test
-/// covers it too.
+/// The stopped thread may hold the lock of any of the allocator's arenas for any length of time, because gpuflame's
+/// threads never allocate or free memory in these arenas. The simulated CUPTI allocates memory when it answers a call,
+/// so this test also covers calls of CUPTI.
 #[test]
 fn a_signal_on_a_thread_that_holds_the_heap_lock_leaves_the_files() {
     let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);
@@ -258,11 +257,11 @@ fn child_processes_die_of_their_signals_and_write_nothing() {
 
 /// Numbers of the signals that have a handler, as the kernel lists them.
 fn caught(done: &Done) -> Vec<i32> {
-    // Two more handlers belong to the C library.
+    // Two more handlers, for signals from 32 on, belong to the C library.
     set_of_signals(done, "SigCgt:").into_iter().filter(|signal| *signal < 32).collect()
 }
 
-/// Signals in one of the sets that the kernel lists for the program's main thread.
+/// Signals in the set `name` that the kernel lists for the program's main thread.
 fn set_of_signals(done: &Done, name: &str) -> Vec<i32> {
     let status = done.file("status");
     let set = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -282,7 +281,7 @@ fn only_default_sighup_sigint_and_sigterm_are_handled() {
     assert_eq!(caught(&ending(&["status", "1"]).env("GPUFLAME_SIGNALS", "0").done()), [0; 0]);
 }
 
-/// The default action of a signal does not kill the first process of a container. The test needs permission to create a
+/// The first process of a container is not killed by a signal's default action. The test needs permission to create a
 /// container.
 #[test]
 fn process_1_of_a_container_gets_no_signal_handlers() {

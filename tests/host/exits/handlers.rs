@@ -1,5 +1,6 @@
-//! A program's own handlers of SIGINT, SIGTERM and SIGHUP: the program sees and calls them as without gpuflame, and if
-//! it restores the default and sends itself the signal again, the signal ends it after its files are written.
+//! A program's own handlers of SIGINT, SIGTERM and SIGHUP. The program sees and calls these handlers as without
+//! gpuflame. If it restores the default action and sends itself the signal again, gpuflame first writes the files, and
+//! then the signal ends the program.
 //!
 //! The program is `tests/programs/handlers.c`; its kernels take 1,000 ns.
 
@@ -59,8 +60,8 @@ fn a_handler_that_restores_the_previous_action_and_raises_again_leaves_files() {
     }
 }
 
-/// The program acts like uvicorn, whose handler is installed before CUDA starts, so that gpuflame does not find the
-/// default action when it starts.
+/// The program acts like uvicorn, which installs its handler before CUDA starts, so the signal does not have its default
+/// action when gpuflame starts.
 #[test]
 fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files() {
     for way in WAYS {
@@ -76,7 +77,8 @@ fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files()
     }
 }
 
-/// GNU's linker gives a program without exports an empty hash table, from which its imports cannot be counted.
+/// GNU's linker gives a program without exports an empty hash table, so gpuflame cannot count the program's imports from
+/// the table.
 #[test]
 fn a_program_without_exports_that_restores_the_default_leaves_files() {
     let program = compile("tests/programs/handlers.c", &["-O1", "-no-pie"]);

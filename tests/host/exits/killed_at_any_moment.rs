@@ -1,6 +1,6 @@
-//! Whatever ends a program, at whatever moment, its outputs hold every launch made before that moment, by thread and
-//! launching function, and no work that never ran. The reference is the simulated stack's truth file, which has a line
-//! for each piece of work from the moment at which the work starts.
+//! However and whenever a program is ended, its outputs hold every launch made before that moment, by thread and
+//! launching function, and no work that never ran. The reference is the simulated stack's truth file, to which a line
+//! for each piece of work is added when the work starts.
 //!
 //! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour; without
 //! the variable each test runs ten moments.
@@ -23,15 +23,15 @@ const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
 const NODES: u64 = 3;
 /// Upper bound on the difference between the truth file's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint, without the time in which its thread has waited for a processor.
+/// Maximum delay of a checkpoint, not counting the time for which its thread waited for a processor.
 const SLACK_MS: u64 = 1000;
 
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
 }
 
-/// Moment at which to end the process, below 300 ms. The moments are multiples of the golden section, so that they
-/// spread evenly.
+/// Returns the time after which to end the process, below 300 ms. The times are multiples of the golden section, so
+/// that they spread evenly.
 fn moment(turn: u64, process: u32) -> Duration {
     Duration::from_micros((turn * 618_034 + u64::from(process)) % 1_000_000 * 300 / 1000)
 }
@@ -67,14 +67,14 @@ fn truth(path: &Path, moment: u64) -> Work {
     work
 }
 
-/// Asserts that folded stacks, which begin with their thread's name, hold all of `work` and no other work. The launch
-/// that a thread was making at that moment may be missing.
+/// Asserts that folded stacks, whose first frame is the name of their thread, hold all of `work` and no other work. The
+/// launch that a thread was making when the process ended may be missing.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();
     let thread_of = |frames: &[String]| {
         let label = frames[0].strip_prefix("[thread ")?.strip_suffix(']')?;
-        // Threads that share a name have a number in their label.
+        // If several threads share a name, the label ends with a number.
         label.rsplit(' ').next()?.parse().ok().or_else(|| (threads.len() == 1).then(|| threads[0]))
     };
     let mut found: BTreeMap<(u64, String), u64> = BTreeMap::new();
@@ -89,10 +89,10 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
         let launched_by =
             |(owner, site): &&(u64, String)| *owner == thread && (site.is_empty() || frames.contains(site));
         let site = work.keys().find(launched_by);
-        let site = site.unwrap_or_else(|| panic!("nobody launched {frames:?}: {work:?}"));
+        let site = site.unwrap_or_else(|| panic!("no thread launched {frames:?}: {work:?}"));
         *found.entry(site.clone()).or_default() += pieces;
     }
-    // The slack covers one launch in flight, and one launch whose last activities the tracer still holds.
+    // The slack covers two launches: one in flight, and one with activities that the tracer still holds.
     let slack = 2 * NODES;
     assert!(without_stack <= slack * threads.len() as u64, "{stacks:?}");
     for (site, Count { before, all }) in work {
@@ -101,17 +101,17 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     }
 }
 
-/// Ledger counts and stacks of the recovered file of a process that was killed at `ended`. Asserts that the file's last
-/// mark is at most as old as the file states, plus the time that a loaded machine takes to write the mark.
+/// Returns the time of the last mark and the stacks, with counts, of the file of a process that was killed at `ended`.
+/// Asserts that this mark is at most as old as the file states, plus the time that a loaded machine takes to write it.
 fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
     let mut reader = gpuflame_model::record::Reader::new(file).unwrap();
-    // A chunk may be truncated.
+    // The last chunk may be truncated.
     while !matches!(reader.next_row(), Ok(None)) {}
     let mark = reader.mark().expect("a moment");
     let (moment, interval_ms) = (mark.time.0, u64::from(mark.interval_ms));
     let missing_ms = ended.saturating_sub(moment) / 1_000_000;
-    assert!(missing_ms <= interval_ms + SLACK_MS, "{missing_ms} ms are missing, and it says {interval_ms}");
+    assert!(missing_ms <= interval_ms + SLACK_MS, "{missing_ms} ms missing, the file states {interval_ms}");
     let draw = |unit: &str, output: &str| {
         let args = ["flamegraph", name, "--keep-numbers", "--root", "thread", "--unit", unit, "-o", output];
         command(folder, args).ok();
@@ -191,8 +191,8 @@ fn workers(way: Way) -> Option<Run> {
     Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
 }
 
-/// Sends each worker the signal at a different moment. Returns the process id, the moment, and the time that the worker
-/// waited for a processor.
+/// Sends the signal to each worker, at a different moment for each. Returns for each worker its process id, the moment,
+/// and the time for which the worker had waited for a processor.
 fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64, u64)>) {
     let workers = |running: &Running| -> Vec<u32> {
         let names = fs::read_dir(&running.folder).unwrap();
@@ -226,7 +226,7 @@ fn python_workers_killed_at_any_moment_lose_no_completed_launch() {
             assert_eq!((done.code, &done.stdout), (without.code, &without.stdout), "{}", done.stderr);
             for (worker, before, starved) in workers {
                 let left = format!("out-{worker}.gfr");
-                // Python installs its own action for SIGINT, and its workers end by `_exit`.
+                // Python handles SIGINT itself, and its workers end by `_exit`.
                 let (moment, stacks) = match signal == libc::SIGKILL {
                     true => recovered(&done.folder, &left, before - starved),
                     false => (before, done.folded_file(&format!("out-{worker}.folded"))),

@@ -1,4 +1,4 @@
-//! How a program ends, by itself, by a signal or by a crash, and what is left then.
+//! Ends of programs: by themselves, by a signal or by a crash. The tests check which files are left.
 
 pub(super) mod checkpoint;
 mod ending;

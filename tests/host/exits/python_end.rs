@@ -1,6 +1,6 @@
-//! However a Python program ends, its picture is written, and the program ends as it would without gpuflame. Ctrl+C is
-//! a special case: Python installs its handler of SIGINT before CUDA starts, and at its very end sends itself the
-//! signal.
+//! However a Python program ends, gpuflame writes its flame graph, and the program ends as it would without gpuflame.
+//! Ctrl+C is a special case: Python installs its handler of SIGINT before CUDA starts, and at its very end sends the
+//! signal to itself.
 //!
 //! The program is `tests/programs/interrupted.py`, run with each Python on this machine; its kernels take 1,000 ns.
 
@@ -20,7 +20,7 @@ const LAUNCHES: u64 = 200;
 fn all() -> Vec<PathBuf> {
     let all = pythons("ctypes").into_iter().chain(debian_pythons()).map(|(_, python)| python);
     let all: Vec<_> = all.collect();
-    assert!(!all.is_empty(), "the tests need a Python from 3.9 on");
+    assert!(!all.is_empty(), "the tests need Python 3.9 or later");
     all
 }
 
@@ -29,7 +29,7 @@ fn run(python: &Path, way: Way, how: &str) -> Run {
     run.env("GPUSIM_TRUTH", "started:truth.jsonl").env("GPUFLAME_UNIT", "ns")
 }
 
-/// Waits until the program is ready and these files exist, and then interrupts the program.
+/// Waits until the program is ready and `files` exist, then interrupts the program.
 fn interrupted(run: Run, files: &[&str]) -> Done {
     let mut running = Running::of(run);
     running.wait_for(|running| {
@@ -39,8 +39,8 @@ fn interrupted(run: Run, files: &[&str]) -> Done {
     running.signalled(libc::SIGINT)
 }
 
-/// Asserts that the files hold all work that ran, to the nanosecond, and no other work, and that the
-/// sums of the run have replaced the checkpoint. Returns the number of kernels.
+/// Asserts that the files hold exactly the work that ran, to the nanosecond, and that the sums of the run have replaced
+/// the checkpoint. Returns the number of kernels.
 fn assert_written(done: &Done) -> u64 {
     let ran = done.file("truth.jsonl").lines().count() as u64;
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
@@ -73,7 +73,7 @@ fn an_uncaught_interrupt_leaves_the_files_and_kills_python() {
             let done = interrupted(run(&python, Way::Injected, how), &[]);
             assert_ends_as_without_us(&done, &without);
             assert_eq!(assert_written(&done), LAUNCHES, "{python:?}");
-            // The same run again, with a checkpoint on disk.
+            // The program runs a second time, and is interrupted when a checkpoint is on disk.
             let kept = run(&python, Way::Injected, how).env("GPUFLAME_CHECKPOINT", "0.05");
             let done = interrupted(kept, &[FILE]);
             assert_ends_as_without_us(&done, &without);
@@ -134,8 +134,8 @@ fn a_second_interrupt_while_files_are_written_loses_nothing() {
     }
 }
 
-/// The second signal arrives while Python still handles the first, or while Python ends, after the default action was
-/// restored.
+/// The second signal arrives while Python still handles the first signal, or during the end of Python, after the default
+/// action was restored.
 #[test]
 fn two_quick_interrupts_leave_the_files() {
     let pythons = all();

@@ -1,8 +1,8 @@
-//! Bad input never changes how the application ends, be it a machine without CUPTI, a full disk or nonsensical records:
-//! the program returns its own exit code, one line names the problem, and files left on disk are complete.
+//! Bad input, such as a machine without CUPTI, a full disk or nonsensical records, never changes how the application
+//! ends: the program returns its own exit code, one line names the problem, and files left on disk are complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 of 301 ns in
-//! turn, and a fill after every tenth.
+//! The program, `tests/programs/odd.c`, returns 7. It launches 50 kernels of 1,200 ns and 50 kernels of 301 ns in turn,
+//! and a fill after every tenth kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -43,7 +43,7 @@ fn with_faults(faults: &str) -> Done {
     run("plain", &[("GPUSIM_FAULTS", faults)])
 }
 
-/// The files in `folder` other than the truth.
+/// Names of the files in `folder`, without the truth file.
 fn files(folder: &Path) -> Vec<String> {
     let listing = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = listing.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
@@ -69,7 +69,7 @@ fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!(files(&done.folder), [""; 0]);
 }
 
-/// Number after `word` in the ledger's line of losses.
+/// Number after `word` in the ledger's line `lost:`.
 fn lost(done: &Done, word: &str) -> u64 {
     let lines = done.ledger("lost: ");
     let mut parts = lines[0].split(", ").map(|part| part.rsplit_once(' ').unwrap());
@@ -77,7 +77,7 @@ fn lost(done: &Done, word: &str) -> u64 {
     count.parse().unwrap()
 }
 
-/// GPU time by leaf.
+/// GPU time by leaf frame.
 fn by_leaf(done: &Done) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for (mut frames, weight) in done.folded() {
@@ -97,7 +97,7 @@ fn assert_parts(done: &Done, word: &str, total: u64, expected: &[(&str, u64)]) {
     assert_eq!((sum, parts), (total, expected), "{word}\n{}", done.stderr);
 }
 
-/// Asserts that all 110 launches and activities are present, and that the kernels take these times.
+/// Asserts that all 110 launches and activities are present, and that the kernels `add` and `mul` took these times.
 fn assert_whole(done: &Done, adds: u64, muls: u64) {
     let leaves = by_leaf(done);
     assert_eq!(leaves["[GPU_Kernel]add_d301"], adds, "{leaves:?}");
@@ -153,7 +153,7 @@ fn a_missing_gpu_is_reported() {
 
 #[test]
 fn a_driver_older_than_cupti_is_reported_with_its_version() {
-    // On such a driver the runtime fails before it loads gpuflame; only the driver's own interface loads it.
+    // With such an old driver the runtime fails before it loads gpuflame; only the driver's own interface loads it.
     let folder = stage("old-driver", &["libcupti.so.13"]);
     let cupti = folder.join("libcupti.so.13");
     let done = odd("driver").env("GPUSIM_DRIVER", "12020").with_libraries(&folder).done();
@@ -265,7 +265,7 @@ fn quiet_prints_nothing() {
 #[test]
 fn the_unit_may_be_microseconds_or_a_count() {
     let done = run("plain", &[("GPUFLAME_UNIT", "us")]);
-    // 50 kernels of 301 ns take 15.05 us in all, which is rounded once, in the sum.
+    // 50 kernels of 301 ns take 15.05 us in total. Only this sum is rounded, not each kernel.
     assert_eq!(by_leaf(&done)["[GPU_Kernel]add_d301"], 15);
     assert_eq!(by_leaf(&done)["[GPU_Kernel]mul_d1200"], 60);
     let done = run("plain", &[("GPUFLAME_UNIT", "count")]);
@@ -275,7 +275,7 @@ fn the_unit_may_be_microseconds_or_a_count() {
 
 // Tests of output paths.
 
-/// Lines about failed writes; the rest of stderr is the ledger.
+/// Lines on stderr about failed writes. The other lines are the ledger.
 fn refusals(done: &Done) -> Vec<&str> {
     done.ledger("cannot write ")
 }
@@ -332,7 +332,7 @@ fn an_existing_file_is_kept_and_the_ledger_names_the_numbered_one() {
     assert_eq!(done.ledger("wrote ").len(), 6);
 }
 
-/// Paths are bytes: bytes that are not UTF-8 are neither replaced nor dropped.
+/// Paths are byte strings: gpuflame neither replaces nor drops bytes that are not UTF-8.
 #[test]
 fn non_utf8_folders_and_prefixes_get_the_files() {
     let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
@@ -348,7 +348,7 @@ fn non_utf8_folders_and_prefixes_get_the_files() {
     let done = run.env("GPUFLAME_OUTPUT", named(b"\xff%p/o\xe9")).done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let [deeper] = &inside(&folder)[..] else { panic!("{:?}", inside(&folder)) };
-    let digits = deeper.as_bytes().strip_prefix(b"\xff").expect("the byte as it is");
+    let digits = deeper.as_bytes().strip_prefix(b"\xff").expect("the byte is unchanged");
     assert!(!digits.is_empty() && digits.iter().all(u8::is_ascii_digit), "{deeper:?}");
     let names = ["activities.csv", "folded", "set.json", "stacks.csv"];
     let expected = names.map(|suffix| named(&[b"o\xe9.", suffix.as_bytes()].concat()));
@@ -418,8 +418,8 @@ fn processes_that_exit_together_write_to_different_names() {
     assert_eq!(files(&folder).len(), 7 * runs, "{:?}", files(&folder));
 }
 
-/// A mounted file system of `kib` KiB, unmounted on drop. `new` returns `None` and prints a sentence if this machine cannot
-/// mount one.
+/// A mounted file system of `kib` KiB, unmounted on drop. If this machine cannot mount a file system, `new` prints a
+/// sentence and returns `None`.
 pub(crate) struct Disk(pub(crate) PathBuf);
 
 impl Disk {
@@ -449,7 +449,7 @@ impl Drop for Disk {
 
 #[test]
 fn outputs_that_fit_on_a_small_disk_are_written_without_the_larger_ones() {
-    // The disk has four pages of 4 KiB: the folded file and the table take one page each, the picture about five.
+    // The disk has four pages of 4 KiB. The folded file and the table need one page each, and the picture about five.
     let Some(disk) = Disk::new(16) else { return };
     let formats = "folded,svg,csv";
     let done =
@@ -497,9 +497,9 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
     assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
 }
 
-// Tests of launches and records that are wrong. Every tenth launch is a short kernel, and so is every eleventh piece of
-// work. Five pieces of work have a number that is a multiple of 20: the last of these is a long kernel, the other four
-// are short kernels.
+// Tests of wrong launches and records. Every tenth launch is a short kernel, and so is every eleventh piece of work. The
+// numbers of five pieces of work are multiples of 20: the last of these five is a long kernel, and the others are short
+// kernels.
 
 #[test]
 fn launches_that_fail_are_counted() {
@@ -529,7 +529,8 @@ fn records_with_zero_or_reversed_times_are_counted_without_weight() {
     }
 }
 
-/// Records dated 1970, dated next year or a hundred years long: none of their time counts as GPU time, busy or idle.
+/// Some records have times in 1970 or in the next year, or last a hundred years. Their time counts neither as busy nor
+/// as idle GPU time.
 #[test]
 fn records_with_impossible_times_are_counted_without_weight() {
     for fault in ["epoch", "next_year", "endless"] {
@@ -546,7 +547,7 @@ fn records_with_impossible_times_are_counted_without_weight() {
 
 const HOUR: u64 = 3_600_000_000_000;
 
-/// A jump of the clock extends no window, neither in the files of the process nor in those made from its recording.
+/// A jump of the clock makes no window longer, neither in the files of the process nor in files made from its recording.
 #[test]
 fn a_clock_jump_of_an_hour_is_reported_and_extends_no_window() {
     let program = compile("tests/programs/clock.c", &["-O2", "-rdynamic"]);
@@ -616,7 +617,7 @@ fn records_delivered_twice_are_reported_and_count_once() {
     assert_whole(&done, ADDS, MULS);
 }
 
-/// Impossible input from CUPTI: the number of delivered buffers that were not ours, and of callbacks without data.
+/// Counts of impossible input from CUPTI: delivered buffers that were not gpuflame's, and callbacks without data.
 fn cannot_be(done: &Done) -> [u64; 2] {
     let lines = done.ledger("CUPTI returned ");
     let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
@@ -629,7 +630,7 @@ fn callbacks_without_data_are_counted_and_lose_no_launch() {
     for every in [1, 3] {
         let done = with_faults(&format!("null_data:every={every}"));
         let without = done.truth().fault("null_data");
-        // Each launch and each fill has an enter and an exit callback, from the runtime and from the driver.
+        // For each launch and each fill, the runtime makes an enter and an exit callback, and so does the driver.
         assert!(without >= 110 * 4 / every, "{without}");
         assert_eq!(cannot_be(&done), [0, without], "{}", done.stderr);
         assert_parts(&done, "activities", 110, &[("matched", 110)]);
@@ -665,7 +666,7 @@ fn buffers_delivered_twice_are_counted_and_their_records_count_once() {
         assert_whole(&done, ADDS, MULS);
         done.assert_exact();
     }
-    // In this run buffers are full, and gpuflame lends each returned buffer to CUPTI again.
+    // In this run CUPTI fills the buffers, and gpuflame lends each returned buffer to CUPTI again.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "buffer_twice:every=1").done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let twice = done.truth().fault("buffer_twice");
@@ -704,8 +705,8 @@ fn a_kind_refused_by_cupti_is_reported_and_its_launches_are_pending() {
 
 #[test]
 fn records_delivered_before_a_fatal_cupti_error_are_kept() {
-    // After its fatal error CUPTI neither delivers buffers nor makes callbacks: work 100,000 is the first that is not
-    // seen.
+    // After its fatal error CUPTI neither delivers buffers nor makes callbacks. Work number 100,000 is the first that
+    // gpuflame does not see.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
     assert_eq!(done.code, CODE);
     assert_eq!(done.ledger("CUPTI failed").len(), 1, "{}", done.stderr);
@@ -715,8 +716,8 @@ fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     assert!(parts["matched"] > 0);
     let matched = parts["matched"];
     assert_parts(&done, "activities", matched, &[("matched", matched)]);
-    // A buffer that was delivered before the fatal error but not yet read cannot be read any more: its activities are
-    // counted.
+    // A buffer that was delivered before the fatal error but not yet read can no longer be read. Its activities are
+    // counted as unreadable.
     if matched < truth.count("delivered") {
         assert!(lost(&done, "activities_unreadable") > 0, "{}", done.stderr);
     } else {
@@ -815,7 +816,7 @@ fn activities_before_a_device_reset_are_recorded() {
     run("reset", &[]).assert_exact();
 }
 
-/// A thread of gpuflame calls CUPTI and hangs in it; gpuflame waits for this thread only once.
+/// A thread of gpuflame hangs in a call of CUPTI; gpuflame waits for this thread only once.
 #[test]
 fn a_hanging_cupti_delays_device_resets_only_once() {
     let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");

@@ -8,17 +8,17 @@ use crate::support::{Done, Run, Way, compile, stage};
 const RUNTIME: &str = "libcudart.so.13";
 const CUPTI: &str = "libcupti.so.13";
 
-/// The simulated stack with a runtime and a CUPTI that are unloaded when their last handle is closed, as NVIDIA's are.
-/// The tests' libraries are normally marked as not unloadable.
+/// Creates a simulated stack whose runtime and CUPTI are unloaded when their last handle is closed, like NVIDIA's. The
+/// tests' libraries are normally marked as not unloadable.
 fn unloadable() -> PathBuf {
     let folder = stage("unloadable", &[CUPTI]);
     for name in [RUNTIME, CUPTI] {
         let path = folder.join(name);
         let mut library = fs::read(&path).unwrap();
-        let entry = dynamic_entry(&library, 0x6fff_fffb).expect("it has DT_FLAGS_1");
+        let entry = dynamic_entry(&library, 0x6fff_fffb).expect("the library has DT_FLAGS_1");
         assert_ne!(library[entry] & 8, 0, "DF_1_NODELETE");
         library[entry] &= !8;
-        // The file is a link to the tests' own library, so it is removed before it is written.
+        // The file is a link to the library of all tests. Removing the link first keeps that library unchanged.
         fs::remove_file(&path).unwrap();
         fs::write(&path, library).unwrap();
     }
@@ -44,15 +44,15 @@ fn run(program: &Path, libraries: &Path, way: Way, rounds: u32) -> Done {
     run.args([RUNTIME, CUPTI]).env("GPUFLAME_FORMATS", "folded,activities,gfr").ok()
 }
 
-/// The runtime is unloaded, and with it code that was on the stacks and from which CUPTI's callbacks came. gpuflame
-/// holds CUPTI open as well, so CUPTI stays loaded.
+/// When the runtime is unloaded, code disappears that was on stacks and that made CUPTI's callbacks. gpuflame also holds
+/// a handle of CUPTI, so CUPTI stays loaded.
 #[test]
 fn unloading_the_runtime_and_cupti_repeatedly_keeps_the_sums_exact() {
     const ROUNDS: u32 = 50;
     let program = compile("tests/programs/unloads.c", &["-O2", "-Wl,--as-needed"]);
     let libraries = unloadable();
     let alone = run(&program, &libraries, Way::None, ROUNDS);
-    assert_eq!(alone.stdout, format!("{ROUNDS} {ROUNDS}\n"), "both go without us");
+    assert_eq!(alone.stdout, format!("{ROUNDS} {ROUNDS}\n"), "without gpuflame both libraries are unloaded");
     for way in [Way::Injected, Way::Preloaded] {
         let done = run(&program, &libraries, way, ROUNDS);
         assert_eq!(done.stdout, format!("{ROUNDS} 0\n"), "{}", done.stderr);

@@ -1,5 +1,6 @@
-//! Programs with far more stacks, kernels and threads than fit into memory: gpuflame stays below the ceiling that the
-//! user sets, sums equal those of the truth file to the nanosecond, and the work that matters is still in the picture.
+//! Programs with far more stacks, kernels and threads than fit into memory. gpuflame stays below the ceiling that the
+//! user sets, sums equal those of the truth file to the nanosecond, and the flame graph still shows the work that
+//! matters.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,9 +15,9 @@ use crate::running::{FILE, Running, starved_for};
 use crate::support::{Done, Run, Way, compile, plugin, skip};
 
 const CEILING_MIB: f64 = 24.0;
-/// Number of launches of `before`, and of `after`.
+/// Number of launches that `before` makes, and of those that `after` makes.
 const PLANTED: u64 = 1000;
-/// The program creates many stacks, kernels or threads, and launches `between` once after every 64 of them.
+/// Number of new stacks, kernels or threads after which the program launches `between` once.
 const BETWEEN: u64 = 64;
 
 fn program() -> &'static Path {
@@ -36,7 +37,7 @@ fn most_held(done: &Done) -> f64 {
     cost.rsplit(", ").next().unwrap().trim_end_matches(" at most").parse().expect(cost)
 }
 
-/// GPU time by leaf.
+/// GPU time by leaf frame.
 fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) -> BTreeMap<&'a str, u64> {
     let mut leaves = BTreeMap::new();
     for ((_, leaf), nanos) in sums {
@@ -45,10 +46,10 @@ fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) 
     leaves
 }
 
-/// Asserts the properties that all of these floods have in common: memory, sums, the ledger, and the exact time of the
-/// planted work. Returns GPU time by call site and leaf.
+/// Checks the properties that must hold in all of these floods: bounded memory, right sums, a ledger that adds up, and
+/// the exact time of the planted work. Returns GPU time by call site and leaf frame.
 fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), u64> {
-    // `second` launches one time more than the other planted functions.
+    // `second` makes one launch more than the other planted functions.
     let all = count + count / BETWEEN + 3 * PLANTED + 1;
     eprintln!("{:.1} MiB at most; {}", most_held(done), done.stderr);
     assert!(most_held(done) <= CEILING_MIB, "{}", done.stderr);
@@ -82,15 +83,15 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
     let done = flood("stacks", count, settings);
     let found = assert_held_and_exact(&done, count);
     let truth = done.truth();
-    assert_eq!(by_leaf(&found), by_leaf(&truth.sums), "stacks are folded, and no kernels");
+    assert_eq!(by_leaf(&found), by_leaf(&truth.sums), "stacks are merged, but kernels are not");
     assert_between(&found, "flood_stacks", count);
     let others = ("[other stacks]".to_owned(), "[GPU_Kernel]junk_d101".to_owned());
     let shown = found.iter().filter(|((_, leaf), _)| *leaf == others.1).count() as u64;
     // The file has one line per stack that is still listed, and one line for all other stacks.
     assert!(shown > 1000, "{shown} lines");
     assert_eq!(found[&others], (count + 1 - shown) * 101);
-    // The other thread's stack is also counted under `[other stacks]` if it was forgotten before the thread launched
-    // again.
+    // If the other thread's stack was forgotten before the thread launched again, part of its time is under
+    // `[other stacks]`.
     let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
     let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
     let line = done.ledger("merged:")[0];
@@ -112,7 +113,7 @@ fn ten_million_stacks_fit_in_24_mib_and_heavy_stacks_stay_listed() {
     assert_many_stacks(10_000_000, &[]);
 }
 
-/// Either the checkpoint covers all but the last second before the kill, or it reports how much is missing.
+/// The checkpoint either covers everything up to one second before the kill, or reports how much is missing.
 #[test]
 fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     let run = Run::new(program(), Way::Injected).args(["stacks", "10000000"]);
@@ -125,23 +126,24 @@ fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
         while !matches!(reader.next_row(), Ok(None)) {}
         let now = UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let mark = reader.mark().unwrap();
-        // A thread that waits for a processor cannot write.
+        // Time for which gpuflame's threads waited for a processor does not count, because they cannot write then.
         let missing_ms = now.saturating_sub(mark.time.0 + starved_for(running.process())) / 1_000_000;
         let said = u64::from(mark.interval_ms);
         eprintln!("{missing_ms} ms, said {said}, late {}: {}", reader.state().missed_mark, running.stderr());
         assert!(
             reader.state().missed_mark || missing_ms <= said + 1000,
-            "{missing_ms} ms, and it says {said}"
+            "{missing_ms} ms, and the file states {said}"
         );
     }
     running.signalled(libc::SIGKILL);
 }
 
-/// A control group below that of this process, removed on drop.
+/// A child of this process's control group, removed on drop.
 struct Group(PathBuf);
 
 impl Group {
-    /// Creates a group limited to `bytes` of memory. Returns `None` and prints a sentence if this machine does not allow it.
+    /// Creates a group limited to `bytes` of memory. If this machine does not allow it, prints a sentence and returns
+    /// `None`.
     fn new(bytes: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let places = own.lines().filter_map(|line| {
@@ -189,7 +191,7 @@ fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(program());
     let done = run.args(["stacks", &count.to_string()]).env("FLOOD_MIB", "20").ok();
-    // Peak memory usage of the group. The kernel lists it only if it counts peak usage.
+    // Peak memory usage of the group. Not every kernel has such a file.
     let most =
         ["memory.max_usage_in_bytes", "memory.peak"].map(|name| fs::read_to_string(group.0.join(name)).ok());
     let most: u64 = most.into_iter().flatten().next().map_or(20 << 20, |text| text.trim().parse().unwrap());
@@ -237,7 +239,7 @@ fn a_million_successive_threads_fit_in_24_mib() {
 fn assert_many_threads(count: u64, settings: &[(&str, &str)]) {
     let done = flood("threads", count, settings);
     let found = assert_held_and_exact(&done, count);
-    assert_eq!(found, done.truth().sums, "stacks do not follow the number of threads");
+    assert_eq!(found, done.truth().sums, "the number of stacks does not depend on the number of threads");
 }
 
 #[test]
@@ -259,8 +261,8 @@ fn assert_many_unloads(count: u64) {
     assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     assert!(done.ledger("merged:").is_empty(), "{}", done.stderr);
-    // Of the 507 stacks, 500 are of the flood. The other seven are `before`, `between`, `after`, `second` (called from
-    // two places), a free and a wait. None of these calls is in the plugin.
+    // 500 of the 507 stacks are from the flood. The other seven are of `before`, `between`, `after`, `second` (called
+    // from two places), a free and a wait. These seven are not calls from the plugin.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 
@@ -275,7 +277,7 @@ fn threads_above_the_memory_ceiling_share_one_root() {
     let others: Vec<_> = others.collect();
     let [(frames, nanos)] = others[..] else { panic!("{others:?}") };
     assert_eq!(frames[1..], ["[other stacks]", "cudaLaunchKernel", "[GPU_Kernel]junk_d101"]);
-    // The kernel may reuse a thread id.
+    // Two threads may have the same id, because the kernel may reuse ids.
     let single = folded.iter().filter(|(frames, _)| frames[0].starts_with("[thread w") && is_junk(frames));
     let (count, single) = single.fold((0, 0), |(count, sum), (_, nanos)| (count + 1, sum + nanos));
     assert!(count > 100, "{count}");
@@ -294,7 +296,7 @@ fn stacks_below_the_memory_ceiling_are_all_listed_separately() {
     assert!(small.lines().count() > 2000 && !small.contains("[other"));
 }
 
-/// Output of the command that reads the recording under this ceiling.
+/// Returns the output of the `gpuflame` command with `args`, which reads the recording under this memory ceiling.
 fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     command.args(args).arg("out.gfr").current_dir(&done.folder).env("GPUFLAME_MAX_MEM", ceiling);

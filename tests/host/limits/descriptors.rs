@@ -32,7 +32,7 @@ fn assert_its_own(done: &Done, files: usize) {
 /// Asserts that the recording and the table are complete, whatever happened to the descriptors.
 fn assert_all_written(done: &Done, launches: u64) {
     let folded = done.file("out.folded");
-    // Between `main` and `work` is the frame of the mode's function, which the compiler inlined.
+    // The frame between `main` and `work` is the mode's function, which the compiler inlined.
     let values =
         folded.lines().map(|line| match line.split_once(";work;cudaLaunchKernel;[GPU_Kernel]step_d1000 ") {
             Some((outer, nanos)) if outer.starts_with("main") => nanos.parse::<u64>().unwrap(),
@@ -96,7 +96,7 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
     Done::from_output(output, folder)
 }
 
-/// Each way to start the program with a regular file as descriptor 2, and whether the ledger belongs in that file.
+/// Tests each way to start the program with a regular file as descriptor 2, and whether the ledger is written to it.
 #[test]
 fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     let shipped = crate::processes::preload::shipped().join("libgpuflame-preload.so");
@@ -126,13 +126,13 @@ fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     assert_in_ledger_file(&done);
 }
 
-/// Device and inode, in the form in which `gpuflame run` passes them on.
+/// Device and inode in the format that `gpuflame run` uses to pass them to the program.
 fn identity(file: &File) -> String {
     let facts = file.metadata().unwrap();
     format!("{:x}:{:x}", facts.dev(), facts.ino())
 }
 
-/// The program runs as under pytest, where descriptor 2 is a temporary file while CUDA starts.
+/// The program runs as it would under pytest, where descriptor 2 is a temporary file while CUDA starts.
 #[test]
 fn messages_held_during_the_run_appear_at_exit_or_in_the_ledger_file() {
     let run = || prepare("captured").env("GPUFLAME_NO_SUCH_SETTING", "1");
@@ -164,7 +164,7 @@ fn a_refused_start_is_reported_in_the_ledger_file_if_stderr_is_unusable() {
 fn the_ledger_starts_on_a_new_line_after_unfinished_output() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
-    // gpuflame cannot read the last line of a pipe back, so it prints a heading first.
+    // gpuflame cannot check whether the last line in a pipe is complete, so it prints a heading first.
     assert!(done.stderr.starts_with("half a linegpuflame: results of process "), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("\n{begins}")), "{}", done.stderr);
     for (before, expected) in [("", ""), ("a line\n", "a line\n"), ("half a line", "half a line\n")] {
@@ -204,14 +204,14 @@ fn closed_descriptors_0_1_and_2_are_not_reused() {
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
 }
 
-/// If the exit hangs, a signal ends the program, and the test fails.
+/// If the exit hangs, a signal ends the program, so that the test fails.
 #[test]
 fn a_full_unread_stderr_pipe_does_not_hang_the_exit() {
     let done = run("full");
     assert_all_written(&done, 1_000);
 }
 
-/// The program checks its flags after gpuflame has written, and fails if one of its flags is gone.
+/// After gpuflame has written, the program checks the flags of its stderr, and fails if one of them has been cleared.
 #[test]
 fn a_nonblocking_stderr_gets_the_complete_ledger_and_keeps_its_flags() {
     let done = run("nonblocking");
@@ -230,8 +230,8 @@ fn assert_whole_ledger(read: &str) {
     assert!(ledger.ends_with('\n'), "{read}");
 }
 
-/// A pipe of two pages, neither empty, with 4,000 bytes free: its read end, its write end, and the number of bytes in
-/// it.
+/// Creates a pipe of two pages, neither of which is empty, with 4,000 bytes free. Returns its read end, its write end,
+/// and the number of bytes in it.
 fn nearly_full_pipe() -> (File, File, usize) {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two numbers that pipe2 writes.
@@ -245,7 +245,7 @@ fn nearly_full_pipe() -> (File, File, usize) {
     (from, to, filling.len())
 }
 
-/// Reads the pipe a little at a time, until it has no writer and is empty.
+/// Reads the pipe in small steps until it is empty and no process can write to it.
 fn read_slowly(mut from: &File, child: &mut Child) -> String {
     let mut text = Vec::new();
     let mut part = [0; 128];
@@ -269,8 +269,8 @@ fn held(pipe: &File) -> usize {
     bytes as usize
 }
 
-/// Polls the pipe's flags until `is_over`. Returns the number of polls, and whether O_NONBLOCK was ever set. The
-/// program uses the same open file description, so this test sees the program's changes.
+/// Polls the pipe's flags until `is_over` is set. Returns the number of polls, and whether O_NONBLOCK was ever set. The
+/// program uses the same open file description, so changes by the program are visible here.
 fn watch_flags(pipe: &File, is_over: &AtomicBool) -> (u64, bool) {
     let (mut looks, mut was_changed) = (0, false);
     while !is_over.load(Ordering::Relaxed) || looks <= 1000 {
@@ -309,7 +309,7 @@ fn a_nearly_full_slow_pipe_gets_the_complete_ledger_and_stays_blocking() {
         is_over.store(true, Ordering::Relaxed);
         (waiting, read, watch.join().unwrap())
     });
-    assert_eq!(waiting, (filled, None), "it waits for room, and writes nothing before");
+    assert_eq!(waiting, (filled, None), "the program waits for room, and writes nothing before");
     assert!(!was_changed, "in {looks} looks");
     assert!(child.wait().unwrap().success());
     assert_whole_ledger(&read);

@@ -1,6 +1,6 @@
-//! Memory that gpuflame holds: bounded by the number of distinct stacks, whatever the number of launches. The tests
-//! measure it twice: from the ledger, and from the kernel's figures for the process minus the figures of a run without
-//! gpuflame.
+//! Memory that gpuflame holds: it depends on the number of distinct stacks, and not on the number of launches. The tests
+//! measure the memory in two ways: from the ledger; and as the kernel's figures for the process minus the figures of a
+//! run without gpuflame.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, compile};
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// Maximum memory that gpuflame may hold in any program, in bytes, and the addition for each distinct (context, name,
+/// Maximum memory in bytes that gpuflame may hold in any program, and additional bytes for each distinct (context, name,
 /// device).
 const MOST: f64 = 64.0 * MIB;
 const MOST_PER_CELL: f64 = 256.0;
 /// Maximum growth after more launches of the same kind.
 const MOST_GROWTH: f64 = 2.0 * MIB;
 
-/// Nanoseconds that cudaLaunchKernel takes with a CUPTI client: a published measurement on hardware.
+/// Nanoseconds that cudaLaunchKernel takes with a CUPTI client, from a published measurement on hardware.
 const TRACED_DRIVER: u32 = 4_000;
 /// Number of threads of `load`.
 const THREADS: u64 = 8;
@@ -24,7 +24,7 @@ const THREADS: u64 = 8;
 #[derive(Clone, Copy, Debug)]
 struct Held {
     by_ledger: f64,
-    /// Anonymous memory of the process minus the anonymous memory of a run without gpuflame.
+    /// Anonymous memory of the process, minus that of a run without gpuflame.
     by_kernel: f64,
 }
 
@@ -38,12 +38,12 @@ fn resident(stdout: &str) -> f64 {
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
 }
 
-/// Runs `load` with `args`; gpuflame keeps up, since the program waits for it every 4,096 launches.
+/// Runs `load` with `args`. gpuflame keeps up with the launches, because the program waits for it after every 4,096.
 fn held(args: &str) -> Held {
     held_at(&format!("{args} --flush 4096"), 0)
 }
 
-/// Makes the simulation write no truth file, which would take memory too.
+/// Turns the simulation's truth file off, because writing it takes memory too.
 fn quiet(run: Run) -> Run {
     run.env("GPUSIM_TRUTH", "")
 }
@@ -54,16 +54,16 @@ fn without() -> f64 {
     *WITHOUT.get_or_init(|| resident(&quiet(Run::new(program(), Way::None)).ok().stdout))
 }
 
-/// Runs `load` with `args`; a launch takes at least `launch_ns`.
+/// Runs `load` with `args`. Each launch takes at least `launch_ns`.
 fn load(args: &str, launch_ns: u32) -> crate::support::Done {
     let run = Run::new(program(), Way::Injected).args(args.split(' '));
-    // A checkpoint copies the sums, and the allocator keeps that memory: therefore the short runs must include a
-    // checkpoint as well.
+    // A checkpoint copies the sums, and the allocator keeps the memory of the copy. For a fair comparison, the short runs
+    // must include a checkpoint too.
     let run = quiet(run).env("GPUFLAME_CHECKPOINT", "0.1");
     run.env("GPUSIM_LAUNCH_NS", launch_ns.to_string()).ok()
 }
 
-/// Value in bytes that the ledger labels `what` and prints in MiB.
+/// Returns in bytes the value that the ledger prints in MiB with the label `what`.
 fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
     let cost = done.ledger("own cost:")[0];
     let mib = cost.split(", ").find_map(|part| part.strip_suffix(what)).expect(cost);
@@ -71,8 +71,8 @@ fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
 }
 
 /// Runs `load` twice and returns the smaller result. If the collector has to wait for a processor, tables grow further
-/// before it empties them, so that results differ by up to 1 MiB from run to run. Growth with the number of launches
-/// shows in both runs.
+/// before it empties them, so results differ by up to 1 MiB between runs. If memory grows with the number of launches,
+/// both results show it.
 fn held_at(args: &str, launch_ns: u32) -> Held {
     let run = |_| {
         let done = load(args, launch_ns);
@@ -93,7 +93,7 @@ fn assert_bounded(held: Held, cells: u32) {
     assert!(held.by_ledger <= most && held.by_kernel <= most, "{held:?} with {cells} cells");
 }
 
-/// Checks that many launches hold as much memory as few launches.
+/// Checks that gpuflame holds as much memory after many launches as after few launches.
 fn stays(few: Held, many: Held) -> Result<(), String> {
     for (who, growth) in
         [("ledger", many.by_ledger - few.by_ledger), ("kernel", many.by_kernel - few.by_kernel)]
@@ -108,7 +108,7 @@ fn stays(few: Held, many: Held) -> Result<(), String> {
 #[test]
 fn held_memory_does_not_grow_with_the_number_of_launches() {
     let few = held("--launches 1000000");
-    // There are about ten call paths from each of eight threads.
+    // Each of the eight threads launches from about ten call paths.
     assert_bounded(few, 80);
     stays(few, held("--launches 4000000")).unwrap();
 }
@@ -139,17 +139,18 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     let few = held_at("--launches 1000000", TRACED_DRIVER);
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
-    // The amounts need not be the same: if the collector has to wait for a processor for a while, more launches wait at
-    // once than ever before, and the join's table of pending launches grows by up to 17 MiB.
+    // The two amounts may differ: if the collector has to wait for a processor, more launches than before are pending at
+    // once, and the join's table of pending launches grows by up to 17 MiB.
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
-/// Memory that is not counted: relocated pages of the debug build, stacks of threads, and the simulation's own lists of
-/// records. Here it is 2 to 8 MiB.
+/// Maximum memory that gpuflame does not count: relocated pages of the debug build, stacks of threads, and the
+/// simulation's own lists of records. In these tests it is 2 to 8 MiB.
 const MOST_UNCOUNTED: f64 = 10.0 * MIB;
 
-/// Runs `load` with eight threads, which launch faster than the collector can read, below `ceiling`. Checks memory, the
-/// sums, and that losses are stated. Returns the share of launches that were matched with their activities.
+/// Runs `load` with the memory limit `ceiling` and eight threads, which launch faster than the collector can read.
+/// Checks memory, the sums, and that losses are reported. Returns the share of launches that were matched with their
+/// activities.
 fn assert_behind_below(ceiling: usize, asked: u64) -> f64 {
     let most = |run: Run| {
         let args = format!("--watch 1 --launches {asked}");
@@ -202,7 +203,7 @@ fn twenty_million_launches_faster_than_the_collector_stay_below_every_memory_lim
     }
 }
 
-/// A launch of 4 us is the fastest that a traced driver allows.
+/// Under a profiler, a launch with the real driver takes at least 4 us.
 #[test]
 #[ignore = "wants the machine for itself; .ci/long runs it"]
 fn launches_of_a_traced_driver_are_all_matched_below_the_lowest_memory_limit() {

@@ -1,4 +1,4 @@
-//! Limits that the user, the program or its environment sets: memory, descriptors, system calls, rights.
+//! Limits on memory, descriptors, system calls and rights, set by the user, the program or its environment.
 
 mod ceiling;
 mod descriptors;

@@ -1,5 +1,5 @@
-//! Limits that the application or its environment imposes apply to gpuflame too, and gpuflame does not make the application
-//! break them.
+//! Limits that the application or its environment sets. gpuflame respects them too, and does not make the application
+//! exceed them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,8 +22,8 @@ fn a_thread_with_a_pending_cancel_ends_after_its_first_launch_is_recorded() {
     }
 }
 
-/// The first call sets gpuflame up, so gpuflame's frames are on that thread's stack. The cancellation may unwind the
-/// stack only after these frames have returned.
+/// The first call sets gpuflame up, so gpuflame's functions are on that thread's stack. The cancellation may unwind the
+/// stack only after these functions have returned.
 #[test]
 fn a_cancel_pending_during_set_up_takes_effect_after_the_first_call() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
@@ -42,7 +42,8 @@ fn a_cancel_pending_during_a_gpuflame_call_takes_effect_after_it() {
     assert_eq!(done.stdout, "20\n", "{}", done.stderr);
 }
 
-/// gpuflame must not change `errno` after the host's last call. 77 is not an error number of this system.
+/// gpuflame must not change the `errno` that the host's last call set. The program uses 77, which is not an error number
+/// of this system.
 #[test]
 fn errno_is_preserved_by_every_entry_point() {
     let program = compile("tests/programs/errno.c", &["-O2", "-DLINKED"]);
@@ -54,7 +55,7 @@ fn errno_is_preserved_by_every_entry_point() {
     assert_eq!(done.sum("launches").1["matched"], 112, "{}", done.stderr);
 }
 
-/// A write past the file-size limit raises a signal that ends a program without a handler.
+/// A write past the file-size limit raises a signal. If a program has no handler for this signal, the signal ends it.
 #[test]
 fn a_file_size_limit_costs_only_the_larger_files() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
@@ -81,17 +82,17 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
         files.retain(|name| name != "truth.json");
         assert!(files.is_empty(), "{files:?}");
     }
-    // NVTX does not load gpuflame either.
+    // NVTX, which finds gpuflame through its own variable, does not load gpuflame either.
     let program = compile("tests/programs/ranges.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());
     let done = run.env("GPUFLAME_DISABLE", "1").done();
-    assert_eq!(done.stderr, "the first push answers -2, not 0\n", "what NVTX answers without a tool");
+    assert_eq!(done.stderr, "the first push answers -2, not 0\n", "NVTX returns -2 if no tool is loaded");
     let program = compile("tests/programs/odd.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).arg("plain").env("GPUFLAME_DISABLE", "0").done();
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
 }
 
-/// A program that runs as its owner, whoever starts it. The user who starts the program could otherwise make gpuflame
+/// A set-user-id program runs with its owner's rights, whichever user starts it. This user could otherwise make gpuflame
 /// write files to places where only the owner may write.
 #[test]
 fn a_setuid_program_ignores_the_environment() {
@@ -101,7 +102,8 @@ fn a_setuid_program_ignores_the_environment() {
     fs::create_dir_all(&outputs).unwrap();
     let rights = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let owned = |program: &Path| chown(program, Some(NOBODY), None).map(|()| rights(program, 0o4755));
-    // Users other than root can neither reach the tests' folders nor name the libraries in them by a variable.
+    // Users other than root cannot read the tests' folders, and no variable can name libraries for such a program, so the
+    // program and its libraries are in a folder that all users can read.
     rights(&folder, 0o755);
     rights(&outputs, 0o777);
     for library in ["libcuda.so.1", "libcudart.so.13", "libcupti.so.13"] {
@@ -132,8 +134,8 @@ fn a_setuid_program_ignores_the_environment() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A set-user-id program that is linked to gpuflame and starts it: libraries are never looked for in folders that the
-/// starting user chose.
+/// The set-user-id program is linked to gpuflame and starts it. gpuflame must not search for libraries in folders that
+/// the user who starts the program can choose.
 #[test]
 fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     const NOBODY: u32 = 65_534;
@@ -156,7 +158,7 @@ fn a_setuid_program_loads_no_library_from_the_callers_folders() {
         done.stdout + &done.stderr
     };
     let foreign = "a foreign library was loaded\n";
-    assert!(says().contains(foreign), "it is found where nothing is in the way: {}", says());
+    assert!(says().contains(foreign), "without set-user-id the library is found: {}", says());
     let owned = |program: &Path| {
         chown(program, Some(NOBODY), None)?;
         fs::set_permissions(program, fs::Permissions::from_mode(0o4755))
@@ -168,12 +170,12 @@ fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     } else {
         owned(&program).unwrap();
         assert!(!says().contains(foreign), "{}", says());
-        assert!(says().contains(" changed\n"), "it runs as ever: {}", says());
+        assert!(says().contains(" changed\n"), "the program runs as usual: {}", says());
     }
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A thread passes its affinity on to every thread that it creates, unless a created thread changes its own.
+/// A new thread has the affinity of the thread that creates it, unless it changes its own affinity.
 #[test]
 fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
@@ -182,7 +184,7 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let main = lines.next().unwrap();
     let ours: Vec<_> = lines.collect();
     assert!(ours.len() >= 2, "{}", done.stdout);
-    // A thread that may not lower its nice value keeps that of its creator; root may lower it.
+    // Without root's rights, a thread may not lower its nice value, so it keeps the nice value of its creator.
     let nicer = main.rsplit_once(' ').map(|(binds, _)| format!("{binds} 7")).unwrap();
     // SAFETY: geteuid has no precondition.
     let may_be_as_nice = unsafe { libc::geteuid() } != 0;
@@ -190,8 +192,8 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     assert!(ours.iter().all(is_right), "{}", done.stdout);
 }
 
-/// If there is no memory, the program continues without gpuflame, and the checkpoint holds the recording up to that
-/// moment.
+/// If gpuflame gets no more memory, it stops and the program continues. The checkpoint holds the recording up to that
+/// time.
 #[test]
 fn an_address_space_limit_costs_the_recording_and_not_the_process() {
     let program = compile("tests/programs/starved.c", &["-O1"]);
@@ -213,7 +215,7 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
         assert!(!is_out || !names.iter().any(|name| name.ends_with(".part")), "{kib} KiB: {names:?} {said}");
         assert!(is_out || names.iter().any(|name| name == "out.folded"), "{kib} KiB: {names:?} {said}");
     }
-    // All threads share one heap, which cannot grow any more.
+    // In these runs all threads share one heap, which cannot grow any more.
     for (kib, formats) in
         [(0, "folded,svg"), (64, "folded,activities"), (512, "folded"), (2048, "folded,svg"), (64, "gfr")]
     {
@@ -233,12 +235,12 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
         let info = info.stdout;
         let launches = info.lines().find_map(|line| line.strip_prefix("launches  ")).unwrap();
         let launches: u64 = launches.trim().replace(',', "").parse().unwrap();
-        // The machine determines how many of the first 20,000 launches are in the last checkpoint.
+        // The number of launches in the last checkpoint depends on the speed of the machine.
         assert!((1..80_000).contains(&launches), "{kib} KiB: {info}");
     }
 }
 
-/// gpuflame's threads start when the C library has no memory left.
+/// gpuflame's threads start at a time when the C library has no memory left.
 #[test]
 fn running_out_of_memory_right_after_cuda_starts_does_not_end_the_process() {
     let program = compile("tests/programs/constructor.c", &["-O2", "-rdynamic"]);
@@ -281,8 +283,8 @@ fn confined(how: &str) -> Run {
     Run::new(program, Way::Injected).arg(how)
 }
 
-/// Coroutines and threads of some runtimes have small stacks. Measured on the optimized library, since the optimizer decides
-/// the frame sizes.
+/// Coroutines and threads of some runtimes have small stacks. The test uses the optimized library, because the optimizer
+/// determines the frame sizes.
 #[test]
 fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
@@ -297,14 +299,14 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let without = depths(confined("depth").env("CUDA_INJECTION64_PATH", "none"));
     let with = depths(confined("depth").env("CUDA_INJECTION64_PATH", release));
     let more: Vec<_> = with.iter().zip(without).map(|(with, without)| with - without).collect();
-    // The calls are the first call of all, which sets gpuflame up; the first call of another thread; later calls, whose
-    // path is cached or new; and launches on an alternate stack.
+    // The calls are: the first call of the process, which sets gpuflame up; the first call of another thread; later calls
+    // with a cached or a new call path; and launches on an alternate stack.
     assert_eq!(more.len(), 26);
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
-    // The first launch on an alternate stack learns unwind rules. The function that learns them is called from the
-    // function that walks a thread's own stack, so the frames of both functions are on the alternate stack. Keeping the
-    // walking function's frame off the alternate stack would cost 40 instructions per launch.
+    // At the first launch on an alternate stack, gpuflame learns unwind rules. The function that learns them is called by
+    // the function that walks a thread's own stack, so the frames of both functions are on the alternate stack. Avoiding
+    // the frame of the walking function there would cost 40 instructions per launch.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }
@@ -347,7 +349,8 @@ fn launches_on_threads_without_state_are_counted_once() {
     }
 }
 
-/// System calls that the documentation lists; those that sampling needs are in a separate list.
+/// Returns the system calls that the documentation lists. With `of_samples`, adds the calls that only sampling needs,
+/// which the documentation lists separately.
 fn documented_calls(of_samples: bool) -> Vec<String> {
     let text = fs::read_to_string(root().join("docs/inside-the-process.md")).unwrap();
     let table = text.split("\n## ").find(|section| section.starts_with("Sandboxes")).unwrap();
@@ -359,7 +362,7 @@ fn documented_calls(of_samples: bool) -> Vec<String> {
 
 const ALL_FORMATS: &str = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
 
-/// The sandbox kills the process on a call that is not listed.
+/// The sandbox kills the process if it makes a system call that is not listed.
 #[test]
 fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
@@ -392,14 +395,14 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
             assert_eq!(nanos, 604 * 700);
         }
     }
-    // Without one documented call the filter does kill the process, so it works.
+    // Check of the sandbox itself: with one documented call removed from the list, it kills the process.
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
     let done = sandboxed(Way::Injected, &fewer, None);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
-/// Traces with strace the system calls of a program that installs a seccomp filter after its first launch, when the runtime
-/// has finished its own set-up. Some calls are refused, so that the library makes other calls instead.
+/// Uses strace to trace a program that installs a seccomp filter after its first launch, when the runtime has finished
+/// its own set-up. In some runs strace makes a system call fail, so that gpuflame uses other calls instead.
 #[test]
 fn no_new_kind_of_system_call_is_made_after_set_up() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -423,14 +426,14 @@ fn no_new_kind_of_system_call_is_made_after_set_up() {
     }
 }
 
-/// Asserts that no kind of call first appears after set-up, and that the `expected` kinds do appear. Returns false if
-/// this machine does not allow tracing.
+/// Asserts that each kind of call made after set-up was already made before, and that the `expected` kinds are made after
+/// it. Returns false if this machine does not allow tracing.
 fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
-    // Threads that set-up creates only start running when set-up is over, as on a busy machine.
+    // The delay lets the threads that set-up creates start only after set-up, as on a busy machine.
     run = run.args(["-e", "inject=set_robust_list:delay_enter=300000"]);
-    // Calls that strace refuses are not calls that a filter must allow.
+    // If strace makes calls fail, gpuflame makes other calls than those documented for a filter.
     let calls = if refused.is_none() { documented_calls(true) } else { Vec::new() };
     if let Some(refused) = refused {
         run = run.arg("-e").arg(format!("inject={refused}"));
@@ -447,7 +450,8 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
         eprintln!("{settings:?}: {:?} {}", done.code, done.stderr);
         return false;
     }
-    // Matches `PID NAME(...`; a call that another thread's line interrupts continues as `PID <... NAME resumed>`.
+    // A call is a line `PID NAME(...`. If a line of another thread interrupts it, it continues with `PID <... NAME
+    // resumed>`.
     let made = |line: &str| {
         let (_, call) = line.split_once(char::is_whitespace)?;
         let (name, _) = call.trim_start().split_once('(')?;
@@ -456,7 +460,7 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
     let (before, after) = text.split_once("SECCOMP").expect("the program sets a filter");
     let before: BTreeSet<_> = before.lines().filter_map(made).collect();
     let after: BTreeSet<_> = after.lines().filter_map(made).collect();
-    // The program's own calls: it sleeps, its threads end, and it exits.
+    // Calls that the program itself makes: it sleeps, its threads end, and it exits.
     let own = ["clock_nanosleep", "exit", "exit_group"].map(str::to_owned);
     let late: Vec<_> = after.difference(&before).filter(|name| !own.contains(name)).collect();
     assert!(late.is_empty(), "{settings:?} {refused:?}: {late:?}");
@@ -471,8 +475,8 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
-/// The limit on the address space is lowered in steps down to zero, in the middle of launches, ranges, marks and
-/// queries. GPUFLAME_STARVED is the number of starting values; CI uses few.
+/// While the program makes launches, ranges, marks and queries, the limit on its address space is lowered in steps down
+/// to zero. GPUFLAME_STARVED is the number of limits to start from; CI uses few.
 #[test]
 fn a_shrinking_address_space_limit_costs_the_recording_and_not_the_process() {
     let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());

@@ -1,7 +1,7 @@
 //! Names from any source are harmless wherever they are shown: on a terminal, in text files and in spreadsheets.
 //!
-//! The program, `tests/programs/named.c`, gives such names to its kernels, ranges and threads, and has such a file name
-//! itself.
+//! The program, `tests/programs/named.c`, gives harmful names to its kernels, ranges and threads. Its own file name is
+//! harmful too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::support::{self, Done, Run, Way, compile, gpuflame, scratch};
 
 /// GPU time of one turn of the program's two threads, in ns.
 const NANOS: u64 = 2 * 10_600;
-/// A file name, in which only slashes are forbidden.
+/// The program's file name. File names may contain any character except slashes.
 const FILE: &str = "=file\x1b[31m\u{202e}turned\rback";
 /// Name of the kernel with its control characters replaced.
 const KERNEL: &str = "gemm mmeg iso late r_d3000";
@@ -42,7 +42,7 @@ fn on_the_stack(folder: &Path, args: &[&str]) -> Done {
         .done()
 }
 
-/// Texts that were shown, each with its source.
+/// Texts that gpuflame showed, each with its source.
 #[derive(Default)]
 struct Shown(Vec<(String, String)>);
 
@@ -57,8 +57,8 @@ impl Shown {
         self.0.push((by.to_owned(), text));
     }
 
-    /// Adds a file that is UTF-8, as a table or as a text according to its name. A file with other bytes must not
-    /// contain the unchanged names.
+    /// Adds a UTF-8 file, as a table or as a text, depending on its name. A file that is not UTF-8 must not contain the
+    /// original names.
     fn file(&mut self, path: &Path) {
         let name = path.display().to_string();
         let bytes = fs::read(path).unwrap();
@@ -72,8 +72,7 @@ impl Shown {
         }
     }
 
-    /// Adds all files of a folder except recordings, which hold names unchanged, and except the files of the simulated
-    /// stack.
+    /// Adds all files of a folder, except recordings, which contain the original names, and files of the simulated stack.
     fn files(&mut self, folder: &Path) {
         let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
@@ -87,7 +86,7 @@ impl Shown {
     fn command(&mut self, folder: &Path, args: &[&str]) {
         let ran = command(folder, args.iter().copied());
         let by = args.join(" ");
-        // `check` ends with 1 if it finds something doubtful.
+        // `check` exits with 1 if it finds a problem.
         assert!(ran.code == 0 || (args[0], ran.code) == ("check", 1), "{by}: {}", ran.stderr);
         self.text(&by, ran.stderr);
         if args.contains(&"csv") { self.table(&by, ran.stdout) } else { self.text(&by, ran.stdout) }
@@ -98,7 +97,7 @@ impl Shown {
         for (words, least) in least {
             let by: Vec<_> =
                 self.0.iter().filter(|(_, text)| text.contains(words)).map(|(by, _)| by).collect();
-            assert!(by.len() >= least, "{words:?} is in {} alone: {by:#?}", by.len());
+            assert!(by.len() >= least, "{words:?} is in only {} texts: {by:#?}", by.len());
         }
     }
 }

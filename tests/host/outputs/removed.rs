@@ -1,5 +1,5 @@
-//! The folder of the outputs is removed or renamed while the outputs grow. Messages at the exit are true, and content
-//! that the open files still hold is written to files again.
+//! The folder of the outputs is removed or renamed during the run. Messages at the exit are true, and content that is
+//! still available from open files is written to files again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::running::Running;
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile};
 
-/// Launches 1,000 kernels of 1,000 ns, prints a line, and exits when there is a file `go`.
+/// Compiles a program that launches 1,000 kernels of 1,000 ns, prints a line, and exits when a file `go` exists.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
@@ -78,8 +78,8 @@ fn a_recording_moved_during_the_run_is_reported_at_its_new_path() {
     assert!(fs::read_dir(done.folder.join("elsewhere")).unwrap().count() == 1, "no temporary file is left");
 }
 
-/// If no descriptor above the host's range is available, gpuflame opens the file for each write, so the content is lost
-/// when the name is removed.
+/// If no descriptor above the host's range is available, gpuflame opens the file anew for each write. So the content is
+/// lost if the file name is removed.
 #[test]
 fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     let script = r#"ulimit -n 900 && exec "$0" left exit"#;
@@ -114,8 +114,8 @@ fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     assert_eq!(nanos, 1000 * 1101);
 }
 
-/// A hard link in another folder keeps the content alive: gpuflame copies the content from the open file, because it
-/// does not know the path of the link.
+/// A hard link in another folder keeps the content of the file. gpuflame does not know the path of the link, so it copies
+/// the content from the open file.
 #[test]
 fn a_removed_recording_with_a_hard_link_is_restored_under_its_own_name() {
     let done = changed(prepare("folded,gfr"), |folder| {

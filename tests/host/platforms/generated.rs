@@ -1,5 +1,6 @@
-//! Launches through functions that are generated at run time, have no unwind information and keep any value in rbp, and on
-//! stacks whose pages come and go: the exit status is the same as without gpuflame, and stacks are complete.
+//! Launches through functions that are generated at run time, have no unwind information and keep any value in rbp; and
+//! launches on stacks whose pages are mapped and unmapped. The exit status is the same as without gpuflame, and stacks are
+//! complete.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -28,7 +29,7 @@ fn runs(how: &str) -> Vec<Done> {
     (0..RUNS).map(run).collect()
 }
 
-/// GPU time of stacks that reach `main`, and of all stacks.
+/// Returns the GPU time of stacks that reach `main`, and the GPU time of all stacks.
 fn whole(done: &Done) -> (u64, u64) {
     let stacks = done.folded();
     let is_whole = |frames: &[String]| frames[0] == "main";
@@ -50,7 +51,7 @@ fn stacks_reach_main_through_generated_functions_with_a_number_in_rbp() {
 fn stacks_reach_main_through_functions_that_replaced_ones_with_different_frames() {
     for done in runs("replaced") {
         let (whole, all) = whole(&done);
-        // The first launches through a function may be truncated until its rule is verified.
+        // Stacks of the first launches through a function may be truncated, until its unwind rule is verified.
         assert!(whole * 10 >= all * 9, "{whole} of {all} ns\n{}", done.stderr);
     }
 }

@@ -1,8 +1,8 @@
-//! gpuflame works on a C library that is years old: the loader finds every symbol that gpuflame's library needs, and
-//! the recording matches what ran.
+//! gpuflame works with a C library that is years old: the loader finds every symbol that gpuflame's library needs, and
+//! the recording contains exactly the work that ran.
 //!
-//! Programs and the simulated stack are linked to this machine's C library. Copies of these files are patched to look
-//! for their functions in the older C library (`tests/older-glibc.py`); gpuflame's library is used as it is shipped.
+//! Programs and the simulated stack are linked to this machine's C library. `tests/older-glibc.py` patches copies of these
+//! files so that they use functions of the older C library. gpuflame's library is used as it is shipped.
 
 use std::env::join_paths;
 use std::fs;
@@ -21,7 +21,7 @@ int stat64(const char *path, struct stat *found) { return __xstat(1, path, found
 int fstat64(int file, struct stat *found) { return __fxstat(1, file, found); }
 ";
 
-/// Path of an older C library; `None`, after printing a sentence, if it is not available.
+/// Returns the path of an older C library. If there is none, prints a sentence and returns `None`.
 fn older() -> Option<PathBuf> {
     let output = Command::new(root().join("tests/older-glibc")).output().unwrap();
     if output.status.success() {
@@ -45,8 +45,8 @@ fn gcc(folder: &Path, args: &[&str]) {
 fn everything_is_recorded_on_an_older_glibc() {
     let Some(older) = older() else { return };
     let (new, old) = (scratch("newer"), scratch("older"));
-    // The start-up code of the older C library does not call a new main program's constructors, so the constructors are
-    // in a library.
+    // The start-up code of the older C library does not call the constructors of a main program that was linked with a
+    // newer one, so the constructors are in a library.
     let source = root().join("tests/programs/odd.c");
     gcc(&new, &["-g", "-O2", "-std=gnu99", "-shared", "-fPIC", "-o", "libodd.so", source.to_str().unwrap()]);
     let loader = format!("-Wl,--dynamic-linker={}", older.join("ld-linux-x86-64.so.2").display());

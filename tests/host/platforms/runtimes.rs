@@ -1,8 +1,8 @@
-//! Programs that do not run on the stacks that the system gave their threads: Python's greenlets, Boost's fibers, Go,
-//! Java.
+//! Programs of runtimes that use other stacks than the system's thread stacks, or code without unwind information:
+//! Python's greenlets, Boost's fibers, Go, Java.
 //!
-//! No launch is lost, every stack equals libgcc's unwind of it, and each stack ends where the runtime permits
-//! unwinding.
+//! The tests check that no launch is lost, that every stack equals the stack that libgcc's unwinder finds, and that each
+//! stack reaches as far as the runtime permits unwinding.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use std::process::Command;
 
 use crate::support::{Done, Run, Way, compile, cuda, installed, root, scratch};
 
-/// The library that these programs launch with.
+/// Compiles the library through which these programs launch.
 fn launcher() -> PathBuf {
     compile("tests/runtimes/launch.c", &["-O2", "-shared", "-fPIC"])
 }
 
-/// Runs a program that must make `launches` launches, and unwinds every stack a second time.
+/// Runs a program that must make `launches` launches. gpuflame unwinds every stack a second time to verify it.
 fn run(program: &Path, args: &[&str], launches: u64) -> Done {
     let run = Run::new(program, Way::Injected).args(args.iter().copied());
     let done = run.env("GPUFLAME_VERIFY", "1").ok();
@@ -25,7 +25,7 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
         assert_eq!((total, parts["matched"]), (launches, launches), "{}", done.stderr);
     }
     let unlike = "0 differ from a walk of every frame, 0 differ from libgcc's walk";
-    // One more stack is taken for the call that waits for the GPU at the end.
+    // One more stack is captured at the call that waits for the GPU at the end.
     let taken = launches + 1;
     assert_eq!(done.ledger("verified: "), [format!("{taken} stacks captured again, {unlike}")]);
     let stacks = done.folded();
@@ -44,9 +44,8 @@ fn marked(done: &Done, what: &str) -> u64 {
     count.unwrap_or_else(|| panic!("no {what} in {line}")).parse().unwrap()
 }
 
-/// Greenlets share the thread's own stack: the part of the stack that belongs to one greenlet is moved aside when
-/// another greenlet runs. Stacks therefore reach `main` through the frames in which the thread switched to the
-/// greenlet.
+/// Greenlets share the thread's own stack: when another greenlet runs, the part of the stack that belongs to the first
+/// one is copied elsewhere. Below a greenlet's frames are the frames that switched to it, so stacks reach `main`.
 #[test]
 fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     let Some(python) = installed("greenlet", None) else { return };
@@ -60,8 +59,8 @@ fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     }
 }
 
-/// Numba's code keeps no frame pointer and registers its unwind information only with libgcc: a native stack ends in
-/// Numba's code, and is marked as truncated. The Python functions around Numba's code are present nevertheless.
+/// Numba's code has no frame pointer and registers its unwind information only with libgcc. So a native stack ends in
+/// Numba's code and is marked as truncated. The Python functions that call Numba's code are shown nevertheless.
 #[test]
 #[ignore = "installs Numba, 80 MB; .ci/long runs it"]
 fn numba_launches_appear_under_the_python_functions_that_call_them() {
@@ -91,7 +90,7 @@ fn numba_launches_appear_under_the_python_functions_that_call_them() {
     assert_eq!((is_main, is_cut), (800 * 100, stacks.len() as u64), "{stacks:?}");
 }
 
-/// Only PyPy itself can find its functions: no Python functions are shown, one line reports that, and native frames are
+/// gpuflame cannot read PyPy's functions: it shows no Python functions and prints one line about this. Native frames are
 /// unaffected.
 #[test]
 fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
@@ -103,7 +102,7 @@ fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     assert_eq!(done.stderr.matches("python frames off").count(), 1, "{}", done.stderr);
 }
 
-/// A Boost fiber's stack starts in hand-written code without unwind information, at which stacks are truncated.
+/// A Boost fiber's stack begins in hand-written code without unwind information. Stacks are truncated at this code.
 #[test]
 fn boost_fiber_stacks_are_truncated_where_the_fiber_was_created() {
     if installed("boost", None).is_none() {
@@ -121,8 +120,8 @@ fn boost_fiber_stacks_are_truncated_where_the_fiber_was_created() {
     }
 }
 
-/// Go calls C on the thread's stack, through hand-written code without unwind information that has left the goroutine's
-/// stack; stacks are truncated at that code.
+/// Go runs C functions on the thread's stack. Hand-written code without unwind information switches to it from the
+/// goroutine's stack, and stacks are truncated at this code.
 #[test]
 fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
     let Some(go) = installed("go", None) else { return };
@@ -142,9 +141,9 @@ fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
     }
 }
 
-/// Java's methods have no unwind information. If the virtual machine is told to keep frame pointers, stacks reach the
-/// bottom and are marked as guessed; otherwise stacks may be truncated at methods that the virtual machine has
-/// optimized.
+/// Java's methods have no unwind information. With the virtual machine's option to keep frame pointers, stacks reach the
+/// bottom and are marked as guessed. Without this option, stacks may be truncated at methods that the virtual machine
+/// has optimized.
 #[test]
 #[ignore = "installs a JDK; .ci/long runs it"]
 fn java_stacks_reach_the_bottom_of_the_thread_with_frame_pointers() {

@@ -1,11 +1,11 @@
-//! Children that are forked before a session exists: no child waits for a lock whose holder does not exist in the
-//! child, and a child that uses CUDA is recorded like any other process.
+//! Forked children. No child waits for a lock whose holder does not exist in the child, and a child that uses CUDA and was
+//! forked before a session exists is recorded like any other process.
 
 use std::fs;
 
 use crate::support::{Run, Way, compile, gpuflame};
 
-/// Calls that create a child: one runs fork handlers, one does not, and one bypasses the C library.
+/// Calls that create a child: the first runs fork handlers, the second does not, and the third bypasses the C library.
 const WAYS: [&str; 3] = ["fork", "_Fork", "clone"];
 
 #[test]
@@ -20,8 +20,8 @@ fn a_forked_child_does_not_wait_for_another_threads_range_name() {
     }
 }
 
-/// A child of a process with a session, however it is created, writes nothing, ends as it would without gpuflame, and changes
-/// none of its parent's counts.
+/// However a child of a process with a session is created, the child writes nothing, ends as it would without gpuflame,
+/// and does not change its parent's counts.
 #[test]
 fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
     let program = compile("tests/programs/forked.c", &["-O2"]);

@@ -1,5 +1,5 @@
-//! Preloading makes the driver and NVTX load the library, through their environment variables, and harms no thread that reads
-//! the environment at the same time.
+//! The preloaded library sets environment variables that make the driver and NVTX load gpuflame. Threads that read the
+//! environment at the same time are not harmed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn a_thread_can_read_the_environment_while_the_library_is_loading() {
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), "read on\n"), "{}", done.stderr);
 }
 
-/// A folder with the library for shells and, next to it, the library itself.
+/// Creates a folder with the library to preload in shells and, next to it, gpuflame's library.
 pub(crate) fn shipped() -> std::path::PathBuf {
     let folder = scratch("shipped");
     fs::copy(preload(), folder.join("libgpuflame-preload.so")).unwrap();
@@ -36,7 +36,7 @@ fn programs_started_by_a_shell_with_the_preload_library_are_recorded() {
         let shell = Run::new(Path::new("/bin/sh"), Way::None).env("LD_PRELOAD", list);
         let (mut shell, at) = shell.env("GPUFLAME_FORMATS", "folded").into_command();
         symlink(&folder, at.join("beside")).unwrap();
-        // The shell changes its folder, and the variable for the driver still names the file.
+        // The shell changes its working directory. The variable for the driver must still name the library's file.
         shell.args(["-c", "mkdir deep && cd deep && exec \"$0\""]).arg(&program);
         let ran = shell.output().unwrap();
         let said = String::from_utf8_lossy(&ran.stderr);
@@ -46,7 +46,7 @@ fn programs_started_by_a_shell_with_the_preload_library_are_recorded() {
     }
 }
 
-/// Variables that a program finds in its environment in addition to those it was given.
+/// Returns the variables that a program finds in its environment in addition to `given`.
 fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
     let mut env = Command::new("env");
     env.env_clear().env("LD_PRELOAD", preloaded).envs(given.iter().copied());
@@ -83,11 +83,11 @@ fn the_preload_library_adds_four_variables_and_changes_no_other() {
     let names: Vec<_> = (0..2000).map(|number| format!("NAME_{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
     assert_eq!(added(&many, &preloaded), all);
-    // If a user names an NVTX library, gpuflame does not replace that choice.
+    // If the user has named an NVTX library, gpuflame does not replace it.
     let without_nvtx = BTreeSet::from([driver, own, STDERR.to_owned()]);
     assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), without_nvtx);
     assert!(added(&[("CUDA_INJECTION64_PATH", "none")], &preloaded).is_empty());
-    // A value set by an ancestor process refers to that process's descriptor 2.
+    // A value that an ancestor process has set is about the ancestor's descriptor 2, not about this process's.
     let mut env = Command::new("env");
     env.env_clear()
         .env("LD_PRELOAD", &preloaded)
@@ -118,12 +118,12 @@ fn a_version_mismatch_between_preload_and_main_library_is_refused_in_one_line() 
             && lines[0].contains("install both"),
         "{lines:?}"
     );
-    // A library other than the one that the user chose does not start.
+    // If the user chose a gpuflame library, another preloaded one does not start.
     let chosen = Run::new(&program, Way::Injected).env("LD_PRELOAD", &other).arg("plain").done();
     assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }
 
-/// The user of a shell sees everything that its programs print while they start.
+/// In a shell with the preload library, the user would see every message that its programs print while they start.
 #[test]
 fn static_and_musl_programs_start_normally_under_the_preload_library() {
     let folder = shipped();

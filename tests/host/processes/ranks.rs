@@ -1,5 +1,5 @@
-//! Processes of one job: each process writes a set of files with a description of the process, and a folder of such
-//! sets is one profile.
+//! Processes of one job: each process writes a set of files and a description of the process. gpuflame reads a folder
+//! with such sets as one profile.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::support::{Run, Way, compile, scratch, skip};
 
 const PROCESSES: u64 = 8;
 
-/// Runs eight processes at once in one folder, of 1 to 8 steps: step I has I launches of 20,000 ns. Returns the time
-/// until all processes had ended.
+/// Runs eight processes at once in one folder. They have 1 to 8 steps: step I has I launches of 20,000 ns. Returns the
+/// time until all processes had ended.
 fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u64 {
     let program = compile("tests/programs/timed.c", &["-O2"]);
     let start = |process: u64| {
@@ -28,7 +28,7 @@ fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u6
     (1..=PROCESSES).map(|steps| steps * (steps + 1) / 2 * 20_000).sum()
 }
 
-/// Descriptions (`.set.json`) that are next to the sets.
+/// Returns the descriptions (`.set.json`) of the sets in `folder`.
 fn sets(folder: &Path) -> Vec<Value> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let sets = paths.filter(|path| path.to_str().unwrap().ends_with(".set.json"));
@@ -81,7 +81,7 @@ fn eight_processes_with_ranks_merge_into_one_profile_by_rank() {
     }
 }
 
-/// The test uses the launcher itself, which gives each process its rank and reads its standard error.
+/// The test uses the real `mpirun`, which gives each process its rank and reads its standard error.
 #[test]
 fn eight_mpirun_processes_merge_into_one_profile_by_rank() {
     let version = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status();

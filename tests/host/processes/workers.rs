@@ -1,4 +1,4 @@
-//! Workers of Python's `multiprocessing`, which end by `_exit` or SIGTERM, leave all files.
+//! Workers of Python's `multiprocessing`, which end by `_exit` or SIGTERM, write all files.
 //!
 //! The program is `tests/programs/workers.py`; its kernels take 1,000 ns.
 
@@ -63,7 +63,7 @@ fn short_lived_forked_workers_leave_all_files_and_no_checkpoint() {
     }
 }
 
-/// A worker that is interrupted as by Ctrl+C prints Python's usual message and ends by `_exit`.
+/// A worker that gets SIGINT, as after Ctrl+C, prints Python's usual message and ends by `_exit`.
 #[test]
 fn a_killed_worker_leaves_a_checkpoint_and_an_interrupted_worker_all_files() {
     for (signal, ending) in [(libc::SIGKILL, ".gfr"), (libc::SIGINT, ".folded")] {
@@ -129,7 +129,7 @@ fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
     assert_eq!(with_ending(&done.folder, ".set.json").len(), 5, "{}", done.stderr);
 }
 
-/// However a worker ended, its files exist: its exit wrote them, or `recover` writes them from its checkpoint.
+/// However a worker ended, its files are available: its exit wrote them, or `recover` writes them from its checkpoint.
 #[test]
 fn multiprocessing_workers_lose_no_launch_for_any_start_method() {
     for how in ["process", "pool"] {
@@ -152,7 +152,7 @@ fn multiprocessing_workers_lose_no_launch_for_any_start_method() {
             let mut left = with_ending(&done.folder, ".gfr");
             left.retain(|path| !is_finished(path));
             if how == "process" {
-                assert!(left.is_empty(), "they end by themselves: {left:?}");
+                assert!(left.is_empty(), "the workers end by themselves: {left:?}");
             }
             if !left.is_empty() {
                 command(&done.folder, [vec![PathBuf::from("recover")], left].concat()).ok();

@@ -1,5 +1,5 @@
-//! Output files per window: each window's set of files holds the launches of that window and is written while the
-//! process runs; all sets together hold the launches of all windows.
+//! Output files per window. Each window's set of files holds the launches of that window and is written while the process
+//! runs. All sets together hold the launches of all windows.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -27,7 +27,7 @@ fn run(program: &Path, args: &[&str], settings: &[(&str, &str)]) -> Running {
     Running::of(settings.iter().fold(run, |run, (name, value)| run.env(name, value)))
 }
 
-/// GPU time of all stacks in a window's folded file; `None` if the file does not exist.
+/// GPU time of all stacks in a window's folded file, or `None` if the file does not exist.
 fn nanos(folder: &Path, window: &str) -> Option<u64> {
     let text = fs::read_to_string(folder.join(format!("out.{window}.folded"))).ok()?;
     Some(text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum())
@@ -106,11 +106,11 @@ fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["dropped"]), (90_000, 60_000, 0), "{}", done.stderr);
     assert!(done.stderr.contains("windows 1000, late: 0 launches, 0 activities"), "{}", done.stderr);
-    // One or two more descriptors may be open while a file is being written. If every window kept a descriptor open,
+    // One or two more descriptors may be open while a file is being written. If every window left a descriptor open,
     // there would be a thousand more.
     let descriptors = numbers(&done, "descriptors");
     assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8.0, "{}", done.stdout);
-    // A run with the same launches in one window, for comparison: a difference of 8 MiB would be 8 KiB per window.
+    // For comparison, a run makes the same launches in one window. A difference of 8 MiB would be 8 KiB per window.
     let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
     let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
     assert!(resident < beside + 8192.0, "{resident} KiB, in one window {beside} KiB");
@@ -139,8 +139,8 @@ fn cpu_time_of_a_thousand_windows_compared_with_one() {
     eprintln!("1,000 windows take {:.2} times what one takes", many / one);
 }
 
-/// A run in which writing the first window's files hangs in the file system, and in which the program is told to end
-/// after `seconds`.
+/// Runs the program while writing the first window's files hangs in the file system, and tells the program to end after
+/// `seconds`.
 fn with_files_that_hang(formats: &str, seconds: u64) -> Done {
     let run = Run::new(program(), Way::Injected).args(["20"]).env("GPUFLAME_OUTPUT", "out.%w");
     let run = run.env("GPUFLAME_ENABLED", "0").env("GPUFLAME_FORMATS", formats);
@@ -218,7 +218,7 @@ fn each_window_holds_the_launches_that_all_threads_made_in_it() {
     let truth = truth(&done);
     let mut expected = vec![0; 12];
     for (id, time) in launches {
-        // A launch that began while a window was open began before that window's close was noted.
+        // A launch in a window began before the recorded end of that window.
         let window = windows.iter().position(|(_, closed)| time <= *closed).unwrap();
         expected[window] += truth[&id].nanos;
     }
@@ -238,10 +238,11 @@ fn is_quiet(folder: &Path, times: usize) -> bool {
     found >= times
 }
 
-/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. Whether launch callbacks are on
-/// changes only the cost of a launch in this test.
+/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. In this test, the callbacks only
+/// change the cost of a launch.
 fn wait_for_quiet(running: &mut Running, times: usize) {
-    running.wait_for(|running| (is_quiet(&running.folder, times), "launches are told of".to_owned()));
+    running
+        .wait_for(|running| (is_quiet(&running.folder, times), "launch callbacks are still on".to_owned()));
     let begun = Instant::now();
     running.wait_for(|_| (begun.elapsed() > Duration::from_secs(2), "not yet".to_owned()));
 }

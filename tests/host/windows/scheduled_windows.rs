@@ -1,5 +1,5 @@
-//! Windows that settings open and close: the files hold exactly the launches made in these windows. The tests compare
-//! them launch by launch with the simulated stack's truth file.
+//! Windows that settings open and close. The files hold exactly the launches made in these windows. The tests compare each
+//! launch with the simulated stack's truth file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::running::{Running, send};
 use crate::support::{Done, Run, Way, compile};
 
-/// Maximum time between the moment at which a window opens or closes and the moment that is noted, in ns; a thread may
-/// lose its processor in between.
+/// Maximum difference in ns between the time at which a window opens or closes and the time that is recorded for it. A
+/// thread may lose its processor in between.
 const SLACK: u64 = 150_000_000;
 
 fn program() -> &'static PathBuf {
@@ -98,7 +98,7 @@ fn assert_exact(done: &Done) -> Vec<usize> {
         if let Some(window) = window {
             counts[window] += usize::from(is_in);
         }
-        // On one thread a window has one beginning and one end.
+        // The recorded launches of one thread in one window are consecutive.
         let (was_in, seen) = turns.entry(work.thread).or_default();
         *seen += usize::from(is_in && !*was_in);
         *was_in = is_in;
@@ -112,15 +112,14 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     let (activities, of) = done.sum("activities");
     let (all, inside) = (truth.len() as u64, found.launches.len() as u64);
     assert_eq!((activities, of["matched"], of["outside"]), (all, inside, all - inside), "{}", done.stderr);
-    // While windows are closed for a long time, launches are not seen.
+    // If no window is open for a long time, gpuflame does not see launches.
     let is_all_seen = !done.stderr.contains("gpuflame: closed: for ");
     assert!(launches == all || launches < all && !is_all_seen, "{launches} of {all}: {}", done.stderr);
     assert_eq!((parts["matched"], parts["outside"]), (inside, launches - inside), "{}", done.stderr);
     counts
 }
 
-/// Runs the program with `threads` threads, and stops it once `until` returns, after the windows have opened and
-/// closed.
+/// Runs the program with `threads` threads until `until` returns, which waits for the windows to open and close.
 fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
     let mut running = Running::of(run(&["run", threads], settings));
     until(&mut running);
@@ -130,7 +129,7 @@ fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&m
     done
 }
 
-/// Number of windows that were opened and closed, from the recording, which is written every second.
+/// Returns the number of windows opened and of windows closed so far, from the recording, which is written every second.
 fn edges(running: &Running) -> (usize, usize) {
     let Ok(file) = File::open(running.folder.join("out.gfr")) else { return (0, 0) };
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return (0, 0) };
@@ -209,8 +208,8 @@ fn delay_duration_and_repeat_open_and_close_windows_on_all_threads() {
 
 #[test]
 fn calls_in_flight_at_a_window_edge_belong_to_their_starting_window() {
-    // A call takes 2 ms, and the pause before the next call 0.3 ms, so that nearly always every thread is in a call.
-    // Callbacks are off between windows, and are switched on in the middle of calls.
+    // A call takes 2 ms and the pause before the next call takes 0.3 ms, so nearly always every thread is in a call.
+    // Callbacks are off between windows, and are turned on while calls are in flight.
     let settings = [
         ("GPUFLAME_DELAY", "2.6"),
         ("GPUFLAME_DURATION", "0.4"),
@@ -278,7 +277,7 @@ fn with_a_flag_file_the_duration_counts_from_each_creation() {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
             fs::remove_file(&flag).unwrap();
-            // gpuflame must notice that the file is absent, and polls the file once per second.
+            // gpuflame polls the file once per second, so this is time enough to notice that the file is absent.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
         }
@@ -294,7 +293,7 @@ fn with_a_flag_file_steps_count_from_each_creation() {
         for window in 1..=2 {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
-            // gpuflame polls the file once per second; while the file exists no other window opens.
+            // gpuflame polls the file once per second. While the file exists, no other window opens.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
             assert_eq!(edges(running), (window, window));
@@ -354,8 +353,8 @@ fn invalid_window_settings_are_reported_and_the_program_runs() {
     }
 }
 
-/// The call begins in the window and lasts for three seconds after the window's end: if callbacks were switched off
-/// meanwhile, its exit would not be seen.
+/// The call begins in the window and ends three seconds after the window. If callbacks were turned off meanwhile,
+/// gpuflame would not see the call's exit.
 #[test]
 fn a_call_in_flight_keeps_callbacks_on_until_it_returns() {
     let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];

@@ -1,19 +1,19 @@
-"""What gpuflame costs a PyTorch program, beside what people use: the table of tests/bench/performance.md.
+"""Measures the costs of gpuflame and of other profilers for PyTorch programs, for the table of tests/bench/performance.md.
 
     tests/pytorch/cost/table [--rounds 20]          builds what is missing, and prints the table: some 20 minutes on two cores
     tests/pytorch/run tests/pytorch/cost/cost.py [--rounds 20] [--loops LOOP,..] [--ways WAY,..] [--kept FILE] [--limits]
     GPUFLAME=libgpuflame.so                         default: target/release/libgpuflame.so
     PYTHONPATH=$(tests/pytorch/triton)              with Triton's proton, which cannot be measured otherwise
 
-In a round every way is run once in each loop, in a process of its own that is forked when PyTorch is loaded and CUDA is not, in
-an order that turns. A process makes many steps and tells how long the fastest tenth of them take at most, so that what else
-the machine does counts little. Ways are compared within their round; shown is the median of the rounds, with the interval
-that holds it in 95 of 100 cases (by order statistics). The last column is what a way adds to the null client's step, as a
-part of what torch.profiler without stacks adds to it. With --limits the exit code is 1 where gpuflame misses what it promises
-(`LIMITS`), and where the loop that is to wait for the GPU does not.
+In a round, every way (a profiler, or none) runs once in each loop, in its own process, which is forked after PyTorch was loaded
+and before CUDA is. The order rotates. A process makes many steps and reports the tenth percentile of their durations, so that
+other load on the machine matters little. Ways are compared within their round. The table shows the median of the rounds, with
+the interval that contains it in 95 of 100 cases (by order statistics). The last column is the time that a way adds to the null
+client's step, as a share of the time that torch.profiler without stacks adds to it. With --limits the exit code is 1 if gpuflame
+exceeds its limits (`LIMITS`), or if the loop that should wait for the GPU does not wait.
 
-What each process tells is kept in FILE as soon as it is told: who is interrupted goes on by the same command. What is kept of
-another library, or of another state of the files beside this one, is not used.
+Each result is written to FILE at once, so the same command continues an interrupted measurement. Results of another library, or
+of other versions of the files in this folder, are not used.
 """
 
 import argparse
@@ -41,12 +41,12 @@ from model import Gpt  # noqa: E402
 STEPS = 300
 WARM_UP = 50
 
-# Products of the model's linear layers; a step has 17 of them.
+# Kernel for the matrix products of the model's linear layers. A step has 17 of them.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 
-# Loops and the variables that each sets: a launch that costs nothing, a launch of 4 us as with a traced driver, and,
-# with launches of either kind, a GPU that the CPU waits for. With launches of 4 us, a step's launches take longer than
-# its kernels with durations by name, so the products get longer kernels in that loop.
+# Loops and the variables that each of them sets: a launch that costs nothing; a launch of 4 us, as with a traced driver; and
+# for each of these two, a GPU for which the CPU waits. With launches of 4 us, the launches of a step take longer than its
+# kernels with their usual durations, so in that loop the kernels of the products are longer.
 LOOPS = {
     "launch-bound": {},
     "launches of 4 us": {"GPUSIM_LAUNCH_NS": "4000"},
@@ -58,11 +58,11 @@ LOOPS = {
     },
 }
 
-# Maximum costs of gpuflame with its defaults, by medians. Where a launch costs nothing: what gpuflame adds to the null
-# client's step, and the same as a share of what torch.profiler adds. In any loop: how much later the process ends, and
-# how much more memory it uses.
+# Maximum costs of gpuflame with its defaults, by medians. If a launch costs nothing: the time that gpuflame adds to the null
+# client's step, and the same time as a share of the time that torch.profiler adds. In any loop: the delay of the process's
+# end, and the additional memory.
 LIMITS = {"beside the null client, %": 8, "of what torch.profiler adds, %": 5, "end later, ms": 500, "memory more, MiB": 40}
-# Minimum share of a step that the CPU waits for the GPU in loops whose time the GPU determines.
+# Minimum share of a step for which the CPU waits for the GPU, in loops whose duration depends on the GPU.
 LEAST_WAIT = 0.05
 
 
@@ -94,7 +94,7 @@ def proton():
 
 
 def cupti_for_proton(folder):
-    """A folder that has the simulated CUPTI under the name that proton looks for."""
+    """Returns a folder that has the simulated CUPTI under the name that proton looks for."""
     places = os.environ["LD_LIBRARY_PATH"].split(":")
     found = (path for place in places for path in pathlib.Path(place).glob("libcupti.so.*"))
     link = pathlib.Path(folder, "cupti", "libcupti.so")
@@ -104,7 +104,7 @@ def cupti_for_proton(folder):
 
 
 def ways(folder):
-    """By name: environment, and what surrounds the steps."""
+    """Returns for each way, by name, its environment and the context manager around the steps."""
     gpuflame = library("GPUFLAME", "target/release/libgpuflame.so")
     recording = {"CUDA_INJECTION64_PATH": gpuflame, "GPUFLAME_FORMATS": "folded,svg,csv,gfr"}
     all_ways = {
@@ -125,7 +125,7 @@ PROFILER = "torch.profiler"
 
 
 def picked(table, wanted):
-    """Those that are wanted, in the table's order; without a word for it all."""
+    """Returns the requested entries, or all if none are requested, in the order of the table. Those in ALWAYS are included."""
     names = wanted.split(",") if wanted is not None else list(table)
     unknown = [name for name in names if name not in table]
     if unknown:
@@ -134,7 +134,7 @@ def picked(table, wanted):
 
 
 def measured_steps(launch, wait):
-    """A fast step, in ns, and the part of a step that is waited, of all of them the middle one."""
+    """Returns the tenth percentile of the steps' durations in ns, and the median share of a step spent waiting."""
     times, waits = [], []
     for _ in range(STEPS):
         start = time.perf_counter_ns()
@@ -164,8 +164,8 @@ def child(pipe, profiler):
 
 
 def run(environment, profiler, folder):
-    """A fast step in ns; how long the process took to end, in ms; the most memory that it had, in MiB; the part of a step that is
-    waited for the GPU."""
+    """Returns the duration of a fast step in ns, the duration of the process's end in ms, its peak memory in MiB, and the share
+    of a step for which it waits for the GPU."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -187,7 +187,7 @@ def run(environment, profiler, folder):
 
 
 class Kept:
-    """What was measured, by loop, way and round: a line of JSON each in a file that is only added to."""
+    """The results so far, by loop, way and round. Each is a line of JSON in a file to which lines are only appended."""
 
     def __init__(self, path):
         of = hashlib.sha256()
@@ -198,7 +198,7 @@ class Kept:
         self.file = open(path, "a+") if path else None
         if self.file:
             self.file.seek(0)
-            # A line that was cut short is not valid JSON.
+            # A truncated line is not valid JSON.
             for line in self.file:
                 with contextlib.suppress(ValueError):
                     line = json.loads(line)
@@ -213,7 +213,7 @@ class Kept:
 
 
 def interval(values):
-    """Median, and the values between which it is in 95 of 100 cases."""
+    """Returns the median, and the interval that contains it in 95 of 100 cases."""
     ordered, n = sorted(values), len(values)
     reach = int(0.98 * n**0.5)
     low, high = max(0, n // 2 - reach - (n % 2 == 0)), min(n - 1, n // 2 + reach)
@@ -225,7 +225,7 @@ def shown(values, form):
 
 
 def measure(loops, every, rounds, kept, folder):
-    """All that is not kept yet: whole rounds, so that whoever looks before the end has as many of each loop."""
+    """Measures all missing results, in complete rounds: an unfinished measurement then has equally many results of each loop."""
     names = list(every)
     wanted = [
         (loop, names[(place + turn) % len(names)], turn)
@@ -254,7 +254,7 @@ def measure(loops, every, rounds, kept, folder):
 
 
 def report(loop, found):
-    """The rows of one loop, of runs by way."""
+    """Prints the rows of one loop. `found` has the runs by way."""
     steps, exits, memory = ({name: [run[at] for run in runs] for name, runs in found.items()} for at in range(3))
     for name in found:
 
@@ -276,12 +276,12 @@ def report(loop, found):
 
 
 def part_of_added(steps, of, null):
-    """What one way adds to the null client's step, in hundredths of what another one adds."""
+    """Returns the time that one way adds to the null client's step, in percent of the time that another way adds."""
     return shown([100 * (a - c) / (b - c) for a, b, c in zip(steps, of, null)], ".1f") + " %"
 
 
 def missed(loop, found):
-    """Sentences: which limits the runs of one loop, by way, do not keep."""
+    """Returns a sentence for each limit that the runs of one loop exceed. `found` has the runs by way."""
     middle = lambda values: statistics.median(values)
     steps, exits, memory, waits = ({name: [run[at] for run in runs] for name, runs in found.items()} for at in range(4))
     figures = {}

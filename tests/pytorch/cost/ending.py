@@ -1,10 +1,12 @@
-"""How long a PyTorch program lives on after SIGTERM, while its picture is drawn: functions of libraries of hundreds of MB are named.
+"""Measures how long a PyTorch program takes to end after SIGTERM, while gpuflame draws the flame graph: it must name functions of
+libraries of hundreds of MB.
 
     tests/pytorch/run tests/pytorch/cost/ending.py [--rounds 7]
     GPUFLAME=libgpuflame.so                 default: target/release/libgpuflame.so
 
-`warm`: all files are in the page cache. `cold`: what of the mapped files no process uses is taken out of it before. Time until the
-process is dead, of which the least and the median are shown. PyTorch runs a training step of a small model on the simulated stack."""
+`warm`: all files are in the page cache. `cold`: the pages of mapped files that no process uses are dropped from it first. Prints
+the minimum and the median of the time until the process is dead. PyTorch runs training steps of a small model on the simulated
+stack."""
 
 import argparse
 import os
@@ -33,7 +35,7 @@ signal.pause()
 
 
 def forget(process):
-    """Takes the files that a process has mapped out of the page cache, as far as they are not in use."""
+    """Drops from the page cache the pages of the process's mapped files that no process uses."""
     lines = pathlib.Path(f"/proc/{process}/maps").read_text().splitlines()
     for path in {line.split(maxsplit=5)[5] for line in lines if " /" in line}:
         try:
@@ -53,7 +55,7 @@ def seconds_until_death(is_cold):
             [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert child.stdout.readline() == "ready\n"
-        # A program that has run for a while has its checkpoint.
+        # The program gets time to write a checkpoint, as a program does that has run for a while.
         time.sleep(2.5)
         if is_cold:
             forget(child.pid)

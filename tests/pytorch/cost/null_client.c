@@ -1,5 +1,5 @@
-// The cost of any client of CUPTI: the subscription, callbacks and record kinds of gpuflame, with empty bodies. The
-// library is loaded through CUDA_INJECTION64_PATH. Like gpuflame, it reuses a few buffers again and again.
+// A client of CUPTI that does nothing, to measure the cost of any client: it has the subscription, callbacks and record kinds
+// of gpuflame, with empty bodies. It is loaded through CUDA_INJECTION64_PATH, and like gpuflame it reuses a few buffers.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -45,8 +45,8 @@ static int is_one_of(const char *name, const char *const *all) {
     return *all != NULL;
 }
 
-// Whether gpuflame asks for callbacks of this call: gpuflame also selects calls by their names, without versions and
-// kinds of streams.
+// Returns whether gpuflame requests callbacks for this call. Like gpuflame, it selects calls by their names, without versions
+// and kinds of streams.
 static int is_wanted(const char *name) {
     static const char *const look_alikes[] = {"HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy", NULL};
     static const char *const ends[] = {"DeviceReset", "ThreadExit", "CtxDestroy", "DevicePrimaryCtxReset",

@@ -1,4 +1,4 @@
-"""PyTorch's own profiler for a while in the middle of a run: `warm` before it, `profiled` under it, `cool` behind it."""
+"""Uses PyTorch's own profiler for part of a run: `warm` runs before it, `profiled` under it, and `cool` after it."""
 
 import time
 

@@ -1,5 +1,5 @@
-"""The training step and the decode loop of the programs beside this one through torch.compile: compiled.py MODE. Inductor makes
-kernels by Triton; with `reduce-overhead` it captures them into graphs."""
+"""Runs the training step and the decode loop of train.py and decode.py with torch.compile: compiled.py MODE. Inductor makes
+kernels with Triton; with `reduce-overhead` it captures them into graphs."""
 
 import sys
 
@@ -11,7 +11,7 @@ from train import step
 
 
 def train(mode):
-    """Under autocast, with gradients scaled. Forward and backward are compiled; the optimiser is PyTorch's fused one."""
+    """Trains under autocast with scaled gradients. Forward and backward pass are compiled; the optimizer is a fused one."""
     model = torch.compile(Gpt(layers=1).cuda(), mode=mode)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     scaler = torch.amp.GradScaler("cuda")
@@ -23,11 +23,10 @@ def train(mode):
 
 @torch.inference_mode()
 def decode(mode):
-    """With a cache of keys and values, which the compiled model writes in place."""
+    """Decodes with a cache of keys and values, which the compiled model writes in place."""
     decoder = Decoder(torch.compile(Gpt(layers=1).cuda().eval(), mode=mode), 2)
     for cache in decoder.caches:
-        # Inductor captures no graph of code that writes to its arguments, unless the arguments are always at the same
-        # addresses.
+        # Inductor captures code that writes to its arguments only if the arguments are always at the same addresses.
         for tensor in (cache.keys, cache.values, cache.place):
             torch._dynamo.mark_static_address(tensor)
     print("decoded", decoder.decode(steps(12)).shape)

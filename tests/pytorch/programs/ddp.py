@@ -1,5 +1,5 @@
-"""Two ranks, each a process with a GPU of its own: gradients are averaged while the backward pass goes on. The second
-rank has more to do in each step, so that the first waits for it."""
+"""Runs two ranks, each a process with its own GPU. Gradients are averaged while the backward pass continues. The second rank has
+more work in each step, so that the first rank waits for it."""
 
 import os
 import tempfile
@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from model import Gpt, settle, steps
 
 RANKS = 2
-# TRACE=NAME: each rank runs under PyTorch's own profiler, which writes NAME0.json and NAME1.json. LEAVES=1: rank 1 ends
-# after its first step without notifying the other rank. PATIENT=1: the other rank is then not ended.
+# TRACE=NAME: each rank runs under PyTorch's own profiler, which writes NAME0.json and NAME1.json. LEAVES=1: rank 1 exits
+# after its first step without notifying the other rank. PATIENT=1: the other rank is then not killed.
 
 
 def more_work(x):
@@ -36,7 +36,7 @@ def one_of(rank, meeting):
 
 
 def others(rank):
-    """Collectives that the training has no use for, and two calls as one."""
+    """Calls the collectives that the training does not use, and two operations in one call."""
     million = torch.empty(1_000_000, device="cuda")
     dist.broadcast(million, 0)
     dist.reduce_scatter_tensor(million[:250_000], million[:500_000])
@@ -49,7 +49,8 @@ def others(rank):
 def train(rank, meeting):
     dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
     torch.manual_seed(1)
-    # The ranks would use the GPUs to check that all have the same shapes, but the simulated GPUs compute nothing.
+    # With `init_sync` the ranks would use the GPUs to check that their models have the same shapes, but the simulated GPUs
+    # compute nothing.
     model = DistributedDataParallel(Gpt().cuda(), device_ids=[rank], init_sync=False, bucket_cap_mb=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = torch.zeros(2, 32, dtype=torch.long, device="cuda")
@@ -72,8 +73,7 @@ def train(rank, meeting):
     torch.cuda.synchronize()
     dist.destroy_process_group()
     settle()
-    # The line is written by one call, because `print` writes a line in two parts and the other rank's line may come
-    # between.
+    # The line is written by one call. `print` writes it in two parts, and the other rank's line could appear between them.
     os.write(1, f"rank {rank} of {RANKS}\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""A decode loop with a cache of keys and values: eager, and captured into a CUDA graph for each batch size."""
+"""Runs a decode loop with a cache of keys and values: eager, and captured into a CUDA graph for each batch size."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Two GPUs in one process: each half of the model on one, its activations copied from one to the other."""
+"""Uses two GPUs in one process: each GPU has half of the model, and activations are copied from one GPU to the other."""
 
 import torch
 from torch import nn

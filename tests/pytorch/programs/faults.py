@@ -52,7 +52,7 @@ def metrics(history):
 
 
 class Cycle:
-    """An object that only the garbage collector could free."""
+    """An object that only the garbage collector can free."""
 
     def __init__(self):
         self.me = self

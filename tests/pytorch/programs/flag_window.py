@@ -1,6 +1,6 @@
-"""Workers that record windows by a flag file, as in vLLM: flag_window.py FOLDER KIND KIND [kill]. Each worker has one of the
-kinds of work: train, decode, ddp. The driver touches the file, has two calls recorded, makes the file anew between two ticks, has
-a third call recorded, and removes the file. Worker N writes the times of each call to calls-N.json.
+"""Runs workers that record windows by a flag file, as in vLLM: flag_window.py FOLDER KIND KIND [kill]. Each worker does one kind
+of work: train, decode or ddp. The driver creates the file, makes two calls that are recorded, creates the file anew between two
+ticks, makes a third call, and removes the file. Worker N writes the times of each call to calls-N.json.
 
 kill: the driver kills worker 0 after the first recorded call."""
 
@@ -97,7 +97,7 @@ def driver(folder, kinds, kills):
     call(workers, "on")  # opens the window at its end
     call(workers, "on")
     if kills:
-        time.sleep(2)  # the recording reaches the disk once a second
+        time.sleep(2)  # the recording is written to disk once per second
         workers[0].kill()
         workers.pop(0).wait()
     call(workers, "on")

@@ -1,4 +1,4 @@
-"""Batches from workers that are forked, when CUDA is already in use, and from one that is spawned."""
+"""Loads batches with workers that are forked while CUDA is already in use, and with a worker that is spawned."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

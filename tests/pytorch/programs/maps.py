@@ -1,4 +1,4 @@
-"""What is mapped when PyTorch has done a little of everything."""
+"""Prints the mapped files after PyTorch has run a little of everything."""
 
 import os
 import sys
@@ -11,6 +11,6 @@ torch.cuda.synchronize()
 for line in open("/proc/self/maps"):
     if ".so" in line:
         print(line.split()[-1])
-# In one of ten runs under load PyTorch's own threads crash at the end of the interpreter, also without gpuflame.
+# In one of ten runs under load, PyTorch's own threads crash at the end of the interpreter, even without gpuflame.
 sys.stdout.flush()
 os._exit(0)

@@ -1,4 +1,4 @@
-"""A small GPT, and what the programs beside this file share."""
+"""A small GPT, and functions that the programs in this folder share."""
 
 import contextlib
 import ctypes
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# PyTorch would ask cuDNN first; the real cuDNN answers, but the stand-in cannot.
+# PyTorch would use cuDNN for attention if it could, but the stand-in for cuDNN has no functions.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -57,7 +57,7 @@ class Gpt(nn.Module):
 
 
 class Cache:
-    """Keys and values of one layer, of a fixed size, written in place: what a captured graph needs."""
+    """Keys and values of one layer. Their size is fixed and they are written in place, as a captured graph requires."""
 
     def __init__(self, batch, heads, length, width):
         self.keys = torch.zeros(batch, heads, length, width, device="cuda")
@@ -76,13 +76,13 @@ def caches(model, batch, length=64):
 
 
 def steps(otherwise):
-    """How many steps a program makes: STEPS, or this many."""
+    """Returns the number of steps that a program makes: the variable STEPS, or else `otherwise`."""
     return int(os.environ.get("STEPS", otherwise))
 
 
 @contextlib.contextmanager
 def site(name):
-    """Where that is simulated, the driver is told that the thread is here: its account of what ran keeps it. A real driver has no
+    """Reports the thread's place in the program to the simulated driver, which writes it to the truth file. A real driver has no
     such function."""
     say = getattr(ctypes.CDLL("libcuda.so.1"), "gpusim_site", lambda name: None)
     say(name.encode())
@@ -91,7 +91,7 @@ def site(name):
 
 
 def settle():
-    """Lets autograd's threads come to rest: those that still want the interpreter when it ends are ended in the middle of
-    C++, which aborts the process, in one of 30 runs on a busy machine, also without gpuflame."""
+    """Waits until autograd's threads are idle. If they still need the interpreter when it ends, they are ended inside C++
+    functions, which aborts the process: in one of 30 runs on a busy machine, even without gpuflame."""
     torch.cuda.synchronize()
     time.sleep(0.5)

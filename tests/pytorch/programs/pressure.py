@@ -1,4 +1,4 @@
-"""Memory runs out and is given back, exceptions pass through launches, and the process forks."""
+"""Runs out of GPU memory and frees it, throws exceptions through launches, and forks."""
 
 import os
 

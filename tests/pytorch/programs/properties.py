@@ -1,5 +1,5 @@
-"""What PyTorch reads of its GPU: `cudaDeviceProp`, laid out as in the headers that the wheel was built with. And what it
-chooses by it for attention."""
+"""Prints the properties that PyTorch reads from its GPU through `cudaDeviceProp`, in the layout of the headers with which the
+wheel was built. Also runs attention, for which PyTorch chooses a kernel by these properties."""
 
 import torch
 from torch.nn import functional as F

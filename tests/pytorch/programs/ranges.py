@@ -1,4 +1,4 @@
-"""Ranges of NVTX: of the program's own, and of every operator."""
+"""Uses NVTX ranges: the program's own ranges, and a range for every operator."""
 
 import torch
 from torch.cuda import nvtx

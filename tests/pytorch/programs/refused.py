@@ -1,5 +1,5 @@
-"""Launches that the driver refuses, as GPUSIM_FAULTS=launch_fail:every=N has it: each is an exception in Python, from wherever in
-PyTorch it was, also from a thread of autograd's, and what comes after goes on."""
+"""Makes launches that the driver refuses (GPUSIM_FAULTS=launch_fail:every=N). Each of them raises an exception in Python,
+wherever in PyTorch the launch is made, even on a thread of autograd. Later launches work."""
 
 import torch
 from torch.nn import functional as F

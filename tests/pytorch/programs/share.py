@@ -1,4 +1,4 @@
-"""A tensor on the GPU that two processes share: torch.multiprocessing sends where it lies, and both work on it."""
+"""Shares a tensor on the GPU between two processes: torch.multiprocessing sends its address, and both processes work on it."""
 
 import torch
 import torch.multiprocessing as mp

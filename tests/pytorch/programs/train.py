@@ -1,4 +1,4 @@
-"""Training steps with autograd, by each optimiser, with gradients scaled. With `nvtx`, every operator is in a range."""
+"""Makes training steps with autograd and scaled gradients, with each optimizer. With `nvtx`, every operator is in a range."""
 
 import contextlib
 import sys

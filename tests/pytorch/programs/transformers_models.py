@@ -1,6 +1,6 @@
-"""Models of Hugging Face's Transformers, of few layers and with random weights: a GPT-2 and a Llama, which predict and decode with
-a cache, with attention of their own (`eager`) and with PyTorch's (`sdpa`). Not by `generate`, which ends where values say so, and
-there are none."""
+"""Runs two models of Hugging Face's Transformers with few layers and random weights, a GPT-2 and a Llama. They predict, and
+decode with a cache, with their own attention (`eager`) and with PyTorch's (`sdpa`). `generate` is not used, because computed
+values decide when it ends, and the simulated GPU computes none."""
 
 import torch
 import transformers

@@ -1,4 +1,4 @@
-"""Kernels of Triton's, compiled by itself and its assembler, and launched through the launcher that it has the C compiler make."""
+"""Runs kernels that Triton and its assembler compile. A launcher that Triton builds with the C compiler launches them."""
 
 import torch
 import triton

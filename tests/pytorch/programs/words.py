@@ -1,5 +1,5 @@
-"""A loop that says the most likely next word, by products of matrices on the GPU and what is largest on the host. With
-GPUSIM_MATH=1 products are computed, and it says what whole numbers say."""
+"""Predicts the most likely next word in a loop: the GPU computes matrix products, and the host finds the largest number. With
+GPUSIM_MATH=1 the products are computed, and the words must be those that the program computes itself with integers."""
 
 import random
 
@@ -30,7 +30,7 @@ def on_host(embedding, head):
 
 
 def on_gpu(embedding, head, batched):
-    """Also as a batch of two, the second with twice the numbers, whose largest is the same."""
+    """Predicts words on the GPU. With `batched` there are two products; the second has doubled numbers, so the same maximum."""
     head = torch.tensor([head, head] if batched else head, dtype=torch.float32).cuda()
     words = [1]
     while len(words) < SAID:
@@ -52,7 +52,7 @@ print("gpu", on_gpu(embedding, head, batched=True))
 transposed = torch.tensor(head, dtype=torch.float32).t().contiguous().cuda().t()
 products = (torch.tensor(embedding, dtype=torch.float32).cuda() @ transposed).cpu()
 print("all", products.int().tolist() == product(embedding, head))
-# A layer with a bias, which the product itself adds; and a product of a matrix and a vector, with the matrix as stored
+# A layer with a bias, which is added as part of the product; and products of a matrix and a vector, with the matrix as stored
 # and transposed.
 bias = table(1, WORDS, 3)[0]
 rows = product(embedding, head)

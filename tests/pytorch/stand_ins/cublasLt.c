@@ -1,11 +1,10 @@
-// cuBLASLt: the descriptions of a product, and one kernel for each product. With GPUSIM_MATH=1 products of 32-bit
-// floats are computed: the bias is added to each row and negative results become 0, if the program asks for that; other
-// epilogues are not computed.
+// cuBLASLt: the descriptions of a product, and one kernel for each product. With GPUSIM_MATH=1 it computes products of 32-bit
+// floats. On request, a bias is added to each row and negative results become 0; other epilogues are not computed.
 #include "launch.h"
 
 // CUDA_R_32F
 enum { FLOAT = 0 };
-// cublasLtEpilogue_t: bits that are set together.
+// cublasLtEpilogue_t: bits that can be combined.
 enum { NOTHING = 1, RELU = 2, BIAS = 4 };
 
 struct product { int transposed_a, transposed_b; unsigned epilogue; float *bias; };

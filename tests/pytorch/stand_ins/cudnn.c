@@ -1,4 +1,4 @@
-// cuDNN: its version, which PyTorch compares with the one that it was built with. No function of it is simulated.
+// cuDNN: only its version, which PyTorch compares with the version that it was built with. No other function is simulated.
 #include <stddef.h>
 
 size_t cudnnGetVersion(void) { return 92600; }

@@ -1,5 +1,5 @@
-// A function that has no stand-in of its own: it fails, and a message names it once. Such functions of cuBLAS start one
-// kernel each.
+// Functions that have no stand-in of their own. MISSING: the function fails, and its first call prints its name. KERNEL,
+// for most functions of cuBLAS: the function starts one kernel.
 #include <stdio.h>
 
 static int missing(const char *name, char *is_named) {

@@ -1,8 +1,7 @@
-// NCCL: ranks of one machine that meet in shared memory, and one kernel for each collective, or for each group of them.
-// A kernel begins when its stream is free; it ends when its duration has passed since the last rank was ready, on all
-// ranks at the same time. No byte is moved. Times are known when work is submitted: in real NCCL the kernel waits for
-// the other ranks, here the launch waits. Collectives that are captured into a graph wait for no rank, and take the
-// time that their name states.
+// NCCL: ranks of one machine that meet in shared memory, and one kernel for each collective or group of collectives. A kernel
+// begins when its stream is free. It ends on all ranks at the same time: its duration after the last rank was ready. No data is
+// moved. Times must be known when work is submitted, so the launch waits for the other ranks, whereas in real NCCL the kernel
+// waits. Collectives that are captured into a graph wait for no rank, and take the time that their name states.
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -15,15 +14,15 @@ enum { RANKS = 16, SLOTS = 64, GROUP = 256 };
 // ncclResult_t
 enum { SUCCESS, UNHANDLED_CUDA, SYSTEM, INTERNAL, INVALID_ARGUMENT, INVALID_USAGE, REMOTE };
 
-// A slot in which all ranks meet; it is used again after SLOTS meetings.
+// A slot in which all ranks meet. It is reused after SLOTS meetings.
 struct slot {
     atomic_ulong turn, ready, what;
     atomic_uint arrived, left;
     long words[RANKS][2];
 };
 
-// Messages from one rank to another: how many were offered and how many awaited, and when the streams were ready for
-// them.
+// Messages from one rank to another: the number of offered and of awaited messages, and the times at which the streams were
+// ready for them.
 struct mail { atomic_ulong offered, awaited; atomic_ulong ready[2][SLOTS]; };
 
 struct shared { atomic_uint members; struct slot slots[SLOTS]; struct mail mail[RANKS][RANKS]; };
@@ -37,7 +36,7 @@ struct comm {
     atomic_int error, is_aborted;
 };
 
-// Operations that a thread has asked for within a group.
+// Operations that a thread has requested within a group.
 enum kind { COLLECTIVE, SEND, RECEIVE };
 struct order {
     struct comm *comm;
@@ -84,7 +83,7 @@ static double seconds(void) {
     return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-// Waits until `what` is at least `least`, but not without a limit.
+// Waits until `what` is at least `least`, or until the time limit.
 static int await_least(struct comm *comm, void *what, int is_long, unsigned long least) {
     const char *limit = getenv("GPUSIM_NCCL_TIMEOUT");
     double until = seconds() + (limit ? atof(limit) : 60);
@@ -104,7 +103,7 @@ static void at_least(atomic_ulong *sum, unsigned long value) {
     while (now < value && !atomic_compare_exchange_weak(sum, &now, value));
 }
 
-// Announces that this rank has arrived, with the values that it brings.
+// Announces that this rank has arrived, and publishes its values.
 static int arrive(struct comm *comm, unsigned long number, unsigned long ready, unsigned long what, const long words[2]) {
     struct slot *slot = &comm->shared->slots[number % SLOTS];
     int result = await_least(comm, &slot->turn, 1, number / SLOTS);
@@ -118,7 +117,7 @@ static int arrive(struct comm *comm, unsigned long number, unsigned long ready, 
     return SUCCESS;
 }
 
-// Waits for the other ranks; returns when the last was ready, and the sum of what all ranks have brought.
+// Waits for the other ranks. Stores the time at which the last rank was ready, and the values of all ranks.
 static int meet(struct comm *comm, unsigned long number, unsigned long *ready, long words[RANKS][2]) {
     struct slot *slot = &comm->shared->slots[number % SLOTS];
     int result = await_least(comm, &slot->arrived, 0, comm->count);
@@ -154,7 +153,8 @@ static int join(struct comm **out, int count, const struct id *id, int rank) {
     return SUCCESS;
 }
 
-// All similar orders of a communicator on a stream form one kernel; the first order represents it.
+// Returns the order that represents a kernel: all similar orders of a communicator on a stream form one kernel, and the first
+// of them represents it.
 static struct order *first_like(struct order *it) {
     struct order *before = group;
     while (before->comm != it->comm || before->stream != it->stream ||
@@ -174,7 +174,7 @@ static struct mail *mail_of(struct order *it) {
     return &it->comm->shared->mail[is_sent ? rank : it->peer][is_sent ? it->peer : rank];
 }
 
-// Tells the other ranks that this rank's kernel is ready, since the time `ready`.
+// Notifies the other ranks that this rank's kernel has been ready since the time `ready`.
 static int offer(struct order *it, unsigned long ready) {
     unsigned long what = 0xcbf29ce484222325;
     EACH_LIKE(it, like) {
@@ -190,7 +190,7 @@ static int offer(struct order *it, unsigned long ready) {
     return arrive(it->comm, it->number, ready, what | 1, NULL);
 }
 
-// Waits for the kernels of the other ranks; returns when the last of them was ready.
+// Waits for the kernels of the other ranks. Stores the time at which the last of them was ready.
 static int await_others(struct order *it, unsigned long *ready) {
     if (it->kind == COLLECTIVE) return meet(it->comm, it->number, ready, NULL);
     int result = SUCCESS;
@@ -204,7 +204,7 @@ static int await_others(struct order *it, unsigned long *ready) {
     return result;
 }
 
-// Returns 5 us plus the time for the bytes that each link of a ring carries at 200 GB/s.
+// Returns 5 us, plus the time that each link of a ring needs for its bytes at 200 GB/s.
 static unsigned long duration(struct order *it) {
     double bytes = 0;
     EACH_LIKE(it, like) bytes += like->bytes;
@@ -243,7 +243,7 @@ static int run(struct order *it) {
 static int run_group(void) {
     int result = SUCCESS, is_of_several = 0;
     for (struct order *it = group; it < group + group_count; it++) is_of_several |= it->comm != group->comm;
-    // One thread may drive several ranks, so all orders are offered before any is waited for.
+    // One thread may drive several ranks, so it offers all orders before it waits for any.
     for (struct order *it = group; it < group + group_count && is_of_several && !result; it++) {
         if (first_like(it) != it || is_captured(it->stream)) continue;
         it->is_offered = 1;
@@ -307,8 +307,8 @@ FUNCTION(ncclCommInitAll, struct comm **out, int count, const int *devices) {
     }
     return result;
 }
-// The new communicator has the ranks of the same color, in the order of their keys and then of their old ranks; a rank
-// with a negative color is in none.
+// The new communicator has the ranks of the same color, ordered by key and then by old rank. A rank with a negative color gets
+// no communicator.
 FUNCTION(ncclCommSplit, struct comm *comm, int color, int key, struct comm **out, void *config) {
     long words[RANKS][2], mine[2] = {color, key};
     unsigned long number = comm->meetings++, ready;

@@ -1,7 +1,8 @@
 //! Random functions generated at run time, without unwind information. Each calls its first argument.
 //!
-//! A function is written before and after a fixed return address in its slot, so that a function that replaces another has
-//! the same return address and a different frame.
+//! Each slot has a fixed return address. A function's call instruction ends at this address: the code up to the call is
+//! before the address, and the rest of the code is after it. So a function that replaces another has the same return
+//! address, but a different frame.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

@@ -5,10 +5,11 @@
     manager = get_global_manager()
     manager.tick_by_flag()              # before the first CUDA call, and before graphs are captured: this sets gpuflame up
     while serving:
-        one_step()
         manager.tick_by_flag()
+        one_step()
 
-While the file exists, each tick is a step of a window. When it is removed, the window is written to VLLM_CHAKRA_TRACE_DIR:
+While the file exists, each tick begins a step of a window. The first tick without the file writes the window to
+VLLM_CHAKRA_TRACE_DIR:
 
     kineto_<tag>.json        the timeline: PyTorch's operators, calls, GPU work, and which call started which work
     pytorch_et_<tag>.json    PyTorch's execution trace: operators, shapes, dependencies

@@ -1,5 +1,5 @@
-//! Reads a jitdump, which is a sequence of records in the byte order of the machine. Records of functions include the code
-//! of the function.
+//! Reads a jitdump, which is a sequence of records in the byte order of the machine. The record of a function includes
+//! the function's code.
 //!
 //! ```text
 //! file   := magic:u32 version:u32 header-size:u32 ...  record*
@@ -8,8 +8,9 @@
 //!         | pid:u32 tid:u32 vma:u64 from:u64 to:u64 bytes:u64 index:u64              if kind is 1: it has moved
 //! ```
 //!
-//! The format is described in `tools/perf/Documentation/jitdump-specification.txt` of Linux. A moved function is identified
-//! by its index. If a function has moved to a requested address, the dump is read again to find the function's name.
+//! The format is described in `tools/perf/Documentation/jitdump-specification.txt` of Linux. A moved function is
+//! identified by its index. If a function has moved to an address whose name is wanted, the dump is read again to find
+//! the name.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
@@ -22,7 +23,7 @@ const MAGIC: u32 = 0x4A69_5444;
 const FUNCTION_RECORD: u32 = 0;
 /// Kind of a record about a function that was moved to another address.
 const MOVED_RECORD: u32 = 1;
-/// Sizes of the parts of a record that are always present.
+/// Sizes of the parts that every record has.
 const HEADER_BYTES: u64 = 12;
 const RECORD_HEADER_BYTES: u64 = 16;
 const FUNCTION_FIELDS_BYTES: u64 = 40;
@@ -106,7 +107,7 @@ struct FunctionRecord {
     name: Vec<u8>,
 }
 
-/// Reads a function record of which `rest` bytes are left.
+/// Reads a function record that has `rest` more bytes.
 fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<FunctionRecord> {
     let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
     let (address, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);

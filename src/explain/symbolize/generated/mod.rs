@@ -1,10 +1,10 @@
 //! Names of functions that a process generated at run time. Such functions are in no file. The code generator writes their
 //! addresses to a file, in one of the formats of `perf`: `/tmp/perf-PID.map`, with one line per function, or a jitdump.
 //!
-//! Both files may contain any bytes, and are in a folder in which all users may create files. So only regular files of the
-//! process's own user (or of root) are opened, never through a link, and never with a call that could block. The amount of
-//! data read is limited, and only entries about addresses in stacks are kept. Neither format records how long a function
-//! stayed at its address, so an address with several functions has no name.
+//! Both files may contain any bytes, and are in a folder in which all users may create files. So only regular files of
+//! the process's own user (or of root) are opened, never through a link, and never with a call that could block. The
+//! amount of data read is limited, and only entries for addresses that occur in stacks are kept. Neither format records
+//! how long a function stayed at its address, so an address with several functions has no name.
 
 mod dump;
 mod map;
@@ -24,7 +24,7 @@ use gpuflame_model::sorting;
 const MAX_MAP_BYTES: u64 = 64 << 20;
 /// Maximum number of records read from a dump. Most bytes of a dump are code, which is skipped.
 const MAX_DUMP_RECORDS: usize = 1 << 20;
-/// Maximum number of (function, address) matches. Real functions do not overlap by the thousand.
+/// Maximum number of (function, address) matches. Thousands of real functions never overlap.
 const MAX_MATCHES: usize = 1 << 20;
 /// Maximum length of a name in bytes. The rest of a longer name is cut off.
 const MAX_NAME_BYTES: usize = 1 << 10;
@@ -100,7 +100,7 @@ impl GeneratedCodeSources {
     }
 }
 
-/// Function that passes the contents of a file to `Answers`. Returns false if a limit was reached before the end of the
+/// Function that passes the contents of a file to `Answers`. Returns false if it reached a limit before the end of the
 /// file.
 type ReadSource = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
@@ -130,7 +130,7 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// Opens no file: the owner of a file cannot be checked here.
+/// Opens no file, because the owner of a file cannot be checked on this system.
 #[cfg(not(unix))]
 fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
     match path.exists() {
@@ -308,7 +308,7 @@ mod tests {
         );
     }
 
-    /// Uses 2,000 addresses, and 10,000 lines that each cover all addresses.
+    /// Requests 2,000 addresses, and writes 10,000 lines that each cover all of them.
     #[test]
     fn overlapping_map_lines_are_processed_up_to_a_limit() {
         let folder = Folder::new("overlap");
@@ -336,7 +336,7 @@ mod tests {
             symlink(device, &path).unwrap();
             assert_eq!(ask(None), no_plain_file, "{device}");
         }
-        // Opening this pipe would block forever, because it has no writer.
+        // Opening this pipe would block forever, because nothing writes to it.
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         assert_eq!(ask(None), no_plain_file);
         fs::create_dir(&path).unwrap();
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(
             folder.sources(&path).find_names(&[0x1000].into()),
             GeneratedNames::default(),
-            "none is there"
+            "no file is there"
         );
         fs::write(&path, "1000 10 first\n").unwrap();
         let owner = path.metadata().unwrap().uid();
@@ -377,7 +377,7 @@ mod tests {
         let whole = [
             head(0x4A69_5444),
             load(0x1000, 0x10, "py::f:/a b.py"),
-            // These are a record about source lines, and a record of an unknown kind.
+            // These are a record about source lines and a record of an unknown kind.
             record(2, &[1; 100]),
             record(99, &[]),
             load(0x2000, 0x5000, "g"),
@@ -395,8 +395,8 @@ mod tests {
         let found = ask(&whole);
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g")]);
         assert_eq!(found.remarks, [""; 0]);
-        // If the dump is truncated at any byte, as by a process that is being killed, it yields the complete functions and
-        // never a wrong one.
+        // A dump truncated at any byte, as after a process was killed, yields the complete functions and never a wrong
+        // one.
         for length in 0..40 + 16 + 80 {
             assert!(
                 names(&ask(&whole[..length])).iter().all(|name| *name == (0x1008, "py::f:/a b.py")),
@@ -416,7 +416,7 @@ mod tests {
         let found = ask(&[&whole[..], &moves[3]].concat());
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g"), (0x7000, "g")]);
         let other = [head(0x4454_694A), load(0x1000, 0x10, "f")].concat();
-        assert_eq!(ask(&other).names, [], "of a machine that writes numbers the other way round");
+        assert_eq!(ask(&other).names, [], "the dump has the other byte order");
         // A record shorter than its own header must not cause an endless loop.
         let stuck = [head(0x4A69_5444), record(0, &[])[..4].to_vec(), vec![0; 12], load(0x1000, 0x10, "f")];
         assert_eq!(ask(&stuck.concat()).names, []);

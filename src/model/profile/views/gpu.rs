@@ -17,8 +17,7 @@ pub static GPU: View = View {
     ],
     has_devices: true,
     has_streams: true,
-    // These losses are GPU work that has no frame otherwise. The number of lost activities is known, but not their
-    // time.
+    // This lost GPU work has no other frame. The number of lost activities is known, but not their time.
     lost: &[
         (Loss::ActivitiesDropped, "[GPU activities dropped]"),
         (Loss::ActivitiesUnreadable, "[GPU activities unreadable]"),

@@ -1,6 +1,6 @@
-//! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack in which the launching
-//! thread was during the idle time, if that stack is known. Otherwise it is attributed to the two calls around the
-//! gap, or to the launch that ended the gap.
+//! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack of the launching thread
+//! during that time, if the stack is known. Otherwise it is attributed to the two calls around the gap, or to the
+//! launch that ended the gap.
 
 use std::fmt::Write as _;
 
@@ -23,8 +23,8 @@ pub static IDLE: View = View {
 const NOT_APART: &str =
     "; start-up is not apart: fewer than two steps have work, and no loop has most of the kernels";
 
-/// Returns the word for the cause of the idle time in a sample of [`IDLE`]. Idle time at the edge of a window, or
-/// outside the steady part of the run, has a word for that place instead.
+/// Returns the word for the cause of the idle time in a sample of [`IDLE`]. For idle time at the edge of a window, or
+/// outside the steady part of the run, returns a word for that place instead.
 pub fn idle_word(sample: &Sample) -> &'static str {
     match sample.root_mark {
         Some(RootMark::Opening) => "before_the_first",

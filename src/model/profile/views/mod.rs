@@ -48,12 +48,12 @@ pub struct View {
     pub has_devices: bool,
     /// Whether each sample of the view belongs to a stream.
     pub has_streams: bool,
-    /// Other views whose samples this view shows together, each with a leaf frame to put on top of that view's
-    /// stacks. The first of these views is present in every profile.
+    /// Other views whose samples this view shows together. Each has the leaf frame to put on top of its stacks, if any.
+    /// The first of these views is present in every profile.
     pub parts: &'static [(&'static View, Option<LeafFrame>)],
     /// Words of the formats in which the view can be written at exit on request.
     pub at_exit: &'static [&'static str],
-    /// Losses whose lost data belonged to this view. Each such loss is shown as a frame with this name.
+    /// Losses of data that belonged to this view. Each such loss is shown as a frame with this name.
     pub lost: &'static [(Loss, &'static str)],
     /// Returns the text to show if a picture has no samples to draw.
     pub nothing: fn(&Profile) -> &'static str,

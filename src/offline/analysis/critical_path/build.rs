@@ -3,20 +3,21 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::super::instructions::{
-    AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList,
+    AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, ThreadWait,
 };
 use super::super::states::StreamKey;
 use super::graph::{EdgeKind, Graph, HostCall, Moment, MomentId, MomentKind, NO_CALL};
 use super::inferred::{End, add_inferred_edges};
 use super::lags::{Lags, Submitted};
+use super::programmatic::{Overlap, OverlapPlace, add_overlaps};
+use super::thread_waits::{ThreadCalls, add_thread_edges};
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::{CorrelationId, IdMap, StreamId, ThreadId};
+use gpuflame_model::record::{
+    ContextId, CorrelationId, Detail, IdMap, MemoryKind, StreamId, SyncKind, ThreadId,
+};
 
 /// Number that CUPTI gives to the legacy default stream of a context.
 const DEFAULT_STREAM: StreamId = StreamId(7);
-
-/// Launches that find their stream free begin within this time of each other, in ns: 1 us on an H100.
-const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
 
 /// Moments of an instruction on the GPU.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +38,8 @@ pub(super) struct Builder<'a> {
     profile: &'a Profile,
     pub(super) graph: Graph,
     lags: Lags,
-    /// Calls by thread and start.
-    calls: IdMap<(ThreadId, u64), u32>,
+    /// Calls by thread and start, and by the instruction for those that wait for other threads, which may take no time.
+    calls: IdMap<(ThreadId, u64, Option<u32>), u32>,
     /// Calls by correlation id, for waits whose row does not name the call.
     calls_by_id: IdMap<CorrelationId, u32>,
     /// By instruction.
@@ -57,8 +58,24 @@ pub(super) struct Builder<'a> {
     unknown_waits: Vec<u32>,
     /// Calls that wait, with the time at which the last of the awaited work ends.
     pub(super) waits: IdMap<u32, u64>,
-    /// Nodes of graphs: the number of the launch, begin and end.
-    nodes: Vec<(u32, MomentId, MomentId)>,
+    nodes: Vec<Node>,
+    /// Calls that wait for other threads.
+    pub(super) thread_calls: ThreadCalls,
+    /// Kernels that may overlap the kernel before them.
+    overlaps: Vec<Overlap>,
+    /// Position of the edge from the begin to the end of the last work.
+    work_edge: usize,
+}
+
+/// A node of a graph launch.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    /// Number of the launch.
+    launch: u32,
+    begin: MomentId,
+    end: MomentId,
+    /// Whether all nodes that it waits for are known.
+    is_known: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -80,6 +97,9 @@ impl<'a> Builder<'a> {
             unknown_waits: Vec::new(),
             waits: IdMap::default(),
             nodes: Vec::new(),
+            thread_calls: ThreadCalls::default(),
+            overlaps: Vec::new(),
+            work_edge: 0,
         }
     }
 
@@ -103,9 +123,13 @@ impl<'a> Builder<'a> {
             self.add_host_waits(&instruction);
         }
         self.ends.sort_unstable();
+        self.graph.kernels = add_overlaps(&mut self.graph, self.list, &self.overlaps);
         self.add_unknown_waits();
+        add_thread_edges(&mut self.graph, &self.thread_calls, &mut self.waits);
         self.add_graph_edges();
         add_inferred_edges(&mut self.graph, &self.ends, &self.stream_of, self.has_waits);
+        self.graph.call_of = std::mem::take(&mut self.call_of);
+        self.graph.knows_threads = !self.thread_calls.is_empty();
     }
 
     /// Adds the call of an instruction, if it is new.
@@ -113,7 +137,8 @@ impl<'a> Builder<'a> {
         let known = instruction.call.and_then(|call| {
             let thread = self.profile.context(call.context)?.thread;
             let at = self.graph.calls.len() as u32;
-            let at = *self.calls.entry((thread, call.time.0)).or_insert(at);
+            let own = self.thread_wait_of(instruction).map(|_| instruction.number);
+            let at = *self.calls.entry((thread, call.time.0, own)).or_insert(at);
             if at as usize == self.graph.calls.len() {
                 let end = call.time.0.saturating_add(call.duration.unwrap_or(0));
                 let number = instruction.number;
@@ -128,6 +153,16 @@ impl<'a> Builder<'a> {
             Some(at)
         });
         self.call_of.push(known.unwrap_or(NO_CALL));
+    }
+
+    /// Kind of the instruction's call, if that waits for another thread.
+    fn thread_wait_of(&self, instruction: &Instruction<'_>) -> Option<ThreadWait> {
+        match instruction.detail {
+            InstructionDetail::Synchronize { waits_for: None, .. } => {
+                ThreadWait::of_call(self.profile, instruction.call?.context)
+            }
+            _ => None,
+        }
     }
 
     fn note_lags(&mut self, instruction: &Instruction<'_>) {
@@ -171,6 +206,10 @@ impl<'a> Builder<'a> {
             (InstructionKind::Launch | InstructionKind::Synchronize, _) => NOT_ON_GPU,
             (InstructionKind::Record | InstructionKind::Wait, _) | (InstructionKind::Graph, None) => {
                 let reached = self.add_reached(instruction, u64::MAX);
+                // A wait holds the streams that wait for its stream by the rule of default streams.
+                if let Some(reached) = reached.filter(|_| kind == InstructionKind::Wait) {
+                    self.note_last_work(instruction, reached);
+                }
                 reached.map_or(NOT_ON_GPU, |reached| OnGpu { begin: reached, end: reached, kind })
             }
             (_, None) => {
@@ -188,6 +227,7 @@ impl<'a> Builder<'a> {
             (_, Some((begin, end))) => {
                 let began = self.graph.add_moment(moment(begin.0, MomentKind::Begin));
                 let done = self.graph.add_moment(moment(end.0, MomentKind::End));
+                self.work_edge = self.graph.edges.len();
                 self.graph.add_edge(began, done, EdgeKind::Work, end.0 - begin.0);
                 if is_node(instruction) {
                     self.add_node_edges(instruction, began, done);
@@ -223,18 +263,16 @@ impl<'a> Builder<'a> {
                 AfterReason::Stream => EdgeKind::Stream,
                 AfterReason::Event => EdgeKind::Event,
                 AfterReason::SameGraph => EdgeKind::SameGraph,
-                AfterReason::Graph | AfterReason::Context => continue,
+                AfterReason::Graph | AfterReason::GraphEdge | AfterReason::Context => continue,
             };
             let before = self.on_gpu[after.number as usize];
             if before.end != u32::MAX {
                 causes.push((before.end, kind, 0));
             }
         }
-        if instruction.kind == InstructionKind::Graph {
-            let ends = self.default_stream_ends(instruction);
-            let ends = ends.into_iter().filter(|end| self.graph.time(*end) <= latest);
-            causes.extend(ends.map(|end| (end, EdgeKind::DefaultStream, 0)));
-        }
+        let ends = self.default_stream_ends(instruction);
+        let ends = ends.into_iter().filter(|end| self.graph.time(*end) <= latest);
+        causes.extend(ends.map(|end| (end, EdgeKind::DefaultStream, 0)));
         let times = causes.iter().map(|(from, _, lag)| self.graph.time(*from).saturating_add(*lag));
         let time = if latest == u64::MAX { times.max()? } else { latest };
         let reached = self.graph.add_moment(Moment::of_gpu(time, MomentKind::Reached, instruction.number));
@@ -254,14 +292,19 @@ impl<'a> Builder<'a> {
         }
         for after in instruction.after {
             match after.reason {
-                AfterReason::Stream => self.add_stream_edge(after.number, began, done, launched),
+                AfterReason::Stream => {
+                    let implied = self.default_stream_ends(instruction);
+                    let implied = implied.iter().map(|end| self.graph.time(*end));
+                    let other = implied.chain(launched).max();
+                    self.add_stream_edge(after.number, (began, done), other);
+                }
                 AfterReason::SameGraph => {
                     let before = self.on_gpu[after.number as usize];
                     if before.end != u32::MAX {
                         self.graph.add_edge(before.end, began, EdgeKind::SameGraph, 0);
                     }
                 }
-                AfterReason::Event | AfterReason::Graph | AfterReason::Context => {}
+                AfterReason::Event | AfterReason::Graph | AfterReason::GraphEdge | AfterReason::Context => {}
             }
         }
         self.add_default_stream_edges(instruction, began);
@@ -275,30 +318,31 @@ impl<'a> Builder<'a> {
         shortest.max(whole)
     }
 
-    /// Adds the edge from the instruction before it on the stream. `launched` is the earliest begin according to the launch.
-    fn add_stream_edge(&mut self, before: u32, began: MomentId, done: MomentId, launched: Option<u64>) {
+    /// Adds the edge from the instruction before it on the stream. `other` is the latest time of the other causes.
+    fn add_stream_edge(&mut self, before: u32, (began, done): (MomentId, MomentId), other: Option<u64>) {
         let before = self.last_that_takes_time(before);
         let OnGpu { begin, end, kind } = self.on_gpu[before as usize];
         if end == u32::MAX {
             return;
         }
-        if self.graph.time(end) <= self.graph.time(began) {
-            self.graph.add_edge(end, began, EdgeKind::Stream, 0);
+        let after = self.graph.moments[began as usize].instruction;
+        let is_programmatic = self.list.get(after).programmatic;
+        let overlaps = self.graph.time(end) > self.graph.time(began);
+        let may_overlap = kind == InstructionKind::Kernel
+            && self.graph.time(begin) <= self.graph.time(began)
+            && (is_programmatic == Some(true) || (is_programmatic.is_none() && overlaps));
+        if may_overlap {
+            self.overlaps.push(Overlap {
+                before,
+                after,
+                place: OverlapPlace { before: (begin, end), after: (began, done), work_edge: self.work_edge },
+                other,
+                kind: EdgeKind::Stream,
+            });
             return;
         }
-        if kind == InstructionKind::Kernel && self.graph.time(begin) <= self.graph.time(began) {
-            // When the first kernel let the second one begin is not recorded. It decided if the launch was done before.
-            let recorded = self.graph.time(began) - self.graph.time(begin);
-            let start = self.graph.time(began);
-            let is_late = launched.is_none_or(|launched| start > launched + MAX_LAUNCH_SCATTER_NS);
-            let lag = if is_late { recorded } else { 0 };
-            self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
-            // When the second kernel began to wait for the first one's end is not recorded. Its whole time after that end may
-            // depend on it.
-            if self.graph.time(end) <= self.graph.time(done) {
-                let lag = self.graph.time(done) - self.graph.time(end);
-                self.graph.add_edge(end, done, EdgeKind::Stream, lag);
-            }
+        if !overlaps {
+            self.graph.add_edge(end, began, EdgeKind::Stream, 0);
             return;
         }
         let (cause, effect) = (self.graph.moments[end as usize], self.graph.moments[began as usize]);
@@ -317,7 +361,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds edges by the rule of default streams: work of the default stream waits for the other streams of its context, and
-    /// they for it. Streams that ever ran beside the default stream are exempt.
+    /// they for it. Streams that do not block are exempt, and streams that ever ran beside the default stream.
     fn add_default_stream_edges(&mut self, instruction: &Instruction<'_>, began: MomentId) {
         for end in self.default_stream_ends(instruction) {
             self.graph.add_edge(end, began, EdgeKind::DefaultStream, 0);
@@ -332,15 +376,19 @@ impl<'a> Builder<'a> {
             true => {
                 let others =
                     self.last_work.range((key.0, key.1, StreamId(0))..=(key.0, key.1, StreamId(u32::MAX)));
-                let others = others.filter(|(other, _)| **other != key && !self.exempt.contains(other));
+                let others = others.filter(|(other, _)| **other != key && !self.is_exempt(other));
                 others.map(|(_, end)| *end).collect()
             }
-            false if self.exempt.contains(&key) => Vec::new(),
+            false if self.is_exempt(&key) => Vec::new(),
             false => self.last_work.get(&default).copied().into_iter().collect(),
         }
     }
 
-    /// Adds the edges to a node of a graph: from the launch, and from the node of the same launch that ended last.
+    fn is_exempt(&self, stream: &StreamKey) -> bool {
+        self.exempt.contains(stream) || self.list.is_blocking(stream.1, stream.2) == Some(false)
+    }
+
+    /// Adds the edges to a node of a graph: from the launch, and from the nodes that the graph's edges name.
     fn add_node_edges(&mut self, instruction: &Instruction<'_>, began: MomentId, done: MomentId) {
         let launch = instruction.after.iter().find(|after| after.reason == AfterReason::Graph);
         let Some(launch) = launch else {
@@ -351,49 +399,102 @@ impl<'a> Builder<'a> {
         };
         let reached = self.on_gpu[launch.number as usize].begin;
         self.graph.add_edge(reached, began, EdgeKind::GraphLaunch, 0);
-        self.nodes.push((launch.number, began, done));
+        let edges = || instruction.after.iter().filter(|after| after.reason == AfterReason::GraphEdge);
+        let start = self.graph.time(began);
+        for edge in edges() {
+            let others = edges().filter(|other| other.number != edge.number);
+            let others = others.map(|other| self.graph_time_of_end(other.number));
+            let latest = others.chain([self.graph.time(reached)]).max();
+            self.add_node_edge(edge.number, (began, done), latest.filter(|latest| *latest <= start));
+        }
+        let is_known = self.list.knows_edges(instruction.number);
+        self.nodes.push(Node { launch: launch.number, begin: began, end: done, is_known });
     }
 
-    /// Adds edges between the nodes of each graph launch. The records do not have the edges of graphs, so the node that
-    /// ended last before a node began is taken for its cause.
+    fn graph_time_of_end(&self, number: u32) -> u64 {
+        match self.on_gpu[number as usize].end {
+            u32::MAX => 0,
+            end => self.graph.time(end),
+        }
+    }
+
+    /// Adds the edge from a node of the same launch. A kernel that began before the end of the other one was let begin by it
+    /// (programmatic launch). `other` is the latest time of the other causes.
+    fn add_node_edge(&mut self, before: u32, (began, done): (MomentId, MomentId), other: Option<u64>) {
+        let OnGpu { begin, end, kind } = self.on_gpu[before as usize];
+        let after = self.graph.moments[began as usize].instruction;
+        if end == u32::MAX {
+            return;
+        }
+        let are_kernels =
+            kind == InstructionKind::Kernel && self.list.get(after).kind == InstructionKind::Kernel;
+        if are_kernels && self.graph.time(begin) <= self.graph.time(began) {
+            self.overlaps.push(Overlap {
+                before,
+                after,
+                place: OverlapPlace { before: (begin, end), after: (began, done), work_edge: self.work_edge },
+                other,
+                kind: EdgeKind::GraphEdge,
+            });
+        } else {
+            self.graph.add_edge(end, began, EdgeKind::GraphEdge, 0);
+        }
+    }
+
+    /// Adds edges between the nodes of each graph launch. If the edges of a node are not recorded, the node that ended last
+    /// before it began is taken for its cause.
     fn add_graph_edges(&mut self) {
         let mut nodes = std::mem::take(&mut self.nodes);
-        nodes.sort_unstable_by_key(|(launch, _, end)| (*launch, self.graph.time(*end), *end));
-        for of_launch in nodes.chunk_by(|a, b| a.0 == b.0) {
-            let launched = self.on_gpu[of_launch[0].0 as usize].end;
-            let numbers = of_launch.iter().map(|(_, _, end)| self.graph.moments[*end as usize].instruction);
+        nodes.sort_unstable_by_key(|node| (node.launch, self.graph.time(node.end), node.end));
+        for of_launch in nodes.chunk_by(|a, b| a.launch == b.launch) {
+            let launched = self.on_gpu[of_launch[0].launch as usize].end;
+            let numbers = of_launch.iter().map(|node| self.graph.moments[node.end as usize].instruction);
             self.graph.moments[launched as usize].rank = numbers.max().unwrap_or(0);
-            self.add_overlap_edges(of_launch);
-            for &(launch, began, done) in of_launch {
-                self.graph.launch_of.insert(began, launch);
-                self.graph.launch_of.insert(done, launch);
-                self.graph.add_edge(done, launched, EdgeKind::GraphNode, 0);
-                let start = self.graph.time(began);
-                let before = of_launch.partition_point(|(_, _, end)| self.graph.time(*end) <= start);
-                // A node without length has ended at its own begin. Moments are numbered in the order of instructions.
-                let before = of_launch[..before].iter().rev().find(|(_, _, end)| *end < began);
-                if let Some((_, _, end)) = before {
-                    self.graph.add_edge(*end, began, EdgeKind::GraphNode, 0);
-                }
+            let all_are_known = of_launch.iter().all(|node| node.is_known);
+            let kind = if all_are_known { EdgeKind::GraphEdge } else { EdgeKind::GraphNode };
+            of_launch.iter().for_each(|node| self.graph.add_edge(node.end, launched, kind, 0));
+            if !all_are_known {
+                self.infer_graph_edges(of_launch);
+            }
+        }
+    }
+
+    /// Adds edges to the nodes of a graph launch whose edges are not recorded.
+    fn infer_graph_edges(&mut self, of_launch: &[Node]) {
+        self.add_overlap_edges(of_launch);
+        for node in of_launch {
+            self.graph.launch_of.insert(node.end, node.launch);
+            if node.is_known {
+                continue;
+            }
+            self.graph.launch_of.insert(node.begin, node.launch);
+            let start = self.graph.time(node.begin);
+            let before = of_launch.partition_point(|other| self.graph.time(other.end) <= start);
+            // A node without length has ended at its own begin. Moments are numbered in the order of instructions.
+            let before = of_launch[..before].iter().rev().find(|other| other.end < node.begin);
+            if let Some(before) = before {
+                self.graph.add_edge(before.end, node.begin, EdgeKind::GraphNode, 0);
             }
         }
     }
 
     /// Adds edges between nodes that overlap on one stream. Whether a branch began both, or one let the other begin
     /// (programmatic launch), is not recorded, so the times between their begins and between their ends count as needed.
-    fn add_overlap_edges(&mut self, of_launch: &[(u32, MomentId, MomentId)]) {
+    fn add_overlap_edges(&mut self, of_launch: &[Node]) {
         let stream_of =
             |began: MomentId| key_of(&self.list.get(self.graph.moments[began as usize].instruction));
         let mut by_begin: Vec<_> = of_launch
             .iter()
-            .map(|(_, began, done)| (stream_of(*began), self.graph.time(*began), *began, *done))
+            .map(|node| {
+                (stream_of(node.begin), self.graph.time(node.begin), node.begin, node.end, node.is_known)
+            })
             .collect();
         by_begin.sort_unstable();
         for of_stream in by_begin.chunk_by(|a, b| a.0 == b.0) {
             let mut latest: Option<(MomentId, MomentId)> = None;
-            for &(_, start, began, done) in of_stream {
+            for &(_, start, began, done, is_known) in of_stream {
                 let last = self.graph.time(done);
-                if let Some((other, end)) = latest
+                if let Some((other, end)) = latest.filter(|_| !is_known)
                     && self.graph.time(end) > start
                 {
                     let lag = start - self.graph.time(other);
@@ -432,12 +533,26 @@ impl<'a> Builder<'a> {
                 let at = self.call_of[instruction.number as usize];
                 let Some(call) = self.graph.calls.get(at as usize).copied() else { return };
                 let end = self.on_gpu[instruction.number as usize].end;
-                if instruction.ran.is_some() && self.graph.time(end) <= call.end {
+                let is_done = instruction.ran.is_some() && self.graph.time(end) <= call.end;
+                if is_done && self.may_wait(instruction, call.context) {
                     self.add_wait(at, end, EdgeKind::Wait);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Whether the call of a copy or fill may wait for it. Asynchronous ones do not, except copies of pageable memory, which
+    /// the driver stages; a short one can nevertheless be over before a slow call returns.
+    fn may_wait(&self, instruction: &Instruction<'_>, context: ContextId) -> bool {
+        let is_pageable = match instruction.detail {
+            InstructionDetail::Work { activity, .. } => match activity.detail {
+                Detail::Copy(copy) => [copy.from, copy.to].contains(&MemoryKind::PAGEABLE),
+                _ => false,
+            },
+            _ => false,
+        };
+        is_pageable || !gpuflame_export::compose::call(self.profile, context).contains("Async")
     }
 
     fn add_synchronize(&mut self, instruction: &Instruction<'_>) {
@@ -451,12 +566,20 @@ impl<'a> Builder<'a> {
         if at == NO_CALL || result != 0 || self.is_query(at) {
             return;
         }
+        if let Some(kind) = self.thread_wait_of(instruction) {
+            self.thread_calls.push((kind, at));
+            return;
+        }
+        self.graph.waiting.insert(at);
         let is_unknown = waits_for.is_none() && instruction.after.is_empty();
         if is_unknown {
             self.unknown_waits.push(at);
             return;
         }
         let call = self.graph.calls[at as usize];
+        if waits_for == Some(SyncKind::STREAM) {
+            self.add_implied_waits(instruction, at);
+        }
         for after in instruction.after {
             let end = self.on_gpu[after.number as usize].end;
             if end != u32::MAX && self.graph.time(end) <= call.end {
@@ -469,6 +592,20 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Adds the waits of a call that waits for a stream, for the work for which the stream's next work would wait by the rule
+    /// of default streams.
+    fn add_implied_waits(&mut self, instruction: &Instruction<'_>, at: u32) {
+        let is_known = key_of(instruction)
+            .is_some_and(|(_, context, stream)| self.list.is_blocking(context, stream).is_some());
+        let ends = if is_known { self.default_stream_ends(instruction) } else { Vec::new() };
+        let returned = self.graph.calls[at as usize].end;
+        for end in ends {
+            if self.graph.time(end) <= returned {
+                self.add_wait(at, end, EdgeKind::Wait);
+            }
+        }
+    }
+
     fn is_query(&self, call: u32) -> bool {
         gpuflame_export::compose::call(self.profile, self.graph.calls[call as usize].context)
             .contains("Query")
@@ -477,6 +614,7 @@ impl<'a> Builder<'a> {
     fn add_wait(&mut self, call: u32, end: MomentId, kind: EdgeKind) {
         let HostCall { begin, moments, .. } = self.graph.calls[call as usize];
         let time = self.graph.time(end);
+        self.graph.waiting.insert(call);
         self.graph.add_edge(end, moments.1, kind, 0);
         if time > begin {
             let until = self.waits.entry(call).or_insert(time);
@@ -499,12 +637,13 @@ impl<'a> Builder<'a> {
 }
 
 /// Whether the instruction is a node of a graph.
-pub(super) fn is_node(instruction: &Instruction<'_>) -> bool {
+pub(in super::super) fn is_node(instruction: &Instruction<'_>) -> bool {
     let is_of_launch = || instruction.after.iter().any(|after| after.reason == AfterReason::Graph);
     match instruction.detail {
         InstructionDetail::Work { activity, .. } => {
             instruction.kind != InstructionKind::Graph && (activity.graph.0 != 0 || is_of_launch())
         }
+        InstructionDetail::HostFunction { launch, .. } => launch.is_some(),
         _ => false,
     }
 }

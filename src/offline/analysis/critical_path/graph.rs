@@ -1,12 +1,17 @@
 //! The dependency graph: moments of the host and of the GPUs, and edges that say how long after one moment another comes at
 //! the earliest.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, ThreadId};
 
+/// Maximum time in ns between the end of work and the begin of the next that the GPU's own scheduling explains, and from the
+/// end of a call to the begin of its work. H100: 0.5 to 2 us, and 3 to 12 us.
+pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
+
 /// Position of a moment in [`Graph::moments`].
-pub(super) type MomentId = u32;
+pub(in super::super) type MomentId = u32;
 
 /// Kind of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +24,8 @@ pub enum MomentKind {
     Begin,
     /// GPU work ends.
     End,
+    /// The last rank enters a collective.
+    Arrived,
     /// The last node of a graph launch ends.
     GraphEnd,
     /// A call of the host ends.
@@ -37,7 +44,7 @@ pub struct Moment {
     /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls); `u32::MAX` for moments of GPUs.
     pub call: u32,
     /// Order among moments of equal time: the number of the last instruction that it depends on.
-    pub(super) rank: u32,
+    pub(in super::super) rank: u32,
 }
 
 impl Moment {
@@ -48,7 +55,7 @@ impl Moment {
 }
 
 /// Stands for no call.
-pub(super) const NO_CALL: u32 = u32::MAX;
+pub(in super::super) const NO_CALL: u32 = u32::MAX;
 
 /// Why a moment cannot come before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +68,8 @@ pub enum EdgeKind {
     Host,
     /// Another thread has to finish first. Inferred from the times of calls.
     HandOff,
+    /// The call waits for a call of another thread, as at a barrier.
+    ThreadWait,
     /// The call submits the work.
     Launch,
     /// Work before it on the stream.
@@ -69,10 +78,13 @@ pub enum EdgeKind {
     Programmatic,
     /// A record of an event.
     Event,
-    /// Work of a default stream, or for the default stream work of another. Inferred from the times.
+    /// Work of a default stream, or for the default stream work of another. Follows from the kinds of the streams if they
+    /// are recorded, else from the times.
     DefaultStream,
     /// The launch of the graph.
     GraphLaunch,
+    /// A node before it in the graph, by the graph's edges.
+    GraphEdge,
     /// A node before it in the graph. Inferred from the times.
     GraphNode,
     /// The previous launch of the same graph.
@@ -85,6 +97,10 @@ pub enum EdgeKind {
     Wait,
     /// The call waits, and the records do not say for what: the last work that ended during the call.
     InferredWait,
+    /// The last rank enters the collective.
+    Collective,
+    /// Another rank enters the collective later by less than the error of the clocks, so this rank may be the last one.
+    CollectiveTie,
 }
 
 impl EdgeKind {
@@ -95,18 +111,21 @@ impl EdgeKind {
             Self::Call => "call",
             Self::Host => "host",
             Self::HandOff => "hand_off",
+            Self::ThreadWait => "thread_wait",
             Self::Launch => "launch",
             Self::Stream => "stream",
             Self::Programmatic => "programmatic",
             Self::Event => "event",
             Self::DefaultStream => "default_stream",
             Self::GraphLaunch => "graph_launch",
+            Self::GraphEdge => "graph_edge",
             Self::GraphNode => "graph_node",
             Self::SameGraph => "same_graph",
             Self::InferredOrder => "inferred_order",
             Self::InferredEvent => "inferred_event",
             Self::Wait => "wait",
             Self::InferredWait => "inferred_wait",
+            Self::Collective | Self::CollectiveTie => "collective",
         }
     }
 
@@ -142,7 +161,7 @@ pub struct HostCall {
     /// Thread.
     pub thread: ThreadId,
     /// The moments.
-    pub(super) moments: (MomentId, MomentId),
+    pub(in super::super) moments: (MomentId, MomentId),
 }
 
 /// Two records that contradict each other: an effect comes before its cause.
@@ -160,18 +179,28 @@ pub struct Contradiction {
 
 /// The graph.
 #[derive(Debug, Default)]
-pub(super) struct Graph {
-    pub(super) moments: Vec<Moment>,
-    pub(super) edges: Vec<Edge>,
-    pub(super) calls: Vec<HostCall>,
+pub(in super::super) struct Graph {
+    pub(in super::super) moments: Vec<Moment>,
+    pub(in super::super) edges: Vec<Edge>,
+    pub(in super::super) calls: Vec<HostCall>,
     /// Number of edges that were left out because the effect comes before the cause.
-    pub(super) contradicted: u64,
+    pub(in super::super) contradicted: u64,
     /// The edge among these whose effect comes too early by the longest time.
-    pub(super) worst: Option<Contradiction>,
+    pub(in super::super) worst: Option<Contradiction>,
+    /// Calls that exist to wait, or that waited for their copy, by position.
+    pub(in super::super) waiting: BTreeSet<u32>,
     /// Number of pieces of work without times, which are not in the graph.
-    pub(super) untimed: u64,
+    pub(in super::super) untimed: u64,
     /// Number of the graph launch, by moment of a node.
-    pub(super) launch_of: HashMap<MomentId, u32>,
+    pub(in super::super) launch_of: HashMap<MomentId, u32>,
+    /// By instruction: its call, or [`NO_CALL`].
+    pub(in super::super) call_of: Vec<u32>,
+    /// Whether calls that wait for other threads are recorded.
+    pub(in super::super) knows_threads: bool,
+    /// Number of calls that take a lock, if several threads do.
+    pub(in super::super) shared_locks: u64,
+    /// Times of kernels that let programmatic launches begin, or are launched so.
+    pub(in super::super) kernels: LearnedKernels,
 }
 
 impl Graph {
@@ -180,7 +209,7 @@ impl Graph {
         self.moments.len() as u32 - 1
     }
 
-    pub(super) fn time(&self, id: MomentId) -> u64 {
+    pub(in super::super) fn time(&self, id: MomentId) -> u64 {
         self.moments[id as usize].time
     }
 
@@ -206,7 +235,7 @@ impl Graph {
 
     /// Sorts the moments so that every edge leads to a later position. Moments of equal time are in the order in which
     /// instructions depend on each other.
-    pub(super) fn sort(&mut self) {
+    pub(in super::super) fn sort(&mut self) {
         let mut order: Vec<MomentId> = (0..self.moments.len() as u32).collect();
         order.sort_by_key(|id| {
             let moment = self.moments[*id as usize];

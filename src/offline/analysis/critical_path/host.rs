@@ -22,7 +22,8 @@ struct Line {
     begins: Vec<MomentId>,
 }
 
-/// Adds the edges between the moments of each thread. The moments of `graph` are sorted.
+/// Adds the edges between the moments of each thread. The moments of `graph` are sorted. If the calls that wait for other
+/// threads are not recorded, hand-offs are inferred.
 pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile: &Profile) {
     let shortest = shortest_calls(graph, waits, profile);
     let mut lines: BTreeMap<ThreadId, Line> = BTreeMap::new();
@@ -33,7 +34,7 @@ pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile
         let Some(host) = graph.calls.get(moment.call as usize) else { continue };
         let thread = host.thread;
         let other = latest_ends.of_others(thread);
-        let hand_off = (moment.kind == MomentKind::CallBegin)
+        let hand_off = (!graph.knows_threads && moment.kind == MomentKind::CallBegin)
             .then(|| other.filter(|end| is_hand_off(graph, &lines, thread, *end, at)))
             .flatten();
         let line = lines.entry(thread).or_default();
@@ -108,6 +109,11 @@ impl LatestEnds {
     }
 }
 
+/// Whether a function is not one of the C library, whose calls tell nothing about those of CUDA.
+pub(in super::super) fn is_cuda_call(name: &str) -> bool {
+    !name.starts_with("pthread_")
+}
+
 /// Shortest durations of calls that did not wait. A call that waits takes as long on the host at least.
 struct ShortestCalls {
     by_context: IdMap<ContextId, u64>,
@@ -131,7 +137,8 @@ fn shortest_calls(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> 
             *known = (one.end - one.begin).min(*known);
         }
     }
-    let of_all = by_name.values().copied().min().unwrap_or(0);
+    let of_all = by_name.iter().filter(|(name, _)| is_cuda_call(name)).map(|(_, nanos)| *nanos).min();
+    let of_all = of_all.unwrap_or(0);
     let waited = waits.keys().map(|at| graph.calls[*at as usize].context);
     let by_context =
         waited.filter_map(|context| Some((context, *by_name.get(names.get(&context)?)?))).collect();

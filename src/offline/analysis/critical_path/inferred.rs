@@ -1,8 +1,7 @@
 //! Dependencies that follow from times alone, where the recorded ones leave a long delay unexplained.
 
 use super::super::states::StreamKey;
-use super::graph::{EdgeKind, Graph, MomentId};
-use super::path::MAX_LATENCY_NS;
+use super::graph::{EdgeKind, Graph, MAX_LATENCY_NS, MomentId};
 
 /// Maximum number of ends before a begin among which its cause is looked for.
 const MAX_CANDIDATES: usize = 64;

@@ -1,27 +1,39 @@
 //! Shortest times from a call to the begin of its work. A launch whose work begins later than that waited for something else.
 
 use super::super::instructions::InstructionKind;
-use super::path::MAX_LATENCY_NS;
+use super::graph::MAX_LATENCY_NS;
 
 /// A kind with fewer launches has the shortest time over all kinds, because perhaps no launch of the kind found its stream free.
 const MIN_LAUNCHES: u64 = 8;
 
 /// Kind of submitted work, as far as its way to the GPU differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Submitted {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in super::super) enum Submitted {
     Kernel,
     Memory,
     Graph,
+    HostFunction,
 }
 
 impl Submitted {
-    /// Kind of an instruction; `None` if it does not work on the GPU.
-    pub(super) fn of(kind: InstructionKind) -> Option<Self> {
+    /// Kind of an instruction; `None` if it does nothing on a stream.
+    pub(in super::super) fn of(kind: InstructionKind) -> Option<Self> {
         match kind {
             InstructionKind::Kernel => Some(Self::Kernel),
             InstructionKind::Copy | InstructionKind::Fill => Some(Self::Memory),
             InstructionKind::Graph => Some(Self::Graph),
+            InstructionKind::HostFunction => Some(Self::HostFunction),
             _ => None,
+        }
+    }
+
+    /// Word for tables.
+    pub(in super::super) fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Memory => "memory",
+            Self::Graph => "graph",
+            Self::HostFunction => "host_function",
         }
     }
 }
@@ -29,8 +41,8 @@ impl Submitted {
 /// Shortest times in ns by kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lags {
-    counts: [u64; 3],
-    shortest: [u64; 3],
+    counts: [u64; 4],
+    shortest: [u64; 4],
 }
 
 impl Lags {

@@ -12,20 +12,34 @@
 //! edge that decided each moment, so its parts add up to the window exactly.
 
 mod build;
-mod graph;
+mod causes;
+pub(super) mod graph;
 mod host;
 mod inferred;
+mod kernel_times;
 mod lags;
 mod path;
+mod programmatic;
 mod slack;
+mod thread_waits;
 
+pub use causes::Unexplained;
 pub use graph::{Contradiction, Edge, EdgeKind, HostCall, Moment, MomentKind};
-pub use path::{PathClass, PathPart, Unexplained, What};
+pub use path::{PathClass, PathPart, What};
+
+use std::collections::BTreeSet;
 
 use super::instructions::InstructionList;
 use build::Builder;
+pub(super) use build::is_node;
+pub(super) use causes::{Causes, InstructionFacts};
 use gpuflame_model::profile::Profile;
+use gpuflame_model::record::IdMap;
 use graph::Graph;
+pub(super) use graph::{MAX_LATENCY_NS, NO_CALL};
+pub(super) use host::is_cuda_call;
+pub(super) use kernel_times::{KernelTimes, Trigger};
+pub(super) use lags::Submitted;
 
 /// Part (1/N) of the edges that may be contradicted by the times before a run has no critical path.
 const MAX_CONTRADICTED_PART: u64 = 20;
@@ -37,11 +51,25 @@ const CLOCK_ERROR_NS: u64 = 20_000;
 #[derive(Debug)]
 pub struct CriticalPath {
     graph: Graph,
+    /// Number of edges that are sorted by their later moment. The rest follows from unknown edges of graphs.
+    sorted_edges: usize,
     /// By moment: position of the edge that decided it.
     deciding: Vec<u32>,
     /// By moment: the latest time at which the run does not end later.
     latest: Vec<u64>,
     parts: Vec<PathPart>,
+}
+
+/// Savings of the parts of a path.
+#[derive(Debug)]
+pub struct Savings(IdMap<u32, u64>);
+
+impl Savings {
+    /// Saving of a part in ns.
+    pub fn of(&self, part: &PathPart) -> u64 {
+        let saving = part.edge.and_then(|edge| self.0.get(&edge)).copied().unwrap_or(0);
+        saving.min(part.end - part.start)
+    }
 }
 
 impl CriticalPath {
@@ -65,10 +93,26 @@ impl CriticalPath {
             return Ok(None);
         }
         host::add_host_edges(&mut graph, &waits, profile);
+        Ok(Some(Self::of_graph(graph, list)))
+    }
+
+    /// Finds the critical path of a graph whose moments and edges are sorted.
+    pub(super) fn of_graph(graph: Graph, list: &InstructionList) -> Self {
+        Self::of_facts(graph, &Causes::new(list))
+    }
+
+    /// Like [`of_graph`](Self::of_graph), for instructions of several lists.
+    pub(super) fn of_facts(mut graph: Graph, facts: &dyn InstructionFacts) -> Self {
+        let sorted_edges = graph.edges.len();
         let deciding = slack::decide(&mut graph);
         let latest = slack::latest_times(&mut graph);
-        let parts = path::walk(&graph, &deciding, &latest, list);
-        Ok(Some(Self { graph, deciding, latest, parts }))
+        let parts = path::walk(&graph, &deciding, facts);
+        Self { graph, sorted_edges, deciding, latest, parts }
+    }
+
+    /// The graph, and those of its edges that are sorted by their later moment.
+    pub(super) fn graph(&self) -> (&Graph, &[Edge]) {
+        (&self.graph, &self.graph.edges[..self.sorted_edges])
     }
 
     /// Start and end of the run, in ns since 1970.
@@ -82,9 +126,21 @@ impl CriticalPath {
         &self.parts
     }
 
+    /// Times in ns by which the run would end earlier at most if a part of the path took no time.
+    pub fn savings(&self) -> Savings {
+        let path = path::edges_of_path(&self.graph, &self.deciding);
+        let savings = slack::savings(&self.graph, &self.latest, &path);
+        Savings(path.into_iter().zip(savings).collect())
+    }
+
     /// Calls of the host.
     pub fn calls(&self) -> &[HostCall] {
         &self.graph.calls
+    }
+
+    /// Calls that wait for GPU work, by position.
+    pub fn waiting_calls(&self) -> &BTreeSet<u32> {
+        &self.graph.waiting
     }
 
     /// Moments, by time.

@@ -1,17 +1,9 @@
 //! Walks back from the end of the run, and finds the class of each part of the path.
 
-use std::collections::HashSet;
-
-use super::super::instructions::{
-    AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList,
-};
-use super::graph::{Edge, EdgeKind, Graph, MomentKind};
-use super::slack::{NO_EDGE, savings};
-use gpuflame_model::record::{Missing, Work};
-
-/// Maximum time in ns between the end of work and the begin of the next that the GPU's own scheduling explains, and from the
-/// end of a call to the begin of its work. H100: 0.5 to 2 us, and 3 to 12 us.
-pub(super) const MAX_LATENCY_NS: u64 = 20_000;
+use super::super::instructions::InstructionKind;
+use super::causes::{InstructionFacts, Unexplained};
+use super::graph::{Edge, EdgeKind, Graph, MAX_LATENCY_NS, MomentKind};
+use super::slack::NO_EDGE;
 
 /// Class of a part of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +14,8 @@ pub enum PathClass {
     Memory,
     /// A graph runs whose nodes are not recorded.
     Graph,
+    /// A stream or a node of a graph runs a function on the host.
+    HostFunction,
     /// A call of the host runs.
     Call,
     /// A call returns after the work that it waited for.
@@ -45,6 +39,7 @@ impl PathClass {
             Self::Kernel => "kernel",
             Self::Memory => "memory",
             Self::Graph => "graph",
+            Self::HostFunction => "host_function",
             Self::Call => "call",
             Self::Return => "return",
             Self::Host => "host",
@@ -54,38 +49,21 @@ impl PathClass {
             Self::Unexplained(_) => "unexplained",
         }
     }
-}
 
-/// Why a part of the path is not explained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unexplained {
-    /// Nothing is recorded before it that belongs to the path.
-    BeforeRecords,
-    /// The first work of a stream came late, perhaps because of work that is not recorded.
-    EarlierWork,
-    /// The launch of the work is not recorded.
-    NoLaunch,
-    /// The kernel runs for the first time, and may have to be loaded.
-    FirstUse,
-    /// The edges of the graph are not recorded.
-    GraphEdges,
-    /// Waits for events are not recorded.
-    NoWaitRecords,
-    /// All that is recorded was done before.
-    Other,
-}
-
-impl Unexplained {
-    /// Word for tables.
-    pub fn word(self) -> &'static str {
+    /// Name for pictures.
+    pub fn label(self) -> &'static str {
         match self {
-            Self::BeforeRecords => "before_records",
-            Self::EarlierWork => "earlier_work",
-            Self::NoLaunch => "no_launch_record",
-            Self::FirstUse => "first_use",
-            Self::GraphEdges => "graph_edges",
-            Self::NoWaitRecords => "no_wait_records",
-            Self::Other => "not_recorded",
+            Self::Kernel => "kernel",
+            Self::Memory => "copy or fill",
+            Self::Graph => "graph",
+            Self::HostFunction => "host function",
+            Self::Call => "CUDA call",
+            Self::Return => "return of a call that waited",
+            Self::Host => "host between two calls",
+            Self::HandOff => "hand-off between threads",
+            Self::Launch => "launch latency",
+            Self::Gap => "gap between work",
+            Self::Unexplained(_) => "not explained",
         }
     }
 }
@@ -116,12 +94,12 @@ pub struct PathPart {
     pub what: What,
     /// Why the part begins where the previous one ends.
     pub reason: Option<EdgeKind>,
-    /// Time in ns by which the run would end earlier at most if the part took no time.
-    pub saving: u64,
+    /// Position of the part's edge in [`CriticalPath::edges`](super::CriticalPath::edges); `None` before the first.
+    pub edge: Option<u32>,
 }
 
-/// Returns the parts of the critical path, by time.
-pub(super) fn walk(graph: &Graph, deciding: &[u32], latest: &[u64], list: &InstructionList) -> Vec<PathPart> {
+/// Returns the edges of the critical path, by time.
+pub(super) fn edges_of_path(graph: &Graph, deciding: &[u32]) -> Vec<u32> {
     let mut edges = Vec::new();
     let mut at = graph.moments.len() as u32 - 1;
     while deciding[at as usize] != NO_EDGE {
@@ -129,140 +107,103 @@ pub(super) fn walk(graph: &Graph, deciding: &[u32], latest: &[u64], list: &Instr
         at = graph.edges[deciding[at as usize] as usize].from;
     }
     edges.reverse();
-    let savings = savings(graph, latest, &edges);
-    let mut walk = Walk { graph, list, parts: Vec::new(), reason: None, facts: Facts::new(list) };
+    edges
+}
+
+/// Returns the parts of the critical path, by time.
+pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts) -> Vec<PathPart> {
+    let edges = edges_of_path(graph, deciding);
+    let at = edges.first().map_or(graph.moments.len() as u32 - 1, |edge| graph.edges[*edge as usize].from);
+    let mut walk = Walk { graph, facts, parts: Vec::new(), reason: None, at: None };
     let begin = graph.moments[0].time;
     let what = match graph.moments[at as usize] {
         moment if moment.kind == MomentKind::CallBegin => What::Call(moment.call),
         moment => What::Instruction(moment.instruction),
     };
     let before = PathClass::Unexplained(Unexplained::BeforeRecords);
-    walk.add((begin, graph.time(at)), before, what, 0);
-    for (edge, saving) in edges.iter().zip(savings) {
-        walk.edge(graph.edges[*edge as usize], saving);
+    walk.add((begin, graph.time(at)), before, what);
+    for edge in edges {
+        walk.at = Some(edge);
+        walk.edge(graph.edges[edge as usize]);
     }
     walk.parts
 }
 
-/// Facts about the run as a whole.
-struct Facts {
-    /// First instruction, by kernel.
-    first_uses: HashSet<u32>,
-    has_waits: bool,
-}
-
-impl Facts {
-    fn new(list: &InstructionList) -> Self {
-        let (mut known, mut first_uses, mut has_waits) = (HashSet::new(), HashSet::new(), false);
-        for number in 0..list.len() as u32 {
-            let instruction = list.get(number);
-            has_waits |= matches!(instruction.kind, InstructionKind::Wait | InstructionKind::Record);
-            if let InstructionDetail::Work { activity, .. } = instruction.detail
-                && let Work::Kernel(name) = activity.work()
-                && known.insert(name)
-            {
-                first_uses.insert(number);
-            }
-        }
-        Self { first_uses, has_waits }
-    }
-}
-
-fn has_predecessor(instruction: &Instruction<'_>) -> bool {
-    instruction.after.iter().any(|after| after.reason == AfterReason::Stream)
-}
-
 struct Walk<'a> {
     graph: &'a Graph,
-    list: &'a InstructionList,
+    facts: &'a dyn InstructionFacts,
     parts: Vec<PathPart>,
     /// Reason of edges without length since the last part.
     reason: Option<EdgeKind>,
-    facts: Facts,
+    /// Position of the current edge.
+    at: Option<u32>,
 }
 
 impl Walk<'_> {
-    fn add(&mut self, (start, end): (u64, u64), class: PathClass, what: What, saving: u64) {
+    fn add(&mut self, (start, end): (u64, u64), class: PathClass, what: What) {
         if start < end {
             let reason = self.reason.take();
-            self.parts.push(PathPart { start, end, class, what, reason, saving });
+            self.parts.push(PathPart { start, end, class, what, reason, edge: self.at });
         }
     }
 
-    fn edge(&mut self, edge: Edge, saving: u64) {
+    fn edge(&mut self, edge: Edge) {
         let (from, to) = (self.graph.moments[edge.from as usize], self.graph.moments[edge.to as usize]);
         let span = (from.time, to.time);
         if from.instruction != to.instruction || edge.kind == EdgeKind::Launch {
             self.reason = Some(edge.kind);
         }
         match edge.kind {
-            EdgeKind::Work => self.work(span, to.instruction, saving),
+            EdgeKind::Work => self.work(span, to.instruction),
             EdgeKind::Call => {
                 let call = if to.kind == MomentKind::CallEnd { to.call } else { from.call };
-                self.add(span, PathClass::Call, What::Call(call), saving);
+                self.add(span, PathClass::Call, What::Call(call));
             }
-            EdgeKind::Host => self.add(span, PathClass::Host, What::Between(from.call, to.call), saving),
-            EdgeKind::HandOff => {
-                self.add(span, PathClass::HandOff, What::Between(from.call, to.call), saving);
+            EdgeKind::Host => self.add(span, PathClass::Host, What::Between(from.call, to.call)),
+            EdgeKind::HandOff | EdgeKind::ThreadWait => {
+                self.add(span, PathClass::HandOff, What::Between(from.call, to.call));
             }
             EdgeKind::Wait | EdgeKind::InferredWait => {
-                self.add(span, PathClass::Return, What::Call(to.call), saving);
+                self.add(span, PathClass::Return, What::Call(to.call));
             }
-            EdgeKind::Launch => self.launch(span, from.call, to.instruction, saving),
-            EdgeKind::Programmatic => self.work(span, from.instruction, saving),
-            EdgeKind::Stream | EdgeKind::GraphNode if to.kind == MomentKind::End => {
-                self.work(span, to.instruction, saving);
+            EdgeKind::Launch => self.launch(span, from.call, to.instruction),
+            EdgeKind::Programmatic => self.work(span, from.instruction),
+            EdgeKind::Collective | EdgeKind::CollectiveTie => self.work(span, to.instruction),
+            EdgeKind::Stream | EdgeKind::GraphEdge | EdgeKind::GraphNode if to.kind == MomentKind::End => {
+                self.work(span, to.instruction);
             }
             // The node before lets this one begin.
-            EdgeKind::GraphNode if from.kind == MomentKind::Begin => {
-                self.work(span, from.instruction, saving)
-            }
-            _ => self.gap(span, to.instruction, edge.kind, saving),
+            EdgeKind::GraphNode if from.kind == MomentKind::Begin => self.work(span, from.instruction),
+            _ => self.gap(span, to.instruction, edge.kind),
         }
     }
 
-    fn work(&mut self, span: (u64, u64), instruction: u32, saving: u64) {
-        let class = match self.list.get(instruction).kind {
+    fn work(&mut self, span: (u64, u64), instruction: u32) {
+        let class = match self.facts.kind(instruction) {
             InstructionKind::Copy | InstructionKind::Fill => PathClass::Memory,
             InstructionKind::Graph => PathClass::Graph,
+            InstructionKind::HostFunction => PathClass::HostFunction,
             _ => PathClass::Kernel,
         };
-        self.add(span, class, What::Instruction(instruction), saving);
+        self.add(span, class, What::Instruction(instruction));
     }
 
-    fn launch(&mut self, (start, end): (u64, u64), call: u32, instruction: u32, saving: u64) {
+    fn launch(&mut self, (start, end): (u64, u64), call: u32, instruction: u32) {
         let returned = self.graph.calls[call as usize].end.clamp(start, end);
-        self.add((start, returned), PathClass::Call, What::Call(call), saving.min(returned - start));
+        self.add((start, returned), PathClass::Call, What::Call(call));
         let class = match end - returned > MAX_LATENCY_NS {
-            true => PathClass::Unexplained(self.cause(instruction, EdgeKind::Launch)),
+            true => PathClass::Unexplained(self.facts.cause(instruction, EdgeKind::Launch)),
             false => PathClass::Launch,
         };
         let what = What::Instruction(instruction);
-        self.add((returned, end), class, what, saving.min(end - returned));
+        self.add((returned, end), class, what);
     }
 
-    fn gap(&mut self, span: (u64, u64), instruction: u32, kind: EdgeKind, saving: u64) {
+    fn gap(&mut self, span: (u64, u64), instruction: u32, kind: EdgeKind) {
         let class = match span.1 - span.0 > MAX_LATENCY_NS {
-            true => PathClass::Unexplained(self.cause(instruction, kind)),
+            true => PathClass::Unexplained(self.facts.cause(instruction, kind)),
             false => PathClass::Gap,
         };
-        self.add(span, class, What::Instruction(instruction), saving);
-    }
-
-    /// Returns why the time before an instruction is not explained.
-    fn cause(&self, number: u32, kind: EdgeKind) -> Unexplained {
-        let instruction: Instruction<'_> = self.list.get(number);
-        let has_no_launch = matches!(
-            instruction.detail,
-            InstructionDetail::Work { missing: Some(missing), .. } if missing != Missing::Pending
-        );
-        match kind {
-            _ if has_no_launch => Unexplained::NoLaunch,
-            _ if self.facts.first_uses.contains(&number) => Unexplained::FirstUse,
-            EdgeKind::Launch if !has_predecessor(&instruction) => Unexplained::EarlierWork,
-            EdgeKind::GraphNode | EdgeKind::GraphLaunch => Unexplained::GraphEdges,
-            _ if !self.facts.has_waits => Unexplained::NoWaitRecords,
-            _ => Unexplained::Other,
-        }
+        self.add(span, class, What::Instruction(instruction));
     }
 }

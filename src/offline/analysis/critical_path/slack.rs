@@ -17,10 +17,11 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
     while from < graph.edges.len() {
         let to = graph.edges[from].to;
         let count = graph.edges[from..].iter().take_while(|edge| edge.to == to).count();
-        // Of several edges, the one from the latest moment decides.
+        // Of several edges, the one from the latest moment decides; if this rank may be the last one, its own begin.
         let earliest = |edge: &Edge| {
             let time = graph.time(edge.from);
-            (time.saturating_add(edge.lag), time, edge.kind != EdgeKind::Host)
+            let from = if edge.kind == EdgeKind::CollectiveTie { 0 } else { time };
+            (time.saturating_add(edge.lag), from, edge.kind != EdgeKind::Host)
         };
         let latest = (from..from + count).max_by_key(|at| earliest(&graph.edges[*at])).unwrap_or(from);
         let recorded = graph.time(to) - graph.time(graph.edges[latest].from);
@@ -32,7 +33,7 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
 }
 
 /// Returns the latest time of each moment at which the run does not end later. Adds the edges that follow from unknown
-/// edges of graphs: a node may have been the cause of any node of its launch that began after its end.
+/// edges of graphs: a node may have been the cause of any node with unknown edges of its launch that began after its end.
 pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     let end = graph.moments.last().map_or(0, |moment| moment.time);
     let mut latest = vec![end; graph.moments.len()];

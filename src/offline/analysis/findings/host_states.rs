@@ -10,6 +10,10 @@ pub struct HostStates {
 }
 
 impl HostStates {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
     /// Takes a state; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         if let Row::HostState(HostState { thread, since, context }) = *row {
@@ -19,7 +23,7 @@ impl HostStates {
 
     /// Returns the states of a thread in a period, as (start, end, context), in order of time. A context of
     /// [`ContextId::NONE`] means that the state is unknown.
-    pub(super) fn during(
+    pub(crate) fn during(
         &self,
         thread: ThreadId,
         from: u64,

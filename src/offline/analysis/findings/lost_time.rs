@@ -64,6 +64,9 @@ pub(super) struct LostTime {
 /// Frames, executed line and cause of a piece of idle time.
 type PlaceName = (Vec<Rc<str>>, String, u8);
 
+/// A [`Key`] as a key of a hash table.
+type KeyParts = (SampleSite, u8, Option<ContextId>, bool);
+
 /// Site, cause and wait of a piece. Pieces with equal keys are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
@@ -77,11 +80,15 @@ impl Key {
     fn new(site: SampleSite, cause: Cause) -> Self {
         Self { site, cause, waited_at: None, is_launching: false }
     }
+
+    fn parts(self) -> KeyParts {
+        (self.site, self.cause as u8, self.waited_at, self.is_launching)
+    }
 }
 
 #[derive(Debug, Default)]
 struct Pieces {
-    index: IdMap<(SampleSite, u8, Option<ContextId>, bool), usize>,
+    index: IdMap<KeyParts, usize>,
     pieces: Vec<Piece>,
 }
 
@@ -90,7 +97,7 @@ impl Pieces {
     fn add(&mut self, key: Key, nanos: u64, gaps: u64) -> usize {
         let next = self.pieces.len();
         let Key { site, cause, waited_at, is_launching } = key;
-        let at = *self.index.entry((site, cause as u8, waited_at, is_launching)).or_insert(next);
+        let at = *self.index.entry(key.parts()).or_insert(next);
         if at == next {
             self.pieces.push(Piece { site, cause, waited_at, is_launching, nanos: 0, gaps: 0, squares: 0.0 });
         }
@@ -260,6 +267,8 @@ impl GapDivider<'_> {
         let last = ends.partition_point(|end| *end <= from).checked_sub(1).map_or(from, |at| ends[at]);
         let mut waited = None;
         let mut states: Vec<(ContextId, u64, Rc<Place>)> = Vec::new();
+        // A pause may have thousands of states, each in another place.
+        let mut known: IdMap<ContextId, usize> = IdMap::default();
         for (begin, end, context) in self.run.states.during(thread, last, to) {
             if context == ContextId::NONE || end <= begin {
                 continue;
@@ -269,10 +278,13 @@ impl GapDivider<'_> {
                 waited = Some((context, end - begin, end - from));
                 continue;
             }
-            match states.iter_mut().find(|(known, ..)| *known == context) {
-                Some((_, sum, _)) => *sum += end - begin,
+            match known.get(&context) {
+                Some(&at) => states[at].1 += end - begin,
                 // A wait that ended before the kernels did costs nothing.
-                None if !place.of_call.waits_for_gpu => states.push((context, end - begin, place)),
+                None if !place.of_call.waits_for_gpu => {
+                    known.insert(context, states.len());
+                    states.push((context, end - begin, place));
+                }
                 None => {}
             }
         }
@@ -385,8 +397,10 @@ impl GapDivider<'_> {
 /// Adds up parts with the same key.
 fn merged(parts: Vec<(Key, u64)>) -> Vec<(Key, u64)> {
     let mut sums: Vec<(Key, u64)> = Vec::with_capacity(parts.len());
+    let mut known: IdMap<KeyParts, usize> = IdMap::default();
     for (key, nanos) in parts {
-        match sums.iter_mut().find(|(known, _)| *known == key) {
+        let at = *known.entry(key.parts()).or_insert(sums.len());
+        match sums.get_mut(at) {
             Some((_, sum)) => *sum += nanos,
             None => sums.push((key, nanos)),
         }

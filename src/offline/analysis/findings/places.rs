@@ -7,10 +7,10 @@ use std::rc::Rc;
 
 use super::names::{CallTraits, FrameTraits, is_called_loader};
 use super::thresholds::{MAX_LAUNCH_CALL_NS, MAX_LAUNCH_GAP_NS, MIN_LOADING_NS};
-use gpuflame_export::{
-    NameFolding, executed_line, folded_names, idle_place, innermost_frames, user_function,
-};
-use gpuflame_model::profile::{Cause, Leaf, LeafFrame, Profile, Sample, SampleSite, ShownFrameKind};
+use gpuflame_export::compose::stack;
+use gpuflame_export::frame::ComposedFrame;
+use gpuflame_export::{GraphStacks, NameFolding, StackEnd, host_place};
+use gpuflame_model::profile::{Profile, SampleSite, ShownFrameId, ShownFrameKind};
 use gpuflame_model::record::IdMap;
 
 /// Activity of the host in a place. Places with the same class and the same function are one reason for lost time.
@@ -65,12 +65,21 @@ pub(super) struct Place {
     is_called_loader: bool,
 }
 
+/// A stack, with its end.
+struct Stack {
+    /// Names of the frames, root first.
+    frames: Box<[NameNumber]>,
+    end: StackEnd,
+}
+
 /// Returns the places of sites, each of which is described once.
 pub(super) struct Places<'a> {
     profile: &'a Profile,
     /// Names of ranges.
     ranges: BTreeSet<&'a str>,
     known: RefCell<IdMap<SampleSite, Rc<Place>>>,
+    /// Stacks of the known places. A stack is that of several places: before a call, and after it.
+    stacks: RefCell<IdMap<SampleSite, Rc<Stack>>>,
     names: RefCell<FrameNames>,
 }
 
@@ -78,7 +87,13 @@ impl<'a> Places<'a> {
     pub(super) fn new(profile: &'a Profile) -> Self {
         let ranges = profile.shown_frames().iter().filter(|frame| frame.kind == ShownFrameKind::Range);
         let ranges = ranges.map(|frame| profile.strings().get(frame.name)).collect();
-        Self { profile, ranges, known: RefCell::default(), names: RefCell::default() }
+        Self {
+            profile,
+            ranges,
+            known: RefCell::default(),
+            stacks: RefCell::default(),
+            names: RefCell::default(),
+        }
     }
 
     pub(super) fn of(&self, site: SampleSite) -> Rc<Place> {
@@ -96,25 +111,32 @@ impl<'a> Places<'a> {
         place.frames.iter().map(|number| names.all[*number as usize].0.clone()).collect()
     }
 
-    fn describe(&self, site: SampleSite) -> Place {
-        let (profile, names) = (self.profile, NameFolding::Kept);
-        let sides = match site {
-            SampleSite::Between { after, before, .. } => {
-                vec![SampleSite::Context(after), SampleSite::Context(before)]
-            }
-            site => vec![site],
+    /// Returns the stack at a site that has one stack.
+    fn stack(&self, site: SampleSite) -> Rc<Stack> {
+        let describe = || {
+            let frames = stack(self.profile, site, GraphStacks::Both, NameFolding::Kept);
+            let mut names = self.names.borrow_mut();
+            let numbers = frames.iter().map(|frame| names.intern_frame(frame)).collect();
+            Rc::new(Stack { frames: numbers, end: StackEnd::of(self.profile, &frames) })
         };
-        let mut known = self.names.borrow_mut();
-        let frames = sides.iter().flat_map(|side| folded_names(profile, *side, names));
-        let frames: Box<[NameNumber]> = frames.map(|name| known.intern(&name)).collect();
-        let own = *sides.last().unwrap_or(&site);
-        let innermost = innermost_frames(profile, own, names);
-        let function =
-            user_function(profile, own, names).filter(|name| !name.contains("0x")).unwrap_or_default();
+        self.stacks.borrow_mut().entry(site).or_insert_with(describe).clone()
+    }
+
+    fn describe(&self, site: SampleSite) -> Place {
+        let (first, own) = match site {
+            SampleSite::Between { after, before, .. } => {
+                (Some(self.stack(SampleSite::Context(after))), self.stack(SampleSite::Context(before)))
+            }
+            site => (None, self.stack(site)),
+        };
+        let outer = first.as_deref().map_or(&[][..], |stack| &stack.frames);
+        let frames: Box<[NameNumber]> = outer.iter().chain(&own.frames).copied().collect();
+        let StackEnd { innermost, user_function, line } = own.end.clone();
+        let function = user_function.filter(|name| !name.contains("0x")).unwrap_or_default();
         let within = innermost.function.filter(|name| *name != function && !name.contains("0x"));
-        let line = executed_line(profile, own, names);
-        let sample = Sample::new(site, Leaf::new(&[LeafFrame::Idle(Cause::HostLate)]));
-        let call = innermost.call.filter(|_| sides.len() == 1).unwrap_or_default();
+        let call = innermost.call.filter(|_| first.is_none()).unwrap_or_default();
+        let words = host_place(self.profile, site, |site| self.stack(site).end.clone());
+        let known = self.names.borrow();
         Place {
             caller: known.caller(&frames, &function),
             range: known.innermost_range(&frames, &function, &self.ranges),
@@ -125,7 +147,7 @@ impl<'a> Places<'a> {
             call,
             within: within.unwrap_or_default(),
             line: line.map_or_else(String::new, |line| format!("{}:{}", line.file, line.line)),
-            words: idle_place(profile, &sample).unwrap_or_default(),
+            words: words.unwrap_or_default(),
             function: function.into(),
         }
     }
@@ -135,10 +157,22 @@ impl<'a> Places<'a> {
 #[derive(Default)]
 struct FrameNames {
     numbers: HashMap<Rc<str>, NameNumber>,
+    /// Numbers of the names of the profile's frames. This saves hashing the name of each frame of each stack.
+    of_frames: IdMap<ShownFrameId, NameNumber>,
     all: Vec<(Rc<str>, FrameTraits)>,
 }
 
 impl FrameNames {
+    fn intern_frame(&mut self, frame: &ComposedFrame<'_>) -> NameNumber {
+        let Some(id) = frame.id else { return self.intern(&frame.text) };
+        if let Some(number) = self.of_frames.get(&id) {
+            return *number;
+        }
+        let number = self.intern(&frame.text);
+        self.of_frames.insert(id, number);
+        number
+    }
+
     fn intern(&mut self, name: &str) -> NameNumber {
         if let Some(number) = self.numbers.get(name) {
             return *number;

@@ -1,8 +1,15 @@
 //! The rows that instructions are made of.
 
+use super::topology::GraphRows;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::{Launched, Origin, Sink};
-use gpuflame_model::record::{Activity, CorrelationId, Row};
+use gpuflame_model::record::{Activity, CorrelationId, GpuContextId, IdMap, Row, StreamId};
+use gpuflame_traces::import::LinkReport;
+
+/// CUPTI's numbers of kinds of streams: created without a flag, created with `cudaStreamNonBlocking`, and a context's own.
+const STREAM_DEFAULT: u32 = 1;
+const STREAM_NON_BLOCKING: u32 = 2;
+const STREAM_NULL: u32 = 3;
 
 /// A [`Sink`] that stores the rows of instructions.
 #[derive(Clone, Debug, Default)]
@@ -10,12 +17,23 @@ pub struct InstructionRows {
     pub(super) joined: JoinedRows,
     /// Start and end of the work that was launched outside all windows. It is not listed.
     pub(super) outside: Option<(u64, u64)>,
+    pub(super) graph_rows: GraphRows,
+    /// Whether streams and the default stream of their context wait for each other.
+    pub(super) blocking: IdMap<(GpuContextId, StreamId), bool>,
 }
 
 impl InstructionRows {
-    /// Rows of the run, to which the correlation ids of another tool's trace can be passed.
-    pub fn joined_mut(&mut self) -> &mut JoinedRows {
-        &mut self.joined
+    /// Adds the facts of another tool's trace that are not in its rows: its correlation ids and the kinds of streams.
+    pub fn add_trace_facts(&mut self, linked: &mut LinkReport) {
+        self.joined.set_source_ids(std::mem::take(&mut linked.file_ids));
+        for stream in &linked.streams {
+            let key = (GpuContextId(stream.context), StreamId(stream.stream));
+            match stream.flag {
+                STREAM_DEFAULT | STREAM_NULL => drop(self.blocking.insert(key, true)),
+                STREAM_NON_BLOCKING => drop(self.blocking.insert(key, false)),
+                _ => {}
+            }
+        }
     }
 }
 
@@ -36,6 +54,7 @@ impl Sink for InstructionRows {
     }
 
     fn host(&mut self, row: &Row<'_>) {
+        self.graph_rows.push(row);
         self.joined.host(row);
     }
 }

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::record::{
-    ContextId, CorrelationId, Detail, EventId, EventRecord, EventUse, GpuContextId, GraphId, IdMap, SyncId,
-    SyncKind, SyncRecord, ThreadId,
+    ContextId, CorrelationId, Detail, EventId, EventRecord, EventUse, GpuContextId, GraphId, GraphNodeId,
+    HostNode, IdMap, SyncId, SyncKind, SyncRecord, ThreadId,
 };
 
 use super::super::states::StreamKey;
-use super::order::{GraphLaunch, Places, Source, is_for_event, record_of, stream_key};
+use super::node_edges::NodeEdges;
+use super::order::{GraphLaunch, Item, Places, Source, is_for_event, record_of, stream_key};
+use super::topology::GraphRows;
 
 /// An instruction that has to be done first, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +36,8 @@ pub enum AfterReason {
     Context,
     /// The launch of the graph to which a node belongs.
     Graph,
+    /// A node of the same graph launch that the graph's edges name.
+    GraphEdge,
     /// The previous launch of the same graph. A graph never runs twice at the same time.
     SameGraph,
 }
@@ -46,6 +50,7 @@ impl AfterReason {
             Self::Event => "event",
             Self::Context => "context",
             Self::Graph => "graph",
+            Self::GraphEdge => "graph_edge",
             Self::SameGraph => "same_graph",
         }
     }
@@ -70,6 +75,7 @@ struct LastRecord {
 /// Receives the sources of the instructions in order, and finds their dependencies.
 pub(super) struct Finder<'a> {
     rows: &'a JoinedRows,
+    host_nodes: &'a [HostNode],
     graphs: &'a mut [GraphLaunch],
     places: &'a Places,
     thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
@@ -85,16 +91,29 @@ pub(super) struct Finder<'a> {
     records: IdMap<SyncId, u32>,
     /// Last record by event, for data that does not number the records. `None`: several contexts use the number.
     last_records: IdMap<EventId, Option<LastRecord>>,
-    /// Whether any wait names the record of its event.
+    /// Whether any wait names the record of its event, and the order of the instructions is that of the run.
     names_records: bool,
+    ignores_records: bool,
+    nodes: NodeEdges<'a>,
+}
+
+/// Dependencies of all instructions.
+pub(super) struct Dependencies {
+    pub(super) after: Vec<After>,
+    /// By number: where the instruction's dependencies end in `after`.
+    pub(super) ends: Vec<u32>,
+    /// Nodes of graphs whose edges are all known, by number.
+    pub(super) known_nodes: IdMap<u32, ()>,
 }
 
 impl<'a> Finder<'a> {
     pub(super) fn new(
         rows: &'a JoinedRows,
+        graph_rows: &'a GraphRows,
         graphs: &'a mut [GraphLaunch],
         places: &'a Places,
         thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
+        items: &[Item],
     ) -> Self {
         let names_records = rows.syncs().iter().any(|sync| sync.sync.is_some());
         let waiting: IdMap<CorrelationId, ()> =
@@ -103,6 +122,7 @@ impl<'a> Finder<'a> {
         let launches = launches.map(|call| (call.id, call.launched.context)).collect();
         Self {
             rows,
+            host_nodes: &graph_rows.host_nodes,
             graphs,
             places,
             thread_of,
@@ -115,12 +135,20 @@ impl<'a> Finder<'a> {
             records: IdMap::default(),
             last_records: IdMap::default(),
             names_records,
+            ignores_records: false,
+            nodes: NodeEdges::new(rows, graph_rows, items),
         }
     }
 
-    /// Returns the dependencies, and where each instruction's dependencies end.
-    pub(super) fn finish(self) -> (Vec<After>, Vec<u32>) {
-        (self.after, self.ends)
+    /// Lets each wait for an event be for the last record of the event before it, whatever record it was for in the run.
+    pub(super) fn ignore_named_records(&mut self) {
+        self.names_records = false;
+        self.ignores_records = true;
+    }
+
+    /// Returns the dependencies.
+    pub(super) fn finish(self) -> Dependencies {
+        Dependencies { after: self.after, ends: self.ends, known_nodes: self.nodes.finish() }
     }
 
     /// Adds the next instruction.
@@ -129,6 +157,14 @@ impl<'a> Finder<'a> {
         let from = self.after.len();
         match source {
             Source::Work(at, graph) => self.work(number, at, graph),
+            Source::HostNode(at, graph) => {
+                let run = self.host_nodes[at as usize];
+                self.node(number, graph, (run.graph, run.node));
+            }
+            Source::StreamFunction(at, _) => {
+                let run = self.host_nodes[at as usize];
+                self.in_order(number, (run.device, run.context, run.stream));
+            }
             Source::Graph(at) => self.graph(number, at),
             Source::Pending(..) => {}
             // The stream's state at the time of a record is unknown if the time is.
@@ -147,11 +183,7 @@ impl<'a> Finder<'a> {
     fn work(&mut self, number: u32, at: u32, graph: Option<u32>) {
         let activity = &self.rows.activities()[at as usize].activity;
         match graph {
-            Some(graph) => {
-                if let Some(launch) = self.graphs[graph as usize].number {
-                    self.after.push(After { number: launch, reason: AfterReason::Graph });
-                }
-            }
+            Some(graph) => self.node(number, graph, (activity.graph, activity.graph_node)),
             // The nodes of a graph are not in the order of a stream.
             None if activity.graph.0 != 0 && activity.detail != Detail::Graph => {}
             None => {
@@ -161,6 +193,16 @@ impl<'a> Finder<'a> {
                 }
             }
         }
+    }
+
+    fn node(&mut self, number: u32, launch: u32, node: (GraphId, GraphNodeId)) {
+        if let Some(launch) = self.graphs[launch as usize].number {
+            self.after.push(After { number: launch, reason: AfterReason::Graph });
+        }
+        let after = &mut self.after;
+        self.nodes.find(number, launch, node, &mut |number| {
+            after.push(After { number, reason: AfterReason::GraphEdge });
+        });
     }
 
     fn after_same_graph(&mut self, number: u32, graph: GraphId) {
@@ -228,7 +270,7 @@ impl<'a> Finder<'a> {
     fn sync(&mut self, number: u32, sync: SyncRecord, caller: ContextId) {
         let stream = sync.stream.and_then(|stream| {
             let context = match sync.kind {
-                SyncKind::STREAM_WAIT => self.places.context_of_wait(sync.context, stream),
+                SyncKind::STREAM_WAIT => self.places.context_of_wait(&sync, stream),
                 _ => sync.context,
             };
             self.places.find_stream(context, stream)
@@ -266,7 +308,7 @@ impl<'a> Finder<'a> {
     }
 
     fn record_waited_for(&self, sync: &SyncRecord) -> Option<u32> {
-        match sync.sync {
+        match sync.sync.filter(|_| !self.ignores_records) {
             Some(record) => self.records.get(&record).copied(),
             None if self.names_records => None,
             None => Some((*self.last_records.get(&sync.event?)?)?.number),

@@ -10,28 +10,33 @@
 //! ```
 //!
 //! An instruction comes after all instructions that it waits for, so a reader can replay the list from top to bottom.
-//! Facts that the data does not contain are absent, such as the edges between the nodes of a graph.
+//! Facts that the data does not contain are absent, such as the edges of a graph that another tool did not record.
 
 mod collect;
 mod dependencies;
+mod node_edges;
 mod order;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 pub use collect::InstructionRows;
 pub use dependencies::{After, AfterReason};
+pub(super) use order::ThreadWait;
 
 use std::collections::BTreeSet;
 
 use super::states::StreamKey;
+use dependencies::Dependencies;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, Detail, DeviceId, EventId, EventUse, GpuContextId, GraphId, Missing,
-    Nanos, StreamId, SyncKind, SyncRecord,
+    Activity, ContextId, CorrelationId, Detail, DeviceId, EventId, EventUse, GpuContextId, GraphId, HostNode,
+    IdMap, Missing, Nanos, StreamId, SyncKind, SyncRecord, ThreadId,
 };
 use order::{GraphLaunch, Item, Places, Source};
+use topology::GraphRows;
 
 /// Kind of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +47,8 @@ pub enum InstructionKind {
     Copy,
     /// A fill.
     Fill,
+    /// A stream or a node of a graph calls a function on the host.
+    HostFunction,
     /// A launch of a graph.
     Graph,
     /// A launch whose work is not in the data.
@@ -56,10 +63,11 @@ pub enum InstructionKind {
 
 impl InstructionKind {
     /// All kinds, in the order of tables.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Kernel,
         Self::Copy,
         Self::Fill,
+        Self::HostFunction,
         Self::Graph,
         Self::Launch,
         Self::Record,
@@ -73,6 +81,7 @@ impl InstructionKind {
             Self::Kernel => "kernel",
             Self::Copy => "copy",
             Self::Fill => "fill",
+            Self::HostFunction => "host_function",
             Self::Graph => "graph",
             Self::Launch => "launch",
             Self::Record => "record",
@@ -104,6 +113,13 @@ pub enum InstructionDetail<'a> {
         launch: Option<u32>,
         /// Reason why the launch is unknown.
         missing: Option<Missing>,
+    },
+    /// A call of a function on the host.
+    HostFunction {
+        /// The call of the function.
+        run: &'a HostNode,
+        /// Number of the graph launch, if a node called the function.
+        launch: Option<u32>,
     },
     /// Launch of a graph whose nodes are instructions of their own.
     Graph {
@@ -151,6 +167,9 @@ pub struct Instruction<'a> {
     pub stream: Option<StreamId>,
     /// Start and end of the GPU work.
     pub ran: Option<(Nanos, Nanos)>,
+    /// Whether a kernel may begin before the kernel before it on its stream ends (programmatic dependent launch); `None` if
+    /// that is not recorded.
+    pub programmatic: Option<bool>,
     /// Other fields.
     pub detail: InstructionDetail<'a>,
     /// Instructions that have to be done before this one begins.
@@ -193,6 +212,7 @@ impl Instruction<'_> {
 #[derive(Debug)]
 pub struct InstructionList {
     rows: JoinedRows,
+    graph_rows: GraphRows,
     outside: Option<(u64, u64)>,
     items: Vec<Item>,
     graphs: Vec<GraphLaunch>,
@@ -200,22 +220,30 @@ pub struct InstructionList {
     after: Vec<After>,
     /// By number: where the instruction's dependencies end in `after`.
     after_ends: Vec<u32>,
+    /// Nodes of graphs whose edges are all known, by number.
+    known_nodes: IdMap<u32, ()>,
     places: Places,
+    /// Whether streams and the default stream of their context wait for each other.
+    blocking: IdMap<(GpuContextId, StreamId), bool>,
 }
 
 impl InstructionList {
     /// Orders the rows of a run, and finds the dependencies. `profile` names the calls.
     pub fn new(rows: InstructionRows, profile: &Profile) -> Self {
-        let InstructionRows { joined: mut rows, outside } = rows;
+        let InstructionRows { joined: mut rows, outside, mut graph_rows, blocking } = rows;
         rows.sort();
-        let places = Places::new(&rows);
-        let (mut items, mut graphs) = order::place(&rows, profile);
+        graph_rows.sort();
+        let mut places = Places::new(&rows);
+        blocking.keys().for_each(|(context, stream)| places.add_stream(*context, *stream));
+        let (mut items, mut graphs) = order::place(&rows, &graph_rows.host_nodes, profile);
         items.sort_unstable_by_key(Item::sort_key);
+        places.find_contexts_of_waits((&rows, &graphs, profile), &items);
         let thread_of = |context| profile.context(context).map(|context| context.thread);
-        let mut found = dependencies::Finder::new(&rows, &mut graphs, &places, &thread_of);
+        let mut found =
+            dependencies::Finder::new(&rows, &graph_rows, &mut graphs, &places, &thread_of, &items);
         items.iter().for_each(|item| found.add(item.source));
-        let (after, after_ends) = found.finish();
-        Self { rows, outside, items, graphs, after, after_ends, places }
+        let Dependencies { after, ends: after_ends, known_nodes } = found.finish();
+        Self { rows, graph_rows, outside, items, graphs, after, after_ends, known_nodes, places, blocking }
     }
 
     /// Number of instructions.
@@ -226,6 +254,52 @@ impl InstructionList {
     /// Whether there are no instructions.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
+    }
+
+    /// Whether all nodes that this node of a graph waits for are known and among its dependencies.
+    pub fn knows_edges(&self, number: u32) -> bool {
+        self.known_nodes.contains_key(&number)
+    }
+
+    /// Finds the dependencies that the instructions would have in another order of issue, by number. Waits for events are for
+    /// the last record before them. `thread_of` returns the thread of a call.
+    pub(super) fn dependencies_in(
+        &self,
+        order: &[u32],
+        thread_of: &dyn Fn(ContextId) -> Option<ThreadId>,
+    ) -> Vec<Vec<After>> {
+        let items: Vec<Item> = order.iter().map(|number| self.items[*number as usize]).collect();
+        let mut graphs = self.graphs.clone();
+        let mut found = dependencies::Finder::new(
+            &self.rows,
+            &self.graph_rows,
+            &mut graphs,
+            &self.places,
+            thread_of,
+            &items,
+        );
+        found.ignore_named_records();
+        items.iter().for_each(|item| found.add(item.source));
+        let Dependencies { after, ends, .. } = found.finish();
+        let mut by_number = vec![Vec::new(); order.len()];
+        let mut from = 0;
+        for (number, end) in order.iter().zip(ends) {
+            let of_item = after[from as usize..end as usize].iter();
+            by_number[*number as usize] =
+                of_item.map(|after| After { number: order[after.number as usize], ..*after }).collect();
+            from = end;
+        }
+        by_number
+    }
+
+    /// Number of waits on default streams of which the context is not clear.
+    pub fn unclear_waits(&self) -> u64 {
+        self.places.unclear_waits
+    }
+
+    /// Whether a stream and the default stream of its context wait for each other; `None` if that is not recorded.
+    pub fn is_blocking(&self, context: GpuContextId, stream: StreamId) -> Option<bool> {
+        self.blocking.get(&(context, stream)).copied()
     }
 
     /// Joined rows of the run.
@@ -272,11 +346,21 @@ impl InstructionList {
             context: None,
             stream: None,
             ran: None,
+            programmatic: None,
             detail: InstructionDetail::Launch,
             after,
         };
         match self.items[at].source {
             Source::Work(work, graph) => self.work(base, &self.rows.activities()[work as usize], graph),
+            Source::HostNode(run, graph) => {
+                let graph = &self.graphs[graph as usize];
+                let run = &self.graph_rows.host_nodes[run as usize];
+                host_function(base, run, graph.launched, graph.number)
+            }
+            Source::StreamFunction(run, call) => {
+                let (run, call) = (run as usize, call as usize);
+                host_function(base, &self.graph_rows.host_nodes[run], self.rows.calls()[call].launched, None)
+            }
             Source::Graph(graph) => graph_launch(base, &self.graphs[graph as usize]),
             Source::Pending(call, is_graph) => {
                 let call = &self.rows.calls()[call as usize];
@@ -320,6 +404,7 @@ impl InstructionList {
             context: Some(activity.context),
             stream: Some(activity.stream),
             ran: activity.duration().map(|_| (activity.start, activity.end)),
+            programmatic: self.rows.is_programmatic(activity.correlation),
             detail: InstructionDetail::Work { activity, launch, missing },
             ..base
         }
@@ -351,7 +436,7 @@ impl InstructionList {
             context: ContextId::NONE,
         });
         let context = match sync.stream.filter(|_| kind == SyncKind::STREAM_WAIT) {
-            Some(stream) => self.places.context_of_wait(sync.context, stream),
+            Some(stream) => self.places.context_of_wait(sync, stream),
             None => sync.context,
         };
         let (kind, detail) = match kind {
@@ -394,6 +479,25 @@ fn issued(launched: Launched) -> Option<IssuingCall> {
 
 fn event_instruction(base: Instruction<'_>, kind: InstructionKind) -> Instruction<'_> {
     Instruction { kind, detail: InstructionDetail::Event { event: None }, ..base }
+}
+
+fn host_function<'a>(
+    base: Instruction<'a>,
+    run: &'a HostNode,
+    launched: Launched,
+    launch: Option<u32>,
+) -> Instruction<'a> {
+    Instruction {
+        kind: InstructionKind::HostFunction,
+        call: issued(launched),
+        correlation: run.correlation,
+        device: Some(run.device),
+        context: Some(run.context),
+        stream: Some(run.stream),
+        ran: (run.end >= run.start).then_some((run.start, run.end)),
+        detail: InstructionDetail::HostFunction { run, launch },
+        ..base
+    }
 }
 
 fn graph_launch<'a>(base: Instruction<'a>, graph: &'a GraphLaunch) -> Instruction<'a> {

@@ -10,7 +10,8 @@ use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, CorrelationId, Detail, DeviceId, GpuContextId, GraphId, IdMap, StreamId, SyncId, SyncKind,
+    Activity, ContextId, CorrelationId, Detail, DeviceId, GpuContextId, GraphId, HostNode, IdMap, StreamId,
+    SyncId, SyncKind, SyncRecord, ThreadId,
 };
 
 use super::super::states::StreamKey;
@@ -22,6 +23,10 @@ pub(super) enum Source {
     Graph(u32),
     /// An activity, and its graph launch if it is a node.
     Work(u32, Option<u32>),
+    /// A host function that a node of a graph ran, and its graph launch.
+    HostNode(u32, u32),
+    /// A host function that a stream ran, and its call, by position in the joined rows.
+    StreamFunction(u32, u32),
     /// A launch without an activity, and whether it launches a graph.
     Pending(u32, bool),
     /// An event record without its call.
@@ -42,6 +47,8 @@ pub(super) struct Item {
     /// Order of instructions with the same key: correlation id of the source, or start of work without a call.
     pub(super) second: u64,
     pub(super) start: u64,
+    /// End of a graph's node. A node without length comes before those that begin when it ends.
+    end: u64,
     pub(super) source: Source,
 }
 
@@ -49,12 +56,12 @@ impl Item {
     /// Order of issue. A graph launch comes before its nodes.
     pub(super) fn sort_key(&self) -> impl Ord + use<> {
         let is_launch = matches!(self.source, Source::Graph(_));
-        (self.key, self.is_called, self.second, !is_launch, self.start, self.source)
+        (self.key, self.is_called, self.second, !is_launch, (self.start, self.end), self.source)
     }
 }
 
 /// A graph launch whose nodes are in the data.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct GraphLaunch {
     pub(super) launched: Launched,
     pub(super) correlation: CorrelationId,
@@ -69,6 +76,17 @@ pub(super) struct GraphLaunch {
     key: u64,
 }
 
+impl GraphLaunch {
+    fn add_node(&mut self, stream: StreamKey, ran: Option<(u64, u64)>) {
+        self.nodes += 1;
+        if let Some((start, end)) = ran {
+            let (first, last) = self.ran.unwrap_or((u64::MAX, 0));
+            self.ran = Some((start.min(first), end.max(last)));
+        }
+        self.streams.insert(stream);
+    }
+}
+
 /// Contexts and streams of the run, for rows that name a stream without its device.
 #[derive(Debug, Default)]
 pub(super) struct Places {
@@ -78,6 +96,10 @@ pub(super) struct Places {
     streams: IdMap<(GpuContextId, StreamId), ()>,
     /// Context by the stream's number. `None` if several contexts use the number.
     contexts: IdMap<StreamId, Option<GpuContextId>>,
+    /// Contexts of waits on streams whose number several contexts use, by correlation id.
+    of_waits: IdMap<CorrelationId, GpuContextId>,
+    /// Number of such waits whose context is not clear.
+    pub(super) unclear_waits: u64,
 }
 
 impl Places {
@@ -92,7 +114,7 @@ impl Places {
         places
     }
 
-    fn add_stream(&mut self, context: GpuContextId, stream: StreamId) {
+    pub(super) fn add_stream(&mut self, context: GpuContextId, stream: StreamId) {
         if self.streams.insert((context, stream), ()).is_none() {
             let known = self.contexts.entry(stream).or_insert(Some(context));
             *known = known.filter(|known| *known == context);
@@ -104,9 +126,61 @@ impl Places {
         self.devices.get(&context).copied().flatten()
     }
 
+    /// Finds the contexts of waits on streams whose number several contexts use, such as default streams: the row may have the
+    /// context of the event. A thread works in one context until it changes its device, so the context is that of the work
+    /// that the thread submitted before and after the wait.
+    pub(super) fn find_contexts_of_waits(
+        &mut self,
+        (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
+        items: &[Item],
+    ) {
+        let thread_of = |context| profile.context(context).map(|context| context.thread);
+        // By thread: the context of its last work, and the waits after it.
+        let mut threads: IdMap<ThreadId, (Option<GpuContextId>, Vec<CorrelationId>)> = IdMap::default();
+        for item in items {
+            let (launched, context) = match item.source {
+                Source::Work(at, None) => {
+                    let JoinedActivity { activity, origin } = &rows.activities()[at as usize];
+                    let Origin::Launch(launched) = origin else { continue };
+                    (launched.context, activity.context)
+                }
+                Source::Graph(at) => {
+                    let graph = &graphs[at as usize];
+                    let Some(stream) = graph.streams.first() else { continue };
+                    (graph.launched.context, stream.1)
+                }
+                Source::Host(call, Some(sync)) => {
+                    let sync = rows.syncs()[sync as usize];
+                    let is_shared = |stream| self.contexts.get(&stream) == Some(&None);
+                    let thread = thread_of(rows.host_calls()[call as usize].context);
+                    if sync.kind == SyncKind::STREAM_WAIT
+                        && sync.stream.is_some_and(is_shared)
+                        && let Some(thread) = thread
+                    {
+                        threads.entry(thread).or_default().1.push(sync.correlation);
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(thread) = thread_of(launched) else { continue };
+            let (last, waits) = threads.entry(thread).or_default();
+            match last.replace(context).is_none_or(|last| last == context) {
+                true => self.of_waits.extend(waits.drain(..).map(|wait| (wait, context))),
+                false => self.unclear_waits += waits.drain(..).count() as u64,
+            }
+        }
+        for (last, waits) in threads.into_values() {
+            if let Some(context) = last {
+                self.of_waits.extend(waits.into_iter().map(|wait| (wait, context)));
+            }
+        }
+    }
+
     /// Returns the context of the stream that waits. The row may have the context of the event, which another GPU may
     /// have recorded. The stream is then the only one with its number.
-    pub(super) fn context_of_wait(&self, context: GpuContextId, stream: StreamId) -> GpuContextId {
+    pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> GpuContextId {
+        let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(sync.context);
         match self.streams.contains_key(&(context, stream)) {
             true => context,
             false => self.contexts.get(&stream).copied().flatten().unwrap_or(context),
@@ -134,9 +208,16 @@ pub(super) fn stream_key(activity: &Activity) -> StreamKey {
 }
 
 /// Returns all instructions with their places, and the graph launches.
-pub(super) fn place(rows: &JoinedRows, profile: &Profile) -> (Vec<Item>, Vec<GraphLaunch>) {
-    let mut placing = Placing { rows, profile, items: Vec::new(), graphs: Vec::new() };
+pub(super) fn place(
+    rows: &JoinedRows,
+    host_nodes: &[HostNode],
+    profile: &Profile,
+) -> (Vec<Item>, Vec<GraphLaunch>) {
+    let mut placing =
+        Placing { rows, profile, items: Vec::new(), graphs: Vec::new(), only_host: IdMap::default() };
     placing.work();
+    placing.host_nodes(host_nodes);
+    placing.graph_launches();
     placing.pending();
     let calls = placing.host_calls();
     placing.syncs(&calls);
@@ -149,20 +230,28 @@ struct Placing<'a> {
     profile: &'a Profile,
     items: Vec<Item>,
     graphs: Vec<GraphLaunch>,
+    /// Launches of graphs that ran only host functions, and calls that submitted host functions to streams.
+    only_host: IdMap<CorrelationId, ()>,
 }
 
 impl Placing<'_> {
-    fn called(&mut self, key: u64, id: CorrelationId, start: u64, source: Source) {
+    fn called(&mut self, key: u64, id: CorrelationId, (start, end): (u64, u64), source: Source) {
         let second = self.rows.source_id(id).unwrap_or(u64::MAX);
-        self.items.push(Item { key, is_called: true, second, start, source });
+        self.items.push(Item { key, is_called: true, second, start, end, source });
     }
 
     /// Places work. Activities are sorted by start, so each stream is seen in the order in which it ran.
     fn work(&mut self) {
         let mut latest = LatestOfStream::default();
         let mut launches: IdMap<(u64, CorrelationId), u32> = IdMap::default();
-        let without_call =
-            Item { key: u64::MAX, is_called: false, second: 0, start: 0, source: Source::Work(0, None) };
+        let without_call = Item {
+            key: u64::MAX,
+            is_called: false,
+            second: 0,
+            start: 0,
+            end: 0,
+            source: Source::Work(0, None),
+        };
         self.items.reserve(self.rows.activities().len());
         for (at, event) in (0..).zip(self.rows.activities()) {
             let activity = &event.activity;
@@ -186,14 +275,59 @@ impl Placing<'_> {
                 if is_timed {
                     latest.note(stream, activity.correlation, key);
                 }
-                self.add_node(graph, activity, launched, key);
+                self.add_launch(graph, (activity.correlation, activity.graph), launched, key);
+                let ran = is_timed.then_some((activity.start.0, activity.end.0));
+                self.graphs[graph as usize].add_node(stream, ran);
             }
-            self.called(key, activity.correlation, start, Source::Work(at, graph));
+            let end = if graph.is_some() { activity.end.0 } else { 0 };
+            self.called(key, activity.correlation, (start, end), Source::Work(at, graph));
         }
         self.place_unlaunched();
+    }
+
+    /// Places the host functions that nodes of graphs and streams ran. Those without a known launch are left out.
+    fn host_nodes(&mut self, runs: &[HostNode]) {
+        let rows = self.rows;
+        if runs.is_empty() {
+            return;
+        }
+        let mut of_id: IdMap<CorrelationId, u32> = IdMap::default();
+        of_id.extend((0..).zip(&self.graphs).map(|(at, graph)| (graph.correlation, at)));
+        let pending = (0..).zip(rows.calls()).filter(|(_, call)| call.pending);
+        let pending: IdMap<CorrelationId, (u32, Launched)> =
+            pending.map(|(at, call)| (call.id, (at, call.launched))).collect();
+        for (at, run) in (0..).zip(runs) {
+            let id = run.correlation;
+            if let (0, Some((call, launched))) = (run.graph.0, pending.get(&id))
+                && !self.profile.launches_graph(launched.context)
+            {
+                self.only_host.insert(id, ());
+                let source = Source::StreamFunction(at, *call);
+                self.called(launched.time.0, id, (run.start.0, run.end.0), source);
+                continue;
+            }
+            let graph = match (of_id.get(&id), pending.get(&id)) {
+                (Some(graph), _) => *graph,
+                (None, Some((_, launched))) => {
+                    let graph = self.graphs.len() as u32;
+                    self.add_launch(graph, (id, run.graph), *launched, launched.time.0);
+                    self.only_host.insert(id, ());
+                    of_id.insert(id, graph);
+                    graph
+                }
+                (None, None) => continue,
+            };
+            let launch = &mut self.graphs[graph as usize];
+            launch.add_node((run.device, run.context, run.stream), Some((run.start.0, run.end.0)));
+            let key = launch.key;
+            self.called(key, id, (run.start.0, run.end.0), Source::HostNode(at, graph));
+        }
+    }
+
+    fn graph_launches(&mut self) {
         for (at, graph) in (0..).zip(std::mem::take(&mut self.graphs)) {
             let start = graph.ran.map_or(0, |(start, _)| start);
-            self.called(graph.key, graph.correlation, start, Source::Graph(at));
+            self.called(graph.key, graph.correlation, (start, 0), Source::Graph(at));
             self.graphs.push(graph);
         }
     }
@@ -204,19 +338,18 @@ impl Placing<'_> {
             && (event.activity.graph != GraphId(0) || self.profile.launches_graph(launched.context))
     }
 
-    fn add_node(&mut self, graph: u32, activity: &Activity, launched: Launched, key: u64) {
-        if graph as usize == self.graphs.len() {
-            let (correlation, graph) = (activity.correlation, activity.graph);
+    /// Adds a graph launch, unless it is known.
+    fn add_launch(
+        &mut self,
+        at: u32,
+        (correlation, graph): (CorrelationId, GraphId),
+        launched: Launched,
+        key: u64,
+    ) {
+        if at as usize == self.graphs.len() {
             let (nodes, ran, streams, number) = (0, None, BTreeSet::new(), None);
             self.graphs.push(GraphLaunch { launched, correlation, graph, nodes, ran, streams, number, key });
         }
-        let launch = &mut self.graphs[graph as usize];
-        launch.nodes += 1;
-        if activity.duration().is_some() {
-            let (start, end) = launch.ran.unwrap_or((u64::MAX, 0));
-            launch.ran = Some((start.min(activity.start.0), end.max(activity.end.0)));
-        }
-        launch.streams.insert(stream_key(activity));
     }
 
     /// Places work without a known launch. All items so far are work, by start.
@@ -238,8 +371,11 @@ impl Placing<'_> {
 
     fn pending(&mut self) {
         for (at, call) in (0..).zip(self.rows.calls()).filter(|(_, call)| call.pending) {
+            if self.only_host.contains_key(&call.id) {
+                continue;
+            }
             let is_graph = self.profile.launches_graph(call.launched.context);
-            self.called(call.launched.time.0, call.id, 0, Source::Pending(at, is_graph));
+            self.called(call.launched.time.0, call.id, (0, 0), Source::Pending(at, is_graph));
         }
     }
 
@@ -259,8 +395,15 @@ impl Placing<'_> {
             let record = sync_id.and_then(|id| recorded.get(&id)).copied().unwrap_or(0);
             let end = call.time.0.saturating_add(call.duration);
             let key = if record > call.time.0 && record <= end { record } else { call.time.0 };
+            let source = Source::Host(at, sync);
+            let is_known = sync.is_some() || call.event_use.is_some();
+            if let Some(wait) = ThreadWait::of_call(self.profile, call.context).filter(|_| !is_known) {
+                let second = wait as u64;
+                self.items.push(Item { key, is_called: true, second, start: at.into(), end: 0, source });
+                continue;
+            }
             let second = if key == call.time.0 { call.id } else { CorrelationId(u32::MAX) };
-            self.called(key, second, at.into(), Source::Host(at, sync));
+            self.called(key, second, (at.into(), 0), source);
         }
         used
     }
@@ -278,7 +421,7 @@ impl Placing<'_> {
     fn syncs(&mut self, used: &IdMap<u32, ()>) {
         for (at, sync) in (0..).zip(self.rows.syncs()).filter(|(at, _)| !used.contains_key(at)) {
             let key = if sync.start.0 == 0 { u64::MAX } else { sync.start.0 };
-            self.called(key, sync.correlation, u64::from(at), Source::Sync(at));
+            self.called(key, sync.correlation, (at.into(), 0), Source::Sync(at));
         }
     }
 
@@ -297,8 +440,34 @@ impl Placing<'_> {
             if !called.contains_key(&record.correlation) {
                 let key = record.sync.and_then(|id| waited.get(&id)).copied().unwrap_or(u64::MAX);
                 let source = Source::Record(at);
-                self.items.push(Item { key, is_called: false, second: 0, start: 0, source });
+                self.items.push(Item { key, is_called: false, second: 0, start: 0, end: 0, source });
             }
+        }
+    }
+}
+
+/// Kind of a call of the C library that waits for other threads, in the order in which calls without length take effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) enum ThreadWait {
+    /// All threads continue when the last one has arrived.
+    Barrier,
+    /// A lock is released.
+    Unlock,
+    /// A lock is taken.
+    Lock,
+    /// A thread waits for the end of another one.
+    Join,
+}
+
+impl ThreadWait {
+    /// Returns the kind of a call by the name of its function.
+    pub(in super::super) fn of_call(profile: &Profile, context: ContextId) -> Option<Self> {
+        match gpuflame_export::compose::call(profile, context) {
+            "pthread_barrier_wait" => Some(Self::Barrier),
+            "pthread_mutex_unlock" => Some(Self::Unlock),
+            "pthread_mutex_lock" => Some(Self::Lock),
+            "pthread_join" => Some(Self::Join),
+            _ => None,
         }
     }
 }

@@ -219,3 +219,108 @@ fn a_stream_that_waits_for_an_event_of_another_context_is_found_by_its_number() 
     assert_eq!((wait.device, wait.context), (Some(DeviceId(1)), Some(GpuContextId(2))));
     assert_eq!(wait.after, [After { number: 0, reason: AfterReason::Stream }]);
 }
+
+fn edge(graph: u32, from: u64, to: u64) -> Row<'static> {
+    let from = (from != 0).then_some(GraphNodeId(from));
+    Row::GraphEdge(GraphEdge { graph: GraphId(graph), from, to: GraphNodeId(to) })
+}
+
+/// A kernel that is a node of graph 5.
+fn graph_kernel(id: u32, node_id: u64, start: u64, end: u64) -> Activity {
+    Activity { graph_node: GraphNodeId(node_id), ..node(5, testing::kernel(id, start, end)) }
+}
+
+/// Numbers of the nodes that an instruction waits for by the edges of its graph, and whether all are known.
+fn edges(list: &InstructionList) -> Vec<(Vec<u32>, bool)> {
+    let of = |number| {
+        let after = list.get(number).after.iter().filter(|after| after.reason == AfterReason::GraphEdge);
+        (after.map(|after| after.number).collect(), list.knows_edges(number))
+    };
+    (0..list.len() as u32).map(of).collect()
+}
+
+#[test]
+fn a_node_waits_for_the_nodes_of_its_own_launch_and_past_empty_ones_in_files_that_list_nodes() {
+    let mut rows = InstructionRows::default();
+    for node in 1..=4 {
+        rows.host(&Row::GraphNode { graph: GraphId(5), node: GraphNodeId(node), context: NONE });
+    }
+    // Node 3 is empty.
+    [edge(5, 1, 3), edge(5, 3, 4), edge(5, 2, 4)].iter().for_each(|row| rows.host(row));
+    for (id, at) in [(1, 100), (2, 200)] {
+        rows.activity(&graph_kernel(id, 1, at, at + 10), call(at - 90, at - 80));
+        rows.activity(&graph_kernel(id, 2, at + 1, at + 20), call(at - 90, at - 80));
+        rows.activity(&graph_kernel(id, 4, at + 20, at + 30), call(at - 90, at - 80));
+    }
+    let list = InstructionList::new(rows, &Profile::default());
+    let launch =
+        |first: u32| [(vec![], false), (vec![], true), (vec![], true), (vec![first, first + 1], true)];
+    assert_eq!(edges(&list), [launch(1), launch(5)].concat());
+}
+
+#[test]
+fn edges_of_a_node_are_unknown_if_one_it_waits_for_has_no_row() {
+    let mut rows = InstructionRows::default();
+    [edge(5, 1, 2), edge(5, 9, 3), edge(5, 0, 6)].iter().for_each(|row| rows.host(row));
+    for (node, start) in [(1, 100), (2, 200), (3, 300), (6, 400)] {
+        rows.activity(&graph_kernel(1, node, start, start + 10), call(10, 20));
+    }
+    // No edge of graph 6 is known.
+    rows.activity(&Activity { graph: GraphId(6), ..graph_kernel(2, 1, 500, 510) }, call(30, 40));
+    let list = InstructionList::new(rows, &Profile::default());
+    let (launch, unknown) = ((vec![], false), (vec![], false));
+    let expected =
+        [launch.clone(), (vec![], true), (vec![1], true), unknown.clone(), unknown.clone(), launch, unknown];
+    assert_eq!(edges(&list), expected);
+}
+
+#[test]
+fn no_edges_of_a_launch_are_known_if_its_times_contradict_one() {
+    let mut rows = InstructionRows::default();
+    [edge(5, 1, 2), edge(5, 2, 3)].iter().for_each(|row| rows.host(row));
+    for (id, starts) in [(1, [100, 200, 150]), (2, [500, 600, 700])] {
+        for (node, start) in (1..).zip(starts) {
+            rows.activity(
+                &graph_kernel(id, node, start, start + 10),
+                call(u64::from(id) * 10, u64::from(id) * 10 + 5),
+            );
+        }
+    }
+    let list = InstructionList::new(rows, &Profile::default());
+    let known: Vec<bool> = edges(&list).into_iter().map(|(_, is_known)| is_known).collect();
+    assert_eq!(known, [false, false, false, false, false, true, true, true]);
+}
+
+#[test]
+fn a_host_function_of_a_graph_is_an_instruction_of_its_launch_and_stream() {
+    let mut rows = InstructionRows::default();
+    let function = |id: u32, start: u64| {
+        Row::HostNode(HostNode {
+            correlation: CorrelationId(id),
+            device: DeviceId(0),
+            context: GpuContextId(1),
+            stream: StreamId(7),
+            start: Nanos(start),
+            end: Nanos(start + 50),
+            graph: GraphId(5),
+            node: GraphNodeId(2),
+        })
+    };
+    [edge(5, 1, 2), function(1, 110), function(2, 300), function(9, 900)]
+        .iter()
+        .for_each(|row| rows.host(row));
+    rows.activity(&graph_kernel(1, 1, 100, 110), call(10, 20));
+    // A graph that ran only a host function, and work after it.
+    let launched = Launched { time: Nanos(30), duration: 5, context: NONE };
+    rows.pending(CorrelationId(2), launched);
+    rows.activity(&testing::kernel(3, 350, 360), call(40, 45));
+    let expected = [
+        ("graph", 1, vec![]),
+        ("kernel", 1, vec![(0, "graph")]),
+        ("host_function", 1, vec![(0, "graph"), (1, "graph_edge")]),
+        ("graph", 2, vec![(0, "stream"), (0, "same_graph")]),
+        ("host_function", 2, vec![(3, "graph")]),
+        ("kernel", 3, vec![(3, "stream")]),
+    ];
+    assert_eq!(listed(rows), expected);
+}

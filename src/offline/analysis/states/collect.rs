@@ -1,5 +1,6 @@
 //! Work, waits and event records of a run, by stream, in the form that the reconstruction of states needs.
 
+use super::host_activity::HostActivity;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, DeviceId, EventId, EventRecord, EventUse, GpuContextId,
@@ -12,14 +13,14 @@ pub type StreamKey = (DeviceId, GpuContextId, StreamId);
 /// An operation of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StreamOp {
-    /// Number of the stream.
-    pub(super) stream: u32,
-    /// Duration of the launch call in ns, as [`Launched`] has it.
-    pub(super) call_ns: u32,
     pub(super) start: u64,
     pub(super) end: u64,
     /// Start of the launch call; 0 if the launch is unknown.
     pub(super) call: u64,
+    /// Duration of the launch call in ns, as [`Launched`] has it.
+    pub(super) call_ns: u32,
+    /// Context of the launch call.
+    pub(super) context: ContextId,
     pub(super) work: Work,
 }
 
@@ -27,7 +28,7 @@ const _: () = assert!(size_of::<StreamOp>() == 40, "an operation grew: millions 
 
 impl StreamOp {
     pub(super) fn launched(&self) -> Option<Launched> {
-        let launched = Launched { time: Nanos(self.call), duration: self.call_ns, context: ContextId::NONE };
+        let launched = Launched { time: Nanos(self.call), duration: self.call_ns, context: self.context };
         (self.call != 0).then_some(launched)
     }
 }
@@ -53,12 +54,15 @@ pub(super) struct StreamWait {
     pub(super) until: Option<u64>,
     /// Last work before the event was recorded, if it is known.
     pub(super) last_work: Option<Work>,
+    /// Number of the stream that ran `last_work`.
+    pub(super) source: Option<u32>,
 }
 
 /// A [`Sink`] that stores the operations of all streams, and what makes streams wait. It takes 40 bytes per operation.
 #[derive(Debug, Default)]
 pub struct StreamRows {
-    pub(super) ops: Vec<StreamOp>,
+    /// Operations by number of the stream.
+    ops: Vec<Vec<StreamOp>>,
     pub(super) moved: Vec<MovedBytes>,
     /// Streams, by number.
     pub(super) keys: Vec<StreamKey>,
@@ -72,9 +76,16 @@ pub struct StreamRows {
     record_calls: IdMap<u32, Nanos>,
     /// Number of activities without usable times, which are not stored.
     pub(super) untimed: u64,
+    /// States and calls of threads; `None` if no culprits of idle time are wanted.
+    pub(super) host: Option<HostActivity>,
 }
 
 impl StreamRows {
+    /// Creates a sink that stores the states and calls of threads too, from which the culprits of idle time follow.
+    pub fn with_culprits() -> Self {
+        Self { host: Some(HostActivity::default()), ..Self::default() }
+    }
+
     /// Returns the streams so far.
     pub fn keys(&self) -> Vec<StreamKey> {
         self.keys.clone()
@@ -85,29 +96,31 @@ impl StreamRows {
         if self.keys.get(self.last as usize) != Some(&key) {
             self.last = *self.numbers.entry(key).or_insert_with(|| {
                 self.keys.push(key);
+                self.ops.push(Vec::new());
                 self.keys.len() as u32 - 1
             });
         }
         self.last
     }
 
-    /// Sorts the operations by stream and time. Streams are then numbered by device, context and stream.
+    /// Sorts each stream's operations by time. Streams are then numbered by device, context and stream.
     pub(super) fn sort(&mut self) {
-        let mut order: Vec<u32> = (0..self.keys.len() as u32).collect();
-        order.sort_unstable_by_key(|number| self.keys[*number as usize]);
-        let mut numbers = vec![0; order.len()];
-        (0..).zip(&order).for_each(|(new, old)| numbers[*old as usize] = new);
-        self.ops.iter_mut().for_each(|op| op.stream = numbers[op.stream as usize]);
-        self.keys = order.iter().map(|old| self.keys[*old as usize]).collect();
+        let mut streams: Vec<_> = self.keys.drain(..).zip(self.ops.drain(..)).collect();
+        streams.sort_unstable_by_key(|(key, _)| *key);
+        (self.keys, self.ops) = streams.into_iter().unzip();
         self.numbers = self.keys.iter().copied().zip(0..).collect();
-        self.ops.sort_unstable_by_key(|op| (op.stream, op.start, op.end, op.call, op.call_ns, op.work));
+        // Most streams are sorted, because their operations run in the order of their launches.
+        self.ops.iter_mut().filter(|ops| !ops.is_sorted()).for_each(|ops| ops.sort_unstable());
     }
 
-    /// Operations of the stream with this number. Requires sorted operations.
+    /// Operations of the stream with this number.
     pub(super) fn ops_of(&self, stream: u32) -> &[StreamOp] {
-        let from = self.ops.partition_point(|op| op.stream < stream);
-        let to = self.ops.partition_point(|op| op.stream <= stream);
-        &self.ops[from..to]
+        &self.ops[stream as usize]
+    }
+
+    /// Operations, by stream.
+    pub(super) fn all_ops(&self) -> impl Iterator<Item = &StreamOp> {
+        self.ops.iter().flatten()
     }
 
     /// Returns the calls that made streams wait, by stream and time, with the end of each wait if it is known. A wait for
@@ -126,12 +139,14 @@ impl StreamRows {
             let Some(&stream) = wait.stream.and_then(|stream| by_context.get(&(wait.context, stream))) else {
                 continue;
             };
-            let happened = wait.sync.and_then(|sync| events.last_before(records.get(&sync)?));
-            let (until, last_work) = match happened {
-                Some((until, work)) => (Some(until), work),
-                None => (None, None),
-            };
-            waits.push(StreamWait { stream, time: wait.start.0, event: wait.event, until, last_work });
+            let happened = wait.sync.and_then(|sync| events.happened(records.get(&sync)?));
+            let (time, event) = (wait.start.0, wait.event);
+            waits.push(match happened {
+                Some(Happened { time: until, last_work, source }) => {
+                    StreamWait { stream, time, event, until: Some(until), last_work, source }
+                }
+                None => StreamWait { stream, time, event, until: None, last_work: None, source: None },
+            });
         }
         waits.sort_by_key(|wait| (wait.stream, wait.time, wait.event, wait.until));
         waits
@@ -147,11 +162,12 @@ struct RecordedEvents<'a> {
 }
 
 impl RecordedEvents<'_> {
-    /// Returns the end of the last work before the record, and that work; `None` if the data does not tell.
-    fn last_before(&mut self, record: &EventRecord) -> Option<(u64, Option<Work>)> {
+    /// Returns when the event happened; `None` if the data does not tell.
+    fn happened(&mut self, record: &EventRecord) -> Option<Happened> {
         let time = self.rows.record_calls.get(&record.correlation.0)?.0;
+        let without_work = Happened { time, last_work: None, source: None };
         let Some(&stream) = self.by_context.get(&(record.context, record.stream)) else {
-            return Some((time, None));
+            return Some(without_work);
         };
         let rows = self.rows;
         let launched = self.launched.entry(stream).or_insert_with(|| {
@@ -166,10 +182,21 @@ impl RecordedEvents<'_> {
         });
         let before = launched.partition_point(|(call, ..)| *call < time);
         Some(match before.checked_sub(1).map(|at| launched[at]) {
-            Some((_, end, work)) => (end.max(time), Some(work)),
-            None => (time, None),
+            Some((_, end, work)) => {
+                Happened { time: end.max(time), last_work: Some(work), source: Some(stream) }
+            }
+            None => without_work,
         })
     }
+}
+
+/// The time at which a recorded event happened.
+#[derive(Clone, Copy, Debug)]
+struct Happened {
+    time: u64,
+    /// Last work before the record, and the number of its stream.
+    last_work: Option<Work>,
+    source: Option<u32>,
 }
 
 impl Sink for StreamRows {
@@ -178,13 +205,14 @@ impl Sink for StreamRows {
             self.untimed += 1;
             return;
         }
-        let (call, call_ns) = match origin {
-            Origin::Launch(launched) => (launched.time.0, launched.duration),
-            Origin::Missing(_) => (0, 0),
+        let (call, call_ns, context) = match origin {
+            Origin::Launch(launched) => (launched.time.0, launched.duration, launched.context),
+            Origin::Missing(_) => (0, 0, ContextId::NONE),
         };
         let stream = self.stream_number((activity.device, activity.context, activity.stream));
         let (start, end) = (activity.start.0, activity.end.0);
-        self.ops.push(StreamOp { stream, call_ns, start, end, call, work: activity.work() });
+        let op = StreamOp { start, end, call, call_ns, context, work: activity.work() };
+        self.ops[stream as usize].push(op);
         let bytes = match activity.detail {
             Detail::Copy(copy) => copy.bytes,
             Detail::Set(set) => set.bytes,
@@ -195,7 +223,15 @@ impl Sink for StreamRows {
         }
     }
 
-    fn pending(&mut self, _: CorrelationId, _: Launched) {}
+    fn pending(&mut self, _: CorrelationId, launched: Launched) {
+        self.matched(launched, false);
+    }
+
+    fn matched(&mut self, launched: Launched, _: bool) {
+        if let Some(host) = &mut self.host {
+            host.add_launch(launched);
+        }
+    }
 
     fn outside(&mut self, activity: &Activity, launched: Launched) {
         self.activity(activity, Origin::Launch(launched));
@@ -213,7 +249,11 @@ impl Sink for StreamRows {
             Row::EventCall(call) if call.event_use == EventUse::Record => {
                 self.record_calls.insert(call.correlation.0, call.time);
             }
-            _ => {}
+            _ => {
+                if let Some(host) = &mut self.host {
+                    host.add_row(row);
+                }
+            }
         }
     }
 }

@@ -55,14 +55,7 @@ mod tests {
     #[test]
     fn columns_divide_intervals_at_their_borders_and_add_up_to_the_window() {
         let key = |stream| (DeviceId(0), GpuContextId(1), StreamId(stream));
-        let interval = |start, end, state| Interval {
-            start,
-            end,
-            state,
-            cause: StateCause::None,
-            event: None,
-            work: None,
-        };
+        let interval = |start, end, state| Interval::new((start, end), state, StateCause::None);
         let mut columns = StateColumns::new((1_000, 1_025), 10);
         for (start, end, state) in
             [(1_000, 1_004, State::Idle), (1_004, 1_021, State::Running), (1_021, 1_025, State::Finished)]

@@ -11,6 +11,8 @@
 
 mod collect;
 mod columns;
+mod culprits;
+mod host_activity;
 mod hta;
 mod state;
 mod sums;
@@ -20,6 +22,7 @@ mod walk;
 
 pub use collect::{StreamKey, StreamRows};
 pub use columns::{Column, StateColumns};
+pub use culprits::IdleCulprit;
 pub use hta::{HtaIdle, HtaOp, HtaQueue, enters_queue, hta_idle, hta_queues};
 pub use state::{Interval, State, StateCause};
 pub use sums::{Concurrency, Delays, SeriesRow};
@@ -27,9 +30,10 @@ pub use sums::{Concurrency, Delays, SeriesRow};
 use std::collections::BTreeMap;
 
 use collect::{StreamOp, StreamWait};
+use culprits::Culprits;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{DeviceId, WindowEdge, Work};
-use sums::{SpanSums, count_concurrent};
+use sums::{DelaySums, SmallSums, SpanSums, count_concurrent};
 use walk::StreamWalk;
 
 /// Settings of a reconstruction. Times are in ns after the start of the window.
@@ -59,6 +63,9 @@ pub struct StreamStates {
     pub delays: Delays,
     /// Maximum number of operations launched and not finished.
     pub max_queue: u64,
+    /// Code to which the time of [`StateCause::HostLate`] is charged, the most expensive first. Empty unless the rows are
+    /// those of [`StreamRows::with_culprits`].
+    pub culprits: Vec<IdleCulprit>,
 }
 
 impl StreamStates {
@@ -102,14 +109,16 @@ pub fn reconstruct_states(
     let shown = shown_part(whole, options);
     let closed = closed_times(profile);
     let waits = rows.stream_waits();
+    let mut culprits = rows.host.take().map(|activity| Culprits::new(activity, &rows, profile));
     let mut report = StateReport { window: shown, untimed: rows.untimed, ..StateReport::default() };
     let devices: Vec<DeviceBusy> =
         rows.keys.chunk_by(|a, b| a.0 == b.0).map(|keys| DeviceBusy::new(&rows, keys[0].0)).collect();
     for (number, &key) in (0..).zip(&rows.keys) {
         let ops = rows.ops_of(number);
         let Some(device) = devices.iter().find(|device| device.id == key.0) else { continue };
-        let mut sums = StateSums::new();
+        let mut sums = SmallSums::default();
         let mut walk = StreamWalk {
+            keys: &rows.keys,
             waits: waits_of(&waits, number),
             busy: &device.busy,
             blocking: device.blocking(key),
@@ -117,17 +126,20 @@ pub fn reconstruct_states(
             closed: &closed,
             whole,
             shown,
-            delays: Delays::default(),
+            delays: DelaySums::default(),
             open: None,
             each: &mut |interval| {
-                *sums.entry((interval.state, interval.cause)).or_default() += interval.end - interval.start;
-                each(key, interval);
+                sums.add((interval.state, interval.cause), interval.end - interval.start);
+                let culprit = culprits.as_mut().and_then(|culprits| culprits.charge(key.0, interval));
+                each(key, &Interval { culprit, ..*interval });
             },
         };
         walk.run(ops);
         let delays = std::mem::take(&mut walk.delays).finished();
         let begins = ops.iter().filter(|op| (shown.0..shown.1).contains(&op.start)).count() as u64;
-        report.streams.push(StreamStates { key, ops: begins, sums, delays, max_queue: max_queue(ops) });
+        let culprits = culprits.as_mut().map(Culprits::take_sums).unwrap_or_default();
+        let (sums, max_queue) = (sums.into_map(), max_queue(ops));
+        report.streams.push(StreamStates { key, ops: begins, sums, delays, max_queue, culprits });
     }
     for device in &devices {
         report.devices.push((device.id, count_concurrent(&device.starts, &device.ends, shown)));
@@ -148,8 +160,8 @@ fn shown_part(whole: (u64, u64), options: StateOptions) -> (u64, u64) {
 
 /// Returns the time from the first operation, or the opening of the first window, to the end of the last.
 fn whole_window(rows: &StreamRows, profile: &Profile) -> Option<(u64, u64)> {
-    let first = rows.ops.iter().map(|op| op.start).min()?;
-    let last = rows.ops.iter().map(|op| op.end).max()?;
+    let first = rows.all_ops().map(|op| op.start).min()?;
+    let last = rows.all_ops().map(|op| op.end).max()?;
     Some(extend_to_windows((first, last), profile))
 }
 
@@ -215,8 +227,9 @@ impl DeviceBusy {
                 defaults.push((key, own));
             }
         }
-        starts.sort_unstable();
-        ends.sort_unstable();
+        // The times of each stream are in order, and a stable sort merges such runs.
+        starts.sort();
+        ends.sort();
         let (mut busy, mut since) = (Vec::new(), 0);
         // The number of running streams is 0 before the start `at` if as many intervals have ended.
         for at in 1..=starts.len() {
@@ -262,8 +275,8 @@ fn running(ops: &[StreamOp], each: &mut dyn FnMut(u64, u64)) {
 fn max_queue(ops: &[StreamOp]) -> u64 {
     let mut entered: Vec<u64> = ops.iter().map(queued_since).collect();
     let mut left: Vec<u64> = ops.iter().map(|op| op.end).collect();
-    entered.sort_unstable();
-    left.sort_unstable();
+    entered.sort();
+    left.sort();
     let (mut done, mut most) = (0, 0);
     for (at, time) in entered.iter().enumerate() {
         while done < left.len() && left[done] <= *time {
@@ -286,8 +299,9 @@ fn series(rows: &StreamRows, device: &DeviceBusy, shown: (u64, u64), step: Optio
     device.busy.iter().for_each(|&(start, end)| busy.add(start, end));
     // Sums over all streams do not need the pairs of starts and ends, only that there are as many.
     device.starts.iter().zip(&device.ends).for_each(|(&start, &end)| streams.add(start, end));
-    let on_device = |op: &&StreamOp| rows.keys[op.stream as usize].0 == device.id;
-    rows.ops.iter().filter(on_device).for_each(|op| queue.add(queued_since(op), op.end));
+    let on_device = (0..).zip(&rows.keys).filter(|(_, key)| key.0 == device.id);
+    let ops = on_device.flat_map(|(number, _)| rows.ops_of(number));
+    ops.for_each(|op| queue.add(queued_since(op), op.end));
     let moved = rows.moved.iter().filter(|moved| moved.device == device.id);
     moved.for_each(|moved| bytes.add_amount(moved.start, moved.end, moved.bytes));
     let (busy, streams, queue, bytes) =

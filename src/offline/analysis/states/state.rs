@@ -1,6 +1,8 @@
 //! States of a stream, their causes, and the intervals in which the stream has them.
 
-use gpuflame_model::profile::Cause;
+use super::collect::StreamKey;
+use gpuflame_explain::join::Launched;
+use gpuflame_model::profile::{Cause, SampleSite};
 use gpuflame_model::record::{EventId, Work};
 
 /// State of a stream. If several apply, the first one counts.
@@ -92,6 +94,26 @@ pub struct Interval {
     pub cause: StateCause,
     /// Event that the stream waits for, if it is known.
     pub event: Option<EventId>,
+    /// Stream whose work the event waits for, if it is known. The event happens at the end of the interval.
+    pub source: Option<StreamKey>,
     /// Work that runs first, or that begins next; for [`StateCause::Collective`], the work waited for.
     pub work: Option<Work>,
+    /// For [`StateCause::HostLate`], the launch that was late.
+    pub late: Option<Launched>,
+    /// Code to which most of the time is charged, if culprits are searched for.
+    pub culprit: Option<SampleSite>,
+}
+
+impl Interval {
+    /// Creates an interval about which nothing else is known.
+    pub fn new((start, end): (u64, u64), state: State, cause: StateCause) -> Self {
+        Self { start, end, state, cause, event: None, source: None, work: None, late: None, culprit: None }
+    }
+
+    /// Whether `next` continues this interval. What runs does not matter.
+    pub(super) fn continues_as(&self, next: &Self) -> bool {
+        let facts = |one: &Self| (one.event, one.source, one.work, one.late);
+        (self.end, self.state, self.cause) == (next.start, next.state, next.cause)
+            && (self.state == State::Running || facts(self) == facts(next))
+    }
 }

@@ -8,7 +8,8 @@ pub type Concurrency = BTreeMap<u64, u64>;
 
 /// Returns the time within `shown` by number of intervals that cover it. Starts and ends are sorted.
 pub(super) fn count_concurrent(starts: &[u64], ends: &[u64], shown: (u64, u64)) -> Concurrency {
-    let mut by_count = Concurrency::new();
+    // At most as many intervals overlap as there are streams, so the sums are few.
+    let mut by_count: Vec<u64> = Vec::new();
     let (mut begun, mut ended, mut at) = (0, 0, shown.0);
     while at < shown.1 {
         while begun < starts.len() && starts[begun] <= at {
@@ -20,10 +21,14 @@ pub(super) fn count_concurrent(starts: &[u64], ends: &[u64], shown: (u64, u64)) 
         let next =
             starts.get(begun).copied().unwrap_or(u64::MAX).min(ends.get(ended).copied().unwrap_or(u64::MAX));
         let next = next.min(shown.1);
-        *by_count.entry((begun - ended) as u64).or_default() += next - at;
+        let count = begun - ended;
+        if count >= by_count.len() {
+            by_count.resize(count + 1, 0);
+        }
+        by_count[count] += next - at;
         at = next;
     }
-    by_count
+    (0..).zip(by_count).filter(|(_, nanos)| *nanos > 0).collect()
 }
 
 /// Times from the start of the launch call to the begin of the operation.
@@ -35,12 +40,44 @@ pub struct Delays {
     pub by_cause: BTreeMap<StateCause, u64>,
 }
 
-impl Delays {
-    pub(super) fn finished(mut self) -> Self {
+/// Delays while the operations of a stream are walked.
+#[derive(Debug, Default)]
+pub(super) struct DelaySums {
+    pub(super) nanos: Vec<u64>,
+    pub(super) by_cause: SmallSums<StateCause>,
+}
+
+impl DelaySums {
+    pub(super) fn finished(mut self) -> Delays {
         self.nanos.sort_unstable();
-        self
+        Delays { nanos: self.nanos, by_cause: self.by_cause.into_map() }
+    }
+}
+
+/// Sums by a key of which there are few: a search among them is faster than a tree.
+#[derive(Debug)]
+pub(super) struct SmallSums<K>(Vec<(K, u64)>);
+
+impl<K> Default for SmallSums<K> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: Copy + Ord> SmallSums<K> {
+    pub(super) fn add(&mut self, key: K, nanos: u64) {
+        match self.0.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, sum)) => *sum = sum.saturating_add(nanos),
+            None => self.0.push((key, nanos)),
+        }
     }
 
+    pub(super) fn into_map(self) -> BTreeMap<K, u64> {
+        self.0.into_iter().collect()
+    }
+}
+
+impl Delays {
     /// Returns the delay that `percent` of the operations do not exceed; `None` without operations.
     pub fn percentile(&self, percent: usize) -> Option<u64> {
         let rank = (self.nanos.len() * percent).div_ceil(100).max(1);
@@ -72,12 +109,14 @@ pub(super) struct SpanSums {
     partial: Vec<u64>,
     /// Change in the number of spans that cover a part completely.
     complete: Vec<i64>,
+    /// Part that was found last, with its times. The next time is usually in the same part, and divisions are slow.
+    last: (u64, u64, usize),
 }
 
 impl SpanSums {
     pub(super) fn new(shown: (u64, u64), step: u64) -> Self {
         let parts = (shown.1 - shown.0).div_ceil(step) as usize;
-        Self { shown, step, partial: vec![0; parts], complete: vec![0; parts + 1] }
+        Self { shown, step, partial: vec![0; parts], complete: vec![0; parts + 1], last: (0, 0, 0) }
     }
 
     /// Adds a span to each part that it overlaps, by the time of the overlap.
@@ -119,8 +158,12 @@ impl SpanSums {
         }
     }
 
-    fn part(&self, time: u64) -> usize {
-        ((time - self.shown.0) / self.step) as usize
+    fn part(&mut self, time: u64) -> usize {
+        if !(self.last.0..self.last.1).contains(&time) {
+            let part = ((time - self.shown.0) / self.step) as usize;
+            self.last = (self.start_of(part), self.start_of(part + 1), part);
+        }
+        self.last.2
     }
 
     fn start_of(&self, part: usize) -> u64 {

@@ -2,6 +2,7 @@
 
 use super::*;
 use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_model::profile::SampleSite;
 use gpuflame_model::record::testing;
 use gpuflame_model::record::*;
 
@@ -202,4 +203,45 @@ fn sums_equal_the_shown_part_of_the_window_and_an_unknown_launch_is_unknown() {
     let rows: Vec<_> =
         report.series[0].1.iter().map(|row| (row.busy_ns, row.stream_ns, row.queue_ns)).collect();
     assert_eq!(rows, [(35_000, 40_000, 40_000), (35_000, 60_000, 60_000)]);
+}
+
+/// Adds a launch of `context`, and its operation on stream 13; times in us.
+fn launch(rows: &mut StreamRows, context: u32, call: (u64, u64), start: u64, end: u64) {
+    let launched = Launched {
+        time: Nanos(call.0 * 1000),
+        duration: ((call.1 - call.0) * 1000) as u32,
+        context: ContextId(context),
+    };
+    rows.matched(launched, false);
+    rows.activity(&kernel(13, start, end), Origin::Launch(launched));
+}
+
+/// From 110 to 140 us the stream is idle: 5 us after the first launch, 15 us in another call, and 10 us between that call and the
+/// late launch.
+#[test]
+fn idle_time_is_charged_to_calls_and_to_pauses_of_at_least_10_us_between_them() {
+    let (mut rows, mut profile) = (StreamRows::with_culprits(), Profile::default());
+    for id in 10..13 {
+        let (id, thread) = (ContextId(id), ThreadId(1));
+        profile.push(&Row::Context { id, thread, flags: ContextFlags(0), frames: &[] });
+    }
+    launch(&mut rows, 10, (90, 92), 100, 110);
+    let call = HostCallSpan { ended: Nanos(130_000), duration: 15_000, context: ContextId(12) };
+    rows.host(&Row::HostCallSpan(call));
+    launch(&mut rows, 11, (140, 143), 149, 160);
+    let mut longest = Vec::new();
+    let report =
+        reconstruct_states(rows, &profile, StateOptions::default(), &|_| false, &mut |_, interval| {
+            longest.extend(interval.culprit);
+        });
+    let between = |after, before| SampleSite::Between {
+        after: ContextId(after),
+        thread: None,
+        before: ContextId(before),
+    };
+    let sums = report.unwrap().streams.remove(0).culprits;
+    let sums: Vec<_> = sums.iter().map(|one| (one.nanos, one.gaps, one.site)).collect();
+    let by_call = SampleSite::Context(ContextId(12));
+    assert_eq!(sums, [(15_000, 1, by_call), (10_000, 0, between(12, 11)), (5_000, 0, between(10, 12))]);
+    assert_eq!(longest, [by_call]);
 }

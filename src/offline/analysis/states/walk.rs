@@ -1,14 +1,16 @@
 //! Walks the operations of one stream in order, and states what the stream did at each moment.
 
-use super::collect::{StreamOp, StreamWait};
+use super::collect::{StreamKey, StreamOp, StreamWait};
 use super::state::{Interval, State, StateCause};
-use super::sums::Delays;
+use super::sums::DelaySums;
 use gpuflame_explain::timeline::{MAX_DELIVERY_NS, gap_causes};
 use gpuflame_model::profile::Cause;
-use gpuflame_model::record::{EventId, Work};
+use gpuflame_model::record::Work;
 
 /// A walk over the operations of one stream.
 pub(super) struct StreamWalk<'a> {
+    /// Streams, by number.
+    pub(super) keys: &'a [StreamKey],
     /// Waits of the stream, by time.
     pub(super) waits: &'a [StreamWait],
     /// Times in which any stream of the device ran.
@@ -21,7 +23,7 @@ pub(super) struct StreamWalk<'a> {
     pub(super) whole: (u64, u64),
     /// Part of the window that is shown.
     pub(super) shown: (u64, u64),
-    pub(super) delays: Delays,
+    pub(super) delays: DelaySums,
     /// Interval that may still grow.
     pub(super) open: Option<Interval>,
     pub(super) each: &'a mut dyn FnMut(&Interval),
@@ -52,11 +54,11 @@ impl StreamWalk<'_> {
             if op.start > from {
                 self.gap(from, op, waits);
             }
-            let running = (State::Running, StateCause::None);
-            self.emit((at.max(op.start), op.end), running, None, Some(op.work));
+            let running = Interval::new((at.max(op.start), op.end), State::Running, StateCause::None);
+            self.emit(Interval { work: Some(op.work), ..running });
             at = at.max(op.end);
         }
-        self.emit((at, self.whole.1), (State::Finished, StateCause::None), None, None);
+        self.emit(Interval::new((at, self.whole.1), State::Finished, StateCause::None));
         if let Some(last) = self.open.take() {
             (self.each)(&last);
         }
@@ -93,61 +95,62 @@ impl StreamWalk<'_> {
 
     fn delay(&mut self, cause: StateCause, nanos: u64) {
         if nanos > 0 {
-            let sum = self.delays.by_cause.entry(cause).or_default();
-            *sum = sum.saturating_add(nanos);
+            self.delays.by_cause.add(cause, nanos);
         }
     }
 
     /// States what the stream did from `from` until `op` began.
     fn gap(&mut self, from: u64, op: &StreamOp, waits: EventWaits) {
-        let idle = |cause| (State::Idle, cause);
+        let work = Some(op.work);
+        let idle = |times, cause| Interval { work, ..Interval::new(times, State::Idle, cause) };
         let Some(launched) = op.launched() else {
-            self.emit((from, op.start), idle(StateCause::Unknown), None, Some(op.work));
-            return;
+            return self.emit(idle((from, op.start), StateCause::Unknown));
         };
         let causes = gap_causes(from, op.start, op.start, launched);
         let nanos =
             |wanted| causes.iter().filter(|(cause, _)| *cause == wanted).map(|(_, nanos)| nanos).sum::<u64>();
         let unknown = from + nanos(Cause::Unknown);
-        self.emit((from, unknown), idle(StateCause::Unknown), None, Some(op.work));
+        self.emit(idle((from, unknown), StateCause::Unknown));
         let called = unknown + nanos(Cause::HostLate);
-        self.emit((unknown, called), idle(StateCause::HostLate), None, Some(op.work));
+        self.emit(Interval { late: Some(launched), ..idle((unknown, called), StateCause::HostLate) });
         self.launched_gap(called, called + nanos(Cause::LaunchLatency), op, waits);
     }
 
     /// States why `op`, which was launched, did not begin from `from` on. Until `delivered`, the launch itself takes time.
     fn launched_gap(&mut self, from: u64, delivered: u64, op: &StreamOp, waits: EventWaits) {
         let (mut at, mut delivered) = (from, delivered);
+        let part =
+            |times, state, cause| Interval { work: Some(op.work), ..Interval::new(times, state, cause) };
         if let Some((wait, until)) = waits.known.and_then(|wait| Some((wait, wait.until?.min(op.start))))
             && until > at
         {
             let last = wait.last_work.filter(|work| (self.is_collective)(*work));
             let cause = if last.is_some() { StateCause::Collective } else { StateCause::Event };
-            self.launched_part((at, until), (State::Waiting, cause), wait.event, last.unwrap_or(op.work), op);
+            let source = wait.source.map(|number| self.keys[number as usize]);
+            let waiting = part((at, until), State::Waiting, cause);
+            let work = last.or(waiting.work);
+            self.launched_part(Interval { event: wait.event, source, work, ..waiting }, op);
             at = until;
             delivered = delivered.max(until.saturating_add(MAX_DELIVERY_NS));
         }
         let delivered = delivered.clamp(at, op.start);
-        self.launched_part((at, delivered), (State::Pending, StateCause::LaunchLatency), None, op.work, op);
-        let (what, event) = match waits.untimed {
-            Some(wait) => ((State::Waiting, StateCause::Event), wait.event),
-            None => ((State::Pending, self.cause_of_rest(delivered, op.start)), None),
+        self.launched_part(part((at, delivered), State::Pending, StateCause::LaunchLatency), op);
+        if delivered == op.start {
+            return;
+        }
+        let rest = (delivered, op.start);
+        let rest = match waits.untimed {
+            Some(wait) => Interval { event: wait.event, ..part(rest, State::Waiting, StateCause::Event) },
+            None => part(rest, State::Pending, self.cause_of_rest(delivered, op.start)),
         };
-        self.launched_part((delivered, op.start), what, event, op.work, op);
+        self.launched_part(rest, op);
     }
 
-    fn launched_part(
-        &mut self,
-        (from, to): (u64, u64),
-        what: (State, StateCause),
-        event: Option<EventId>,
-        work: Work,
-        op: &StreamOp,
-    ) {
+    fn launched_part(&mut self, part: Interval, op: &StreamOp) {
         if self.is_shown(op) {
-            self.delay(what.1, to - from);
+            self.delay(part.cause, part.end - part.start);
         }
-        self.emit((from, to), what, event, Some(work));
+        self.emit(part);
     }
 
     /// Returns the cause of a delay that neither the launch nor an event explains.
@@ -168,49 +171,34 @@ impl StreamWalk<'_> {
     }
 
     /// Adds an interval: the part of it that is shown, without the time between windows if nothing ran.
-    fn emit(
-        &mut self,
-        times: (u64, u64),
-        what: (State, StateCause),
-        event: Option<EventId>,
-        work: Option<Work>,
-    ) {
-        let (mut from, to) = (times.0.max(self.shown.0), times.1.min(self.shown.1));
+    fn emit(&mut self, interval: Interval) {
+        let (mut from, to) = (interval.start.max(self.shown.0), interval.end.min(self.shown.1));
         if from >= to {
             return;
         }
-        if what.0 != State::Running {
+        if interval.state != State::Running {
             let first = self.closed.partition_point(|closed| closed.1 <= from);
             for &(start, end) in self.closed[first..].iter().take_while(|closed| closed.0 < to) {
                 let (start, end) = (start.max(from), end.min(to));
-                self.push(from, start, what, event, work);
-                self.push(start, end, (State::NotRecorded, StateCause::None), None, None);
+                self.push(Interval { start: from, end: start, ..interval });
+                self.push(Interval::new((start, end), State::NotRecorded, StateCause::None));
                 from = end;
             }
         }
-        self.push(from, to, what, event, work);
+        self.push(Interval { start: from, end: to, ..interval });
     }
 
-    fn push(
-        &mut self,
-        start: u64,
-        end: u64,
-        (state, cause): (State, StateCause),
-        event: Option<EventId>,
-        work: Option<Work>,
-    ) {
-        if start >= end {
+    fn push(&mut self, interval: Interval) {
+        if interval.start >= interval.end {
             return;
         }
-        if let Some(open) = &mut self.open {
-            let is_same = (open.state, open.cause) == (state, cause)
-                && (state == State::Running || (open.event, open.work) == (event, work));
-            if is_same && open.end == start {
-                open.end = end;
-                return;
+        match &mut self.open {
+            Some(open) if open.continues_as(&interval) => open.end = interval.end,
+            open => {
+                if let Some(over) = open.replace(interval) {
+                    (self.each)(&over);
+                }
             }
-            (self.each)(open);
         }
-        self.open = Some(Interval { start, end, state, cause, event, work });
     }
 }

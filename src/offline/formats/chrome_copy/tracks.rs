@@ -30,7 +30,7 @@ struct Work {
     correlation: Option<u64>,
 }
 
-/// Tracks of work that does not stay on the track that the trace gives.
+/// New tracks of the GPU work that overlaps other work and therefore moves to a track of its own.
 #[derive(Debug, Default)]
 pub struct Tracks {
     by_work: HashMap<u64, u32>,

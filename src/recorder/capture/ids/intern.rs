@@ -26,8 +26,9 @@ pub(crate) struct Hash {
 impl Hash {
     pub(crate) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Adds a word to the hash, which consists of two independent chains of 4 and 5 cycles per frame. The word is mixed
-    /// before it enters a chain, so that the mixing need not wait for the hash of the previous frame.
+    /// Adds a word to the hash, which consists of two independent chains of operations that take 4 and 5 cycles per
+    /// frame. The word is mixed before it enters a chain, so that the mixing need not wait for the hash of the previous
+    /// frame.
     #[inline]
     pub(crate) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -60,7 +61,7 @@ struct ContextSlot {
 
 pub(crate) type PrefixHashes = [Hash; MAX_FRAMES + 1];
 
-/// Context id of a stack that the unwinder has in its cache. An entry of zero bytes is empty.
+/// Context id of a stack that is in the unwinder's cache. An entry of zero bytes is empty.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CachedContext {
@@ -82,8 +83,8 @@ const MAX_SLOTS: usize = 1 << 19;
 static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);
 
 /// Limits the table of each thread to `bytes`. A thread whose stacks exceed the limit forgets all of its ids, and a
-/// stack that occurs again gets a new id. So the same stack may be announced under several ids, which the reader of the
-/// ids must recognise.
+/// stack that occurs again gets a new id. So the same stack may be announced under several ids, and the code that reads
+/// the ids must recognise this.
 pub(crate) fn limit_memory(bytes: usize) {
     let slots = (bytes / size_of::<ContextSlot>()).clamp(MIN_SLOTS, MAX_SLOTS);
     SLOT_LIMIT.store(1 << slots.ilog2(), Ordering::Relaxed);
@@ -105,8 +106,8 @@ pub(crate) struct Interner {
     slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
-    /// `prefix[n]` = the hash of the `n` frames next to the root. The array is in a separate mapping: it takes 16 KiB,
-    /// and this struct is created and moved once on the thread's stack, which may be small.
+    /// `prefix[n]` = the hash of the `n` frames next to the root. The array takes 16 KiB, so it is in a separate
+    /// mapping: this struct is created and moved once on the thread's stack, which may be small.
     prefix: NonNull<PrefixHashes>,
     /// Number of hashes in `prefix` that belong to the last stack.
     depth: usize,
@@ -215,9 +216,9 @@ impl Interner {
         }
     }
 
-    /// Returns the context id of the stack with the number `number` in the unwinder's cache, if it has called `leaf`.
-    /// `extra` is the hash of the open ranges and foreign frames. Returns `None` if nothing is stored under the number,
-    /// or if the context has no id.
+    /// Returns the context id that is stored for number `number` of the unwinder's cache and for the call `leaf`.
+    /// `extra` is the hash of the open ranges and foreign frames. Returns `None` if the context has no id, or if no id
+    /// is stored under the number.
     #[inline(always)]
     pub(crate) fn find_cached(
         &mut self,
@@ -450,12 +451,12 @@ mod tests {
         }
         assert_eq!(interner.find_cached(9, extra, LEAF), None, "a different key does not match");
         let InternResult::New(key) = interner.find(extra, LEAF, &frames, 0) else {
-            panic!("it was not known")
+            panic!("the context must be new")
         };
         interner.insert(key, ContextId(4));
         assert_eq!(interner.find_cached(9, extra, LEAF), Some(ContextId(4)));
         assert_eq!(interner.find_cached(9, None, LEAF), Some(ContextId(3)));
-        assert_eq!(interner.find_cached(8, None, LEAF), None, "another number");
+        assert_eq!(interner.find_cached(8, None, LEAF), None, "no id is stored under this number");
         assert!(interner.forget());
         assert_eq!(interner.find_cached(9, None, LEAF), None);
     }

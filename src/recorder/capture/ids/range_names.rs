@@ -134,8 +134,8 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // The domain has no number of its own. So it is ignored: if its ranges were recorded, pops of other domains
-            // could close them.
+            // The domain has no number of its own. So the domain is ignored: if its ranges were recorded, pops of other
+            // domains could close them.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }
@@ -208,7 +208,7 @@ mod tests {
             drain_names(&mut |row| {
                 let Row::Range { id, domain, text } = row else { panic!("{row:?}") };
                 let before = told.insert(id.0, ((*domain).to_owned(), (*text).to_owned()));
-                assert_eq!(before, None, "told twice");
+                assert_eq!(before, None, "emitted twice");
             });
         };
         for round in 0..20 {

@@ -2,9 +2,10 @@
 //! functions.
 //!
 //! Any thread may ask for the number of a text at any time: in a signal handler, inside the application's allocator, or
-//! in a forked child, in which the parent's other threads do not exist. So this code takes no lock and uses no
-//! allocator, and no thread waits for another. Other threads see a text only once it is completely written. If a thread
-//! is stopped before its text is visible, the next thread that needs the text writes it again, under another number.
+//! in a forked child. In a forked child, the parent's other threads do not exist. So this code takes no lock and uses
+//! no allocator, and no thread waits for another. Other threads see a text only once it is completely written. If a
+//! thread is stopped before its text is visible, the next thread that needs the text writes it again, under another
+//! number.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
@@ -172,7 +173,7 @@ impl TextSlots {
     }
 
     /// Makes a text visible to all threads. Returns the text's number. If another thread has published the same text
-    /// first, returns the number from that thread.
+    /// first, returns the number that this thread assigned.
     fn publish(&self, mut slot: usize, hash: Hash, number: u32) -> u32 {
         while self.slots[slot].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
             match self.find_from(slot, hash) {

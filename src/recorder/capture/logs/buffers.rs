@@ -22,16 +22,16 @@ use crate::capture::clock;
 
 /// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a
 /// buffer of its own, so many buffers may be nearly full at the same time. A large buffer also delays records: while a
-/// kernel runs, CUPTI does not hand over the buffer that contains the kernel's record, and up to 5,000 other records in
-/// the buffer wait too.
+/// kernel runs, CUPTI does not hand over the buffer that contains the kernel's record. Up to 5,000 other records in
+/// that buffer are delayed, too.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 /// Size in bytes of a small buffer: about 300 records. A small buffer is lent if there is no room for one of full size,
-/// or if many threads fill one each.
+/// or if many threads each fill a buffer.
 const SMALL_BUFFER_BYTES: usize = 64 << 10;
-/// Size of a buffer as a fraction (1/64) of the memory limit. From a limit of 64 MiB on, a buffer has
+/// The size of a buffer is the memory limit divided by this number. From a limit of 64 MiB on, a buffer has
 /// [`MAX_BUFFER_BYTES`].
 const BUFFER_DIVISOR: usize = 64;
-/// Fraction (1/8) of the memory limit that full-size buffers may take even if other data have used up the limit. Under
+/// Full-size buffers may take the memory limit divided by this number, even if other data have used up the limit. Under
 /// the usual limit, this is enough for 32 threads. Further threads get small buffers.
 const RESERVED_DIVISOR: usize = 8;
 /// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory,
@@ -42,8 +42,8 @@ const READY_BUFFERS: usize = 8;
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
-/// Maximum size in bytes of the records in a filled buffer for which the records are copied out. The buffer is then
-/// ready again at once.
+/// Maximum size in bytes of records that are copied out of their filled buffer, so that the buffer is ready again at
+/// once.
 const MAX_COPIED_BYTES: usize = 4 << 10;
 /// Number of filled buffers at which the collector is woken. Under a small memory limit the collector is woken earlier.
 /// Other threads may delay the collector by 20 ms, in which two processors fill 10 MiB.
@@ -98,8 +98,8 @@ fn find_or_create() -> Option<Buffer> {
     create(whole.or_else(|| has_room(SMALL_BUFFER_BYTES).then_some(SMALL_BUFFER_BYTES))?)
 }
 
-/// Whether the lent buffers stay within their share of the memory limit if another buffer of `bytes` is lent. They have
-/// a limit because most of a lent buffer may be unused.
+/// Whether the lent buffers stay within their share of the memory limit if another buffer of `bytes` is lent. This
+/// share is limited because most of a lent buffer may be unused.
 fn may_lend(bytes: usize) -> bool {
     tracer::bytes_lent() + bytes <= unread_limit::bytes() / RESERVED_DIVISOR
 }
@@ -148,7 +148,7 @@ pub(crate) fn completed(filled: FilledBuffer) -> bool {
     are_many_filled()
 }
 
-/// Whether enough filled buffers are waiting to be read that the collector should be woken.
+/// Whether so many filled buffers are waiting to be read that the collector should be woken.
 pub fn are_many_filled() -> bool {
     let share = unread_limit::bytes() / BUFFER_DIVISOR / buffer_bytes();
     count_filled() >= (2 * share).clamp(2, MAX_FILLED_BEFORE_WAKE)

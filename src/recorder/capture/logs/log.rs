@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Chunks come from a pool that the collector refills. So while the collector keeps up, a push neither allocates nor
-//! makes a system call. If the writer outruns the collector (because of a thousand new stacks, or because the collector
-//! gets no processor time), the writer maps further chunks itself, which takes about 20 us per chunk. The collector
+//! makes a system call. The writer may outrun the collector, because of a thousand new stacks, or because the collector
+//! gets no processor time. The writer then maps further chunks itself, which takes about 20 us per chunk. The collector
 //! unmaps these chunks after it has read them. If the number of chunks reaches a limit, the push is refused, and the
 //! caller counts the loss.
 
@@ -35,8 +35,8 @@ static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
 /// Number of ready chunks after the collector has refilled the pool: 2 MiB, or 90,000 launches between two visits of
 /// the collector.
 const READY_CHUNKS: usize = 32;
-/// Maximum number of ready chunks, including chunks that the collector has read and returned. It is half as large again
-/// as `READY_CHUNKS`. So if the number of launches between two visits varies by 40,000, no chunk is mapped or unmapped.
+/// Maximum number of ready chunks, including chunks that the collector has read and returned. It is 1.5 times
+/// `READY_CHUNKS`. So if the number of launches between two visits varies by 40,000, no chunk is mapped or unmapped.
 const MAX_READY_CHUNKS: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
@@ -295,7 +295,7 @@ impl LogReader {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
     }
 
-    /// Returns the current end of the words in the chunk that the reader is in.
+    /// Returns the current end of the words in the reader's current chunk.
     pub(crate) fn mark_chunk_end(&self, log: &Log) -> LogMark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         LogMark::at(chunk)

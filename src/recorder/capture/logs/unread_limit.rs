@@ -3,8 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Fraction (1/8) of the limit that unread records must leave free, in addition to [`MARGIN_BYTES`]: the collector
-/// allocates memory while it reads records, and several threads may ask for memory at the same moment.
+/// Fraction (1/8) of the limit that unread records must leave free, in addition to [`MARGIN_BYTES`]. It is needed
+/// because the collector allocates memory while it reads records, and because several threads may ask for memory at the
+/// same moment.
 const MARGIN_DIVISOR: usize = 8;
 /// Bytes for memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
 const MARGIN_BYTES: usize = 3 << 20;
@@ -32,10 +33,10 @@ pub(crate) fn has_room(bytes: usize) -> bool {
     bytes_held().saturating_add(bytes) <= limit - limit / MARGIN_DIVISOR - MARGIN_BYTES.min(limit / 4)
 }
 
-/// Whether the last request for a buffer got none. If so, the activities of the launches made now are lost.
+/// Whether the last request for a buffer got no buffer. If so, the activities of the launches made now are lost.
 static ARE_ACTIVITIES_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Notes whether a request for a buffer got none.
+/// Notes whether a request for a buffer got no buffer.
 pub(crate) fn note_activities_lost(are_lost: bool) {
     if ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) != are_lost {
         ARE_ACTIVITIES_LOST.store(are_lost, Ordering::Relaxed);
@@ -46,7 +47,7 @@ pub(crate) fn note_activities_lost(are_lost: bool) {
 /// should not be recorded: without activities they are of little use, and the collector, which is late already, would
 /// spend time on them.
 pub(crate) fn are_activities_lost(bytes: usize) -> bool {
-    // `has_room` is checked as well, because the flag may be out of date: there may be room again, but no request for a
-    // buffer for a while, such as when another client has the records.
+    // `has_room` is checked as well, because the flag may be out of date: there may be room again without a request
+    // that has updated the flag, for example if another client has the records.
     ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) && !has_room(bytes)
 }

@@ -13,7 +13,9 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::control::lifecycle;
 use gpuflame_cupti::tracer::{Call, CallKind, ClonedNode, GraphEvent};
-use gpuflame_model::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
+use gpuflame_model::record::{
+    ContextId, CorrelationId, Frame, GraphEdge, GraphId, GraphNodeId, LabelId, Loss, Row,
+};
 
 use crate::capture::logs::common_log::CommonLog;
 use crate::capture::stack::capture;
@@ -36,6 +38,8 @@ mod kind {
     pub(super) const EXEC_END: u64 = 5;
     /// address of the executable graph, correlation
     pub(super) const UPDATE: u64 = 6;
+    /// node that is waited for, or 0; node that waits
+    pub(super) const EDGE: u64 = 7;
 }
 
 static LOG: CommonLog = CommonLog::new();
@@ -63,9 +67,13 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
                 own.graph_call = None;
             }
         }
-        GraphEvent::NodeCreated { ids, frame } => {
-            node_created(own, thread, ids, std::ptr::from_ref(frame).addr());
+        GraphEvent::NodeCreated { ids, waits_unseen, frame } => {
+            let into = node_created(own, thread, ids, std::ptr::from_ref(frame).addr());
+            if let Some((graph, node)) = into.filter(|_| waits_unseen) {
+                push(thread, [word(kind::EDGE, graph), 0, node.0]);
+            }
         }
+        GraphEvent::EdgeCreated(ids) => edge_created(own, thread, ids),
         GraphEvent::NodeCloned(ids) => node_cloned(own, thread, ids),
         GraphEvent::GraphEnds(graph) => graph_ends(own, thread, graph),
         GraphEvent::ExecCreated(exec) => {
@@ -82,7 +90,8 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier call encloses this call, this call is a part of it. Otherwise the earlier call has never returned.
+    // If the earlier call encloses this call, this call is a part of the earlier one. Otherwise the earlier call has
+    // never returned.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }
@@ -102,24 +111,41 @@ fn node_created(
     thread: &ThreadState,
     ids: Option<(GraphId, GraphNodeId)>,
     ours: usize,
-) {
+) -> Option<(GraphId, GraphNodeId)> {
     let around = enclosing_call(own);
     if around.is_some_and(|call| call.copies) {
-        return;
+        return None;
     }
     let (api, into) = match around {
         Some(call) => (Some(call.api), call.into),
         None => (own.pending.mark_captured(&thread.counters), None),
     };
-    let Some((graph, node)) = ids else { return thread.counters.lose(Loss::GraphNodesDropped) };
+    let Some((graph, node)) = ids else {
+        thread.counters.lose(Loss::GraphNodesDropped);
+        return None;
+    };
     let leaf = api.map_or(LabelId::OTHER_CALL, |api| LabelId(u32::from(api.0)));
     let context = capture(own, thread, (Frame::label(leaf), 0), ours);
     let graph = into.unwrap_or(graph);
     push(thread, [word(kind::NODE, graph), node.0, u64::from(context.0)]);
+    Some((graph, node))
 }
 
-/// Records a copied node. If the call names the graph that it adds to, the node belongs to that graph, because child graphs
-/// are destroyed together with it.
+/// Records a dependency. CUPTI's documentation does not state which of the two nodes waits. We assume that it is the
+/// node with the higher id, which was created later: a new node can only depend on nodes that exist, and ids of nodes
+/// ascend in a graph. The edges of a copy follow from the edges of the original.
+fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (GraphNodeId, GraphNodeId))>) {
+    let around = enclosing_call(own);
+    if around.is_some_and(|call| call.copies) {
+        return;
+    }
+    let Some((graph, (one, other))) = ids else { return thread.counters.lose(Loss::GraphNodesDropped) };
+    let graph = around.and_then(|call| call.into).unwrap_or(graph);
+    push(thread, [word(kind::EDGE, graph), one.0.min(other.0), one.0.max(other.0)]);
+}
+
+/// Records a copied node. If the call names the graph to which it adds nodes, the node belongs to that graph, because
+/// child graphs are destroyed together with their parent.
 fn node_cloned(own: &mut ThreadOnly, thread: &ThreadState, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
         return thread.counters.lose(Loss::GraphNodesDropped);
@@ -187,6 +213,10 @@ fn row(record: &[u64; 3], execs: &mut ExecGraphs) -> Option<Row<'static>> {
         }
         kind::CLONE => {
             Row::GraphClone { graph, node: GraphNodeId(record[1]), original: GraphNodeId(record[2]) }
+        }
+        kind::EDGE => {
+            let from = (record[1] != 0).then_some(GraphNodeId(record[1]));
+            Row::GraphEdge(GraphEdge { graph, from, to: GraphNodeId(record[2]) })
         }
         kind::END if !execs.owned.contains(&graph) => Row::GraphEnd { graph },
         kind::EXEC => {

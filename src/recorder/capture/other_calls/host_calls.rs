@@ -3,18 +3,18 @@
 //! takes microseconds or longer, so this code need not be fast.
 //!
 //! Each call is written to the thread's own log, among the thread's launches, so that it is known which calls preceded
-//! a delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. They
-//! need a common log because memory that one thread frees may be allocated by another thread at once, and only the
-//! order of the records shows which allocation a free belongs to. For the same reason a free is written to the common
-//! log when it begins; all other calls are written when they return.
+//! a delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. The
+//! log must be common because another thread may at once allocate the memory that one thread frees. Only the order of
+//! the records shows to which allocation a free belongs. For the same reason a free is written to the common log when
+//! it begins; all other calls are written when they return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{lifecycle, window};
 use gpuflame_cupti::tracer::{AllocationKind, Call, CallKind, HostCallEffect, HostCallEvent};
 use gpuflame_model::record::{
-    Allocation, ContextId, CorrelationId, EventCall, EventUse, HostCallSpan, Launch, Loss, MemoryCall,
-    MemoryKind, Nanos, Row, Wait,
+    Allocation, ContextId, CorrelationId, EventCall, EventUse, HostCallSpan, Launch, LaunchAttributes, Loss,
+    MemoryCall, MemoryKind, Nanos, Row, Wait,
 };
 
 use crate::capture::clock::now;
@@ -38,6 +38,8 @@ mod kind {
     pub(super) const EVENT_RECORD: u64 = 4;
     /// event, stream
     pub(super) const EVENT_WAIT: u64 = 5;
+    /// whether the launch is programmatic, -
+    pub(super) const ATTRIBUTES: u64 = 6;
 }
 
 static LOG: CommonLog = CommonLog::new();
@@ -79,8 +81,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this call is missing: a signal handler on a stack at a higher address made a call of
-                    // its own, whose entry has replaced it.
+                    // The entry of this call is missing: a signal handler, on a stack at a higher address, made a call
+                    // of its own. The entry of that call has replaced the entry of this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
@@ -94,8 +96,18 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
     }
 }
 
-/// Whether it counts as a loss if a call of this kind cannot be recorded: true if the user has asked for details of
-/// such calls.
+/// Records whether a launch with attributes may begin before the previous kernel ends. If this cannot be recorded, in a
+/// signal handler or for lack of room, the attributes of the launch count as unknown.
+#[cold]
+pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: bool) {
+    if !lifecycle::is_over() && window::state().is_open() {
+        let head = [kind::ATTRIBUTES, u64::from(correlation.0)];
+        LOG.push([&head, &[0, u64::from(is_programmatic), 0]]);
+    }
+}
+
+/// Whether a call of this kind counts as a loss if it cannot be recorded. This is so if the user has asked for details
+/// of such calls.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -189,7 +201,7 @@ pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &L
 }
 
 /// Writes to the thread's log, among its launches, that a call has returned. If the log has no room, no loss is
-/// counted: the only effect is that it is known less exactly how the thread spent the time before its next launch.
+/// counted: the only effect is that the time before the thread's next launch is explained less exactly.
 fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);
@@ -222,6 +234,10 @@ fn row(record: &[u64; 5]) -> Option<Row<'static>> {
         Row::EventCall(EventCall { time, duration, correlation, context, event_use, event, stream })
     };
     let allocated = match record[0] & u64::from(u32::MAX) {
+        kind::ATTRIBUTES => {
+            let is_programmatic = record[3] != 0;
+            return Some(Row::LaunchAttributes(LaunchAttributes { correlation, is_programmatic }));
+        }
         kind::WAIT => {
             return Some(Row::Wait(Wait { time, duration: record[3], correlation, context }));
         }

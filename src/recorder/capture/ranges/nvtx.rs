@@ -19,7 +19,7 @@ use gpuflame_model::record::RangeId;
 /// Type of NVTX's function that returns a table of NVTX, selected by its number.
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
-/// Access to the function table of one copy of NVTX: that of the application, or that of a library which the
+/// Access to the function table of one copy of NVTX: the copy in the application, or the copy in a library that the
 /// application uses.
 #[derive(Clone, Copy, Debug)]
 pub struct NvtxTable(GetExportTable);
@@ -42,7 +42,7 @@ const CORE2: u32 = 5;
 /// Result of a push or pop that NVTX defines for tools which do not count the open ranges.
 const NO_TRACKING: c_int = -2;
 
-/// The first fields of `nvtxEventAttributes_t`, up to the last one that gpuflame reads.
+/// The first fields of `nvtxEventAttributes_t`, up to the last field that gpuflame reads.
 #[repr(C)]
 struct NvtxAttributes {
     version: u16,
@@ -74,7 +74,7 @@ impl NvtxTable {
     }
 
     /// Installs our functions in NVTX's table. NVTX waits until this function returns. Returns `false` if NVTX does not
-    /// have the expected tables, as an unknown version may.
+    /// have the expected tables, which may happen with an unknown version.
     pub fn attach(self) -> bool {
         replace(self.0)
     }

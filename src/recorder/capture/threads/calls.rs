@@ -1,9 +1,10 @@
-//! State of the API calls that a thread is in. Of each kind of call (launches, graph calls, other recorded calls), only
-//! the outermost is recorded; the calls nested in it are part of it.
+//! State of the API calls that a thread is in. Of nested calls of one kind (launches, graph calls, other recorded
+//! calls), only the outermost call is recorded. The calls nested in it are part of it.
 //!
 //! A call never returns if its thread jumps out of it. To notice this, each call stores the stack depth at its entry. A
 //! later call at the same or a shallower depth is not nested in the earlier call, so the earlier call must have ended
-//! before. The exception is a later call from a signal handler on an alternate stack, which may be at any address.
+//! before. The exception is a later call from a signal handler that runs on an alternate stack, because that stack may
+//! be at any address.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -151,7 +152,7 @@ pub(crate) struct PendingGraphCall {
 #[derive(Default)]
 pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
 
-/// The nodes of a copy so far.
+/// A copied graph and its nodes so far.
 struct CopiedGraph {
     graph: GraphId,
     first: u64,
@@ -190,11 +191,12 @@ impl CopiedGraphs {
     }
 
     /// Handles the end of a child graph during the call. Such an end means that the driver has moved the child's nodes
-    /// into the copy that the program asked for. Returns this copy, and the new and the former id of each moved node.
+    /// into the copy that the program asked for. Returns the id of this copy, and the new and the former id of each
+    /// moved node.
     ///
-    /// CUPTI does not report the new ids. They are derived from a rule that was measured with driver 580: the upper half of a
-    /// node's id is the id of its graph, and the lower half is the number of nodes added to the graph before. Returns `None` if
-    /// the known ids do not follow this rule.
+    /// CUPTI does not report the new ids. They are derived from a rule that was measured with driver 580. By this rule,
+    /// the upper half of a node's id is the id of its graph, and the lower half is the number of nodes that were added
+    /// to the graph earlier. Returns `None` if the known ids do not follow this rule.
     pub(crate) fn inline(
         &mut self,
         child: GraphId,
@@ -217,14 +219,14 @@ impl CopiedGraphs {
 /// The outermost call in flight on a thread that creates no GPU work but is recorded.
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,
-    /// Correlation id under which the call is recorded: that of the last driver call nested in this call, or else that
-    /// of the call itself.
+    /// Correlation id under which the call is recorded: the id of the last driver call nested in this call or, if there
+    /// is none, the id of the call itself.
     pub(crate) correlation: CorrelationId,
     /// Stack depth at the entry of the call, as in a pending launch.
     pub(crate) depth: usize,
 }
 
-/// Returns the approximate address of the stack pointer; a smaller address is a deeper one.
+/// Returns an address near the stack pointer. A smaller address means a deeper stack.
 #[inline]
 pub(crate) fn stack_depth() -> usize {
     let here = 0u8;

@@ -63,7 +63,7 @@ pub(super) fn sum_histograms<'a>(
 fn bucket_for(nanos: u64) -> usize {
     let nanos = nanos.min((1 << BITS) - 1);
     let Some(shift) = (nanos >> SUB_BITS).checked_ilog2() else { return nanos as usize };
-    // After the shift, the highest bit of the time is at the place 2^SUB_BITS. So the buckets of each power of two
+    // After the shift, the highest bit of the time has the value 2^SUB_BITS. So the buckets of each power of two
     // directly follow the buckets of the next smaller power.
     ((shift as usize) << SUB_BITS) + (nanos >> shift) as usize
 }
@@ -111,7 +111,7 @@ mod tests {
             assert!(bucket == last || bucket == last + 1, "{nanos} ns");
             last = bucket;
             let middle = bucket_middle(bucket);
-            assert!(1000 * middle.abs_diff(nanos) <= 63 * nanos, "{nanos} ns is answered with {middle}");
+            assert!(1000 * middle.abs_diff(nanos) <= 63 * nanos, "{nanos} ns is reported as {middle}");
         }
         assert_eq!(bucket_for(u64::MAX), BUCKETS - 1);
         assert_eq!(last, BUCKETS - 1);

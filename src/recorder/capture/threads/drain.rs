@@ -9,8 +9,9 @@ use super::records::{read_contexts, read_launches};
 use super::thread::{LogReaders, all, in_flight};
 use crate::capture::ids::range_names;
 
-/// Passes to `each` the records that the threads have written since the last call: for each thread, all new contexts,
-/// and then the launches of at most one chunk of the thread's log. Returns false if there were no records.
+/// Passes to `each` the records that the threads have written since the last call. For each thread, passes all new
+/// contexts first, and then the launches of at most one chunk of the thread's log. Returns false if there were no
+/// records.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }
@@ -31,8 +32,8 @@ pub fn note_unread() {
     }
 }
 
-/// Marks for each thread how many words of launches are unread now. [`marked_is_read`] then tells whether they were
-/// read.
+/// Marks for each thread how many words of launches are unread now. [`marked_is_read`] then returns whether these words
+/// were read.
 pub fn mark_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
@@ -47,8 +48,8 @@ pub fn marked_is_read() -> bool {
     all().all(|thread| unsafe { thread.readers() }.marked == 0)
 }
 
-/// Returns the number N of windows for which this is certain: no launch that began in one of the first N windows is in
-/// flight any more. Returns `u32::MAX` if no launch that began in an open window is in flight.
+/// Returns a number N such that no launch that began in one of the first N windows is in flight any more. Returns
+/// `u32::MAX` if no launch that began in an open window is in flight.
 pub fn windows_without_pending_launches() -> u32 {
     let open = in_flight().filter(|state| state.is_open());
     open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
@@ -74,8 +75,8 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
         if !wanted(readers) {
             continue;
         }
-        // A launch refers to a context that was written before it. So the end of the launches is marked first, and the
-        // launches are read last.
+        // A launch refers to a context that was written before it. So the end of the launch log is marked before the
+        // end of the context log, and the contexts are read before the launches.
         let launches = readers.launches.mark_chunk_end(&thread.launches);
         let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);

@@ -1,11 +1,11 @@
-//! Launches made while no window is open ("outside windows"). They are not recorded one by one: only their count and
-//! the range of their correlation ids are recorded, because a program that records one step in a thousand makes nearly
+//! Launches made while no window is open ("outside windows"). Only their count and the range of their correlation ids
+//! are recorded. They are not recorded one by one, because a program that records one step in a thousand makes nearly
 //! all of its launches outside windows.
 //!
-//! The correlation ids of a thread ascend. So if a thread makes two launches outside windows and no window was opened
-//! between them, all its launches with ids between these two were made outside windows, too. Each thread therefore has
-//! one growing range, which the collector can read ([`SharedOutsideRange`]). When a window is opened, the range ends
-//! and is written to the thread's log, and the next launch outside windows begins a new range.
+//! The correlation ids of a thread ascend. So if a thread makes two launches outside windows and no window is opened
+//! between them, all launches of this thread with ids between these two were made outside windows, too. Each thread
+//! therefore has one growing range, which the collector can read ([`SharedOutsideRange`]). When a window is opened, the
+//! range ends and is written to the thread's log, and the next launch outside windows begins a new range.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -94,13 +94,13 @@ impl SharedOutsideRange {
         self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// Returns the number of launches that the collector did not read before, in a range that ends now.
+    /// Returns how many launches of `range`, which ends now, the collector has not read yet.
     pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
     /// Reads the range. Called by the collector. Returns `None` if there is no range, or if every attempt found the
-    /// thread in the middle of a write, because the thread was preempted there.
+    /// thread in the middle of a write. That happens if the thread was preempted there.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);

@@ -23,8 +23,8 @@ pub(crate) struct PythonFrames {
     hash: Hash,
     /// Whether the last walk found frames.
     has_frames: bool,
-    /// Number of the cached walk that was recognised, so that its frames are the current ones; `None` if the current
-    /// frames are those of the last walk.
+    /// Number of the cached walk that was recognised and whose frames are the current ones; `None` if the last walk
+    /// found the current frames.
     cached_walk: Option<usize>,
 }
 

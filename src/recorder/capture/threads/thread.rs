@@ -100,7 +100,7 @@ pub(super) struct LogReaders {
     pub(super) outside_reader: OutsideReader,
     /// Number of words of launches that were unread at the last `note_unread` and still are.
     pub(super) noted: usize,
-    /// Whether unread words were noted and the thread was not drained since.
+    /// Whether unread words were noted and the thread was not drained since then.
     pub(super) is_noted: bool,
     /// Number of words of launches that were unread at the last `mark_unread` and still are. The windows that had
     /// closed by then are handed over only after these words are read.
@@ -149,9 +149,9 @@ impl EntryGuard {
         Some(Self::enter(cancel::without_cancellation(attach)?, at))
     }
 
-    /// Handles a thread whose `inside` is not 0. There are four cases: the state was inherited from a parent process;
-    /// the thread must forget its stack ids; a signal handler that interrupted the thread inside gpuflame has jumped
-    /// out; or the thread really is inside, and the caller is a signal handler that interrupted it.
+    /// Handles a thread whose `inside` is not 0. There are four cases. The state was inherited from a parent process;
+    /// or the thread must forget its stack ids; or a signal handler that interrupted the thread inside gpuflame has
+    /// jumped out; or the thread really is inside, and the caller is a signal handler that interrupted it.
     #[cold]
     fn enter_again(thread: &'static ThreadState, at: usize) -> Option<Self> {
         let inside = thread.inside.load(Ordering::Relaxed);
@@ -262,8 +262,8 @@ fn lose_without_state(loss: Loss) {
 /// Gives the calling thread a state: a free one or a new one. Returns `None` if there is no memory.
 #[cold]
 fn attach() -> Option<&'static ThreadState> {
-    // This part is created first. If it came last and failed, each launch of the thread would map a state and unmap it
-    // again.
+    // `ThreadOnly` is created first. If it were created last and this failed, each launch of the thread would map a
+    // state and unmap it again.
     let thread = ThreadOnly::new().and_then(reuse_or_map)?;
     // SAFETY: `thread` points to a state, and states are never unmapped.
     let state: &'static ThreadState = unsafe { thread.as_ref() };
@@ -289,9 +289,10 @@ fn abandon_state(thread: &ThreadState) -> bool {
     true
 }
 
-/// Writes the calling thread's id and name to the log of launch stacks, before the thread's first stack. The name is recorded now because the
-/// thread may have ended when the collector reads its rows. If the thread opens a range before a session is set up, the
-/// log has no room yet, and the thread is announced with its first context instead.
+/// Writes the calling thread's id and name to the log of launch stacks, before the thread's first stack. The name is
+/// recorded now, because the thread may have ended by the time at which the collector reads its rows. If the thread
+/// opens a range before a session is set up, the log has no room yet, and the thread is announced with its first
+/// context instead.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
@@ -413,7 +414,7 @@ impl ThreadOnly {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
         // After a plugin was unloaded, another plugin may be loaded at its address. Without the check, the unwinder
-        // would take stacks through the one for stacks through the other, because their addresses are equal.
+        // would confuse stacks through the two plugins, because their addresses are equal.
         unwinder.check_every_capture(true);
         Some(Self {
             id: this_thread_id(),

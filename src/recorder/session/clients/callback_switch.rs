@@ -21,10 +21,10 @@ use gpuflame_cupti::Api;
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::progress;
 
-/// Time from the closing of a window until launches are ignored, and again from then until callbacks are turned off.
-/// The second interval is needed because a call may be in flight that is not noted as a launch yet.
+/// Time from the closing of a window until launches are ignored. The same time then passes until callbacks are turned
+/// off. The second interval is needed because a call may be in flight that is not noted as a launch yet.
 const MUTE_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time by which the callbacks may delay the opening of a window.
+/// Maximum time for which the opening of a window may wait until the callbacks are on.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Switch that turns CUPTI's launch callbacks on and off.
@@ -71,8 +71,8 @@ impl CallbackSwitch {
                 reclaim();
             }
             state.switch_on(api);
-            // The waiting thread is about to open the window. So that the callbacks are not turned off before that, the
-            // time until they are turned off starts again.
+            // The waiting thread is about to open the window. The delay before callbacks are turned off starts again,
+            // so that they are still on when the window opens.
             state.muted_since = state.muted_since.map(|_| Instant::now());
             self.changed.notify_all();
             return;

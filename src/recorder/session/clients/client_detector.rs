@@ -7,8 +7,8 @@
 //!
 //! gpuflame sees most clients when they ask for the records. Any other client is detected by missing traffic (buffers
 //! that CUPTI requests or delivers), in two ways. First, work for which the program has waited is complete, so a flush
-//! would deliver its records. Second, each piece of work takes space in a buffer, so for many pieces CUPTI would have
-//! requested another buffer.
+//! would deliver its records. Second, each piece of work takes space in a buffer. So if there were many pieces, CUPTI
+//! would have requested another buffer.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 /// Minimum time without traffic after which a takeover is assumed if the program has waited for all of its GPU work. A
 /// program with several GPUs may wait for one of them while another runs a single kernel for 2 s or longer.
 const MIN_SILENCE: Duration = Duration::from_secs(2);
-/// Minimum number of intervals between two flushes in which the program has waited for all of its GPU work, before a
-/// takeover is assumed.
+/// Minimum number of flush intervals in which the program must have waited for all of its GPU work before a takeover is
+/// assumed. (A flush interval is the time between two flushes.)
 const MIN_WAITED_INTERVALS: u32 = 2;
 /// Minimum size of an activity record, in bytes.
 const MIN_RECORD_BYTES: u64 = 64;
@@ -198,9 +198,13 @@ mod tests {
         for waits in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, 10 * waits), 0), None);
         }
-        assert_eq!(checks.after(1000, traffic(2, 2000), 1), None, "launched a moment ago");
+        assert_eq!(checks.after(1000, traffic(2, 2000), 1), None, "the work was launched a moment ago");
         for waits in 0..100 {
-            assert_eq!(checks.after(60_000, traffic(2, 3000 + 10 * waits), 1), None, "a copy of nothing");
+            assert_eq!(
+                checks.after(60_000, traffic(2, 3000 + 10 * waits), 1),
+                None,
+                "a zero-byte copy has no activity"
+            );
         }
     }
 
@@ -211,12 +215,16 @@ mod tests {
             |takeovers, own_records| ClientActivity { takeovers, own_records, ..ClientActivity::default() };
         assert_eq!(checks.0.update_from_calls(&has(0, false)), None);
         assert_eq!(checks.0.update_from_calls(&has(1, true)), Some(RecordsChange::Taken));
-        assert_eq!(checks.after(0, traffic(9, 0), 9), None, "a buffer that was under way");
+        assert_eq!(checks.after(0, traffic(9, 0), 9), None, "the buffer was already in flight");
         assert_eq!(checks.0.update_from_calls(&has(2, true)), None, "the client asked again");
         assert!(checks.0.are_records_taken());
         assert_eq!(checks.0.update_from_calls(&has(2, false)), Some(RecordsChange::Returned));
         assert!(!checks.0.are_records_taken() && checks.0.takeovers() == 1);
-        assert_eq!(checks.0.update_from_calls(&has(3, false)), None, "and was done before the next check");
+        assert_eq!(
+            checks.0.update_from_calls(&has(3, false)),
+            None,
+            "the client was done before the next check"
+        );
         assert!(!checks.0.are_records_taken() && checks.0.takeovers() == 2);
         assert_eq!(checks.0.update_from_calls(&has(4, true)), Some(RecordsChange::Taken));
         assert_eq!(checks.0.update_from_calls(&has(5, false)), Some(RecordsChange::Returned));

@@ -31,7 +31,7 @@ use crate::session::process::progress;
 /// have returned. This is half of the time for which the client waits for us.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Maximum number of messages that another client has taken the records.
+/// Maximum number of takeovers of the activity records that are reported. Later ones are only counted.
 const MAX_TAKEOVER_MESSAGES: u64 = 10;
 
 /// Minimum and maximum pause between our attempts to subscribe again, while a client whose calls we did not see owns
@@ -64,7 +64,7 @@ struct ClientState {
     refused: Option<u64>,
 }
 
-/// Number of times that another client owned the subscription, and total duration.
+/// Number of times that another client owned the subscription, and the total duration of these loans.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SubscriptionLoans {
     pub(crate) times: u64,

@@ -68,8 +68,7 @@ pub(crate) trait CheckpointSource: Sync {
 pub(crate) struct Checkpoint {
     outputs: Outputs,
     formats: Vec<Output>,
-    /// Folder into which reports are written for the program that started this process, such as the path of the
-    /// checkpoint.
+    /// Folder for reports to the program that started this process. One of these reports is the path of the checkpoint.
     report: Option<PathBuf>,
     interval: Duration,
     /// Number of bytes by which the file may be larger than twice its content.
@@ -99,7 +98,7 @@ const STOP_REGULAR: u32 = 1;
 const WRITE_LAST: u32 = 2;
 /// The thread that requested the last write no longer waits for it, so nothing more may be written.
 const TOO_LATE: u32 = 4;
-/// The process has made its first launch, or is ending.
+/// Flag in `woken`: the process has made its first launch, or is ending.
 const WORK: u32 = 1;
 
 /// State of the file on disk.
@@ -138,7 +137,8 @@ struct CheckpointContent {
     definition_bytes: usize,
     sums: SumsWriter,
     generated: CheckpointedNames,
-    /// Numbers of rows, of rows of work, and of entries that were merged into "others", all at the last write.
+    /// Number of rows, number of rows of work, and number of entries that were merged into "others", all at the last
+    /// write.
     rows: u64,
     work: u64,
     forgotten: u64,
@@ -205,8 +205,8 @@ impl Checkpoint {
         while !self.done.has(WRITE_LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
-            // The wait has a limit, so that this thread wakes up regularly: another thread waits for it, and checks by
-            // its CPU time whether it still runs.
+            // The wait has a limit, so that this thread wakes up regularly. This is needed because another thread waits
+            // for this thread, and checks by its CPU time whether it still runs.
             self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
         }
         self.requested.set(TOO_LATE);
@@ -378,8 +378,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing may be written any more: no thread waits for the last write any longer, or gpuflame was switched
-    /// off without a request to the checkpoint.
+    /// Whether nothing may be written any more. This is so if the thread that requested the last write no longer waits
+    /// for it, or if gpuflame was switched off without a request to the checkpoint.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),
@@ -407,8 +407,8 @@ impl Checkpoint {
     }
 
     /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing takes long.
-    /// The last checkpoint is skipped if only window edges are new: all launches are in the file then, a thread waits
-    /// for the last checkpoint, and examining 80,000 sums takes 40 ms.
+    /// The last checkpoint is skipped if only window edges are new, because all launches are already in the file then.
+    /// A thread waits for the last checkpoint, and examining 80,000 sums takes 40 ms.
     fn write(
         &self,
         source: &impl CheckpointSource,
@@ -479,8 +479,8 @@ impl Checkpoint {
                     (content.rows, content.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     content.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut content.sums, &mut chunk);
-                    // The mark states when the next mark is due. For this, the time that the write of this mark will
-                    // take is estimated by the time of the last append.
+                    // The mark states when the next mark is due. This depends on the time that the write of this mark
+                    // will take, for which the time of the last append is used.
                     let pause = pause_after(before + began.elapsed() + content.append_time, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
@@ -514,8 +514,8 @@ impl Checkpoint {
         written.map_or(0, |written| written.bytes)
     }
 
-    /// Whether there is a file to which sums can be appended: false if it was removed. Then the caller starts a new
-    /// file.
+    /// Whether there is a file to which sums can be appended; false if the file was removed. Then the caller starts a
+    /// new file.
     fn has_file(&self) -> bool {
         self.file.lock().written.as_ref().is_some_and(CurrentFile::has_its_name)
     }

@@ -1,10 +1,10 @@
 //! Guards against impossible times. The system clock may be set while we record, and a record may contain a time at
-//! which nothing ran. Neither must appear as GPU time.
+//! which nothing ran. Neither of these may produce GPU time.
 //!
 //! At each visit, the collector compares the clock that times the work with a steady clock, which is never set. If the
 //! clock was set forward, the window closes at the time of the change and opens again after the gap. If the clock was
 //! set back, the window closes at the time of the change and opens again once the clock reaches that time a second
-//! time. In between, time is not counted again. So no window contains time that did not pass.
+//! time. Time that the clock shows twice is therefore counted once. So no window contains time that did not pass.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
 use gpuflame_os::clocks::ClockPair;

@@ -1,8 +1,8 @@
 //! The collector is the thread that gathers rows. It reads the logs of the application's threads and CUPTI's buffers,
 //! keeps empty chunks ready for the logs, and flushes CUPTI about once a second.
 //!
-//! No lock of ours is held while CUPTI is called: a flush calls back into gpuflame, on this thread, or on another
-//! thread that holds CUPTI's own lock.
+//! No lock of ours is held while CUPTI is called. The reason is that a flush calls back into gpuflame, on this thread,
+//! or on another thread that holds CUPTI's own lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -101,7 +101,7 @@ pub(crate) struct Collector {
 #[derive(Debug, Default)]
 struct PendingRequests {
     highest: Option<CollectorRequest>,
-    /// Number of requests made so far, and number of those that were carried out.
+    /// Number of requests made so far, and number of requests carried out so far.
     made: u64,
     granted: u64,
 }
@@ -234,8 +234,8 @@ impl Collector {
     }
 }
 
-/// Peak of gpuflame's memory in bytes: the maximum over all visits of mapped memory plus the heap's peak since the
-/// visit before.
+/// Returns the peak of gpuflame's memory in bytes. At each visit, the mapped memory and the heap's peak since the
+/// previous visit are added; the peak is the maximum of these sums.
 pub(crate) fn peak_bytes_held() -> usize {
     PEAK_BYTES_HELD.load(Ordering::Relaxed).max(mapped_bytes() + heap::peak_bytes())
 }

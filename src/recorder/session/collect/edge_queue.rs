@@ -16,8 +16,8 @@ const QUEUE_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 pub(crate) struct EdgeQueue(Mutex<Vec<Row<'static>>>);
 
 impl EdgeQueue {
-    /// Calls `turn`, which opens or closes the window. If it did, adds the edge to the queue. A thread that sees the
-    /// changed window also finds the edge in the queue.
+    /// Calls `turn`, which opens or closes the window. If the window has changed, adds the edge to the queue. A thread
+    /// that sees the changed window also finds the edge in the queue.
     pub(crate) fn note_edge(&self, edge: WindowEdge, turn: fn() -> bool) {
         let edges = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT);
         if turn()

@@ -10,7 +10,7 @@ use crate::capture;
 use gpuflame_model::record::{Instant, Nanos, ThreadId};
 use gpuflame_os::threads;
 
-/// Maximum number of marks that wait for the collector. It visits every 100 ms or sooner.
+/// Maximum number of marks that wait for the collector. It visits every 80 ms or sooner.
 const MAX_PENDING_MARKS: usize = 4096;
 /// Maximum length of a mark's text in bytes. Together with `MAX_PENDING_MARKS`, this limits the memory of waiting marks
 /// to 4 MiB.
@@ -66,6 +66,6 @@ mod tests {
         assert!(lengths.iter().all(|length| *length == MAX_TEXT_BYTES));
         marks.add(&format!("x{}", "é".repeat(600)));
         marks.drain(|mark| assert_eq!(mark.text.len(), MAX_TEXT_BYTES - 1));
-        marks.drain(|_| panic!("they are taken once"));
+        marks.drain(|_| panic!("each mark must be taken only once"));
     }
 }

@@ -1,4 +1,5 @@
-//! The way from the logs and buffers to explained rows: the collector, its pipeline, the checkpoint, and the windows.
+//! Turns the contents of logs and buffers into explained rows: the collector, its pipeline, the checkpoint, and the
+//! windows.
 
 pub(super) mod checkpoint;
 pub(super) mod clock_guard;

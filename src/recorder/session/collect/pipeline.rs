@@ -1,6 +1,6 @@
-//! The pipeline receives every row that the collector reads. It explains the rows (joins and sums them). If the
-//! settings ask for a recording or other growing outputs, it also writes the rows to these. All of this happens while
-//! the application runs.
+//! The pipeline receives every row that the collector reads. It explains the rows, that is, joins and sums them. If the
+//! settings ask for a recording or for other growing outputs, it also writes the rows to these files. All of this
+//! happens while the application runs.
 //!
 //! The pipeline also chooses whether launches or activities are read next. Its other jobs have a file each: `row_sink`
 //! writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs` hands over windows that
@@ -56,9 +56,9 @@ pub(crate) struct Pipeline {
     marks_dropped: u64,
     steps: Arc<StepQueue>,
     buffers_read: u64,
-    /// Value of `buffers_read` at which all buffers of the last flush are read; `None` if they are read.
+    /// Value that `buffers_read` has when all buffers of the last flush are read; `None` if they are already read.
     flush_end: Option<u64>,
-    /// Value of `buffers_read` at which all buffers counted by [`Pipeline::note_unread`] are read.
+    /// Value that `buffers_read` has when all buffers counted by [`Pipeline::note_unread`] are read.
     noted_limit: u64,
     /// Windows that have their own files; `None` if the prefix does not ask for files per window.
     window_outputs: Option<WindowOutputs>,
@@ -218,8 +218,8 @@ impl Pipeline {
 
     /// Counts the filled buffers and unread launches. [`Pipeline::collect_noted`] reads up to these counts.
     pub(crate) fn note_unread(&mut self) {
-        // Buffers are counted first. A launch is older than its record, so the launches of all records in these buffers
-        // are then counted too.
+        // Buffers are counted before launches. A launch is older than its record, so the count of launches then
+        // includes the launches of all records in these buffers.
         self.noted_limit = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
     }
@@ -272,8 +272,8 @@ impl Pipeline {
     }
 
     /// Reads the launches that are older than the oldest filled buffer, because that buffer contains their activities.
-    /// So launches and activities meet soon after they are read, however large the backlog is, and the join stores few
-    /// of either.
+    /// So launches and their activities are joined soon after they are read, however large the backlog is, and the join
+    /// stores few unmatched launches or activities.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
         let any = capture::drain_before(completed, |row| self.rows.push(row));
@@ -305,8 +305,8 @@ impl Pipeline {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
-        // Launches that the join has abandoned no longer count as waiting. They account for a part of the dropped
-        // activities.
+        // Launches that the join has abandoned no longer count as waiting. Some of the dropped activities belong to
+        // them.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }
@@ -320,7 +320,7 @@ impl Pipeline {
         any
     }
 
-    /// Reduces the sums to the memory ceiling, which they may exceed after a buffer was read.
+    /// Reduces the memory of the sums to the ceiling, which they may exceed after a buffer was read.
     fn reduce_to_ceiling(&mut self) {
         let RowSink { explain, growing, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
@@ -380,7 +380,7 @@ impl Pipeline {
         self.dropped += records;
     }
 
-    /// Notes that CUPTI was flushed. Some of the delivered buffers may still be unread.
+    /// Notes that CUPTI was flushed. Buffers that the flush has delivered may still be unread.
     pub(crate) fn note_flushed(&mut self) {
         self.flush_end.get_or_insert(self.buffers_read + capture::count_filled() as u64);
         self.finish_flush();

@@ -29,8 +29,8 @@ pub(super) struct RowSink {
     pub(super) count: u64,
     /// Number of rows that are window edges, steps or names of generated code.
     pub(super) idle_count: u64,
-    /// Time of the first launch. If the first row of work was an activity, or a launch outside windows, the time at
-    /// which that row was read. No file is created before this time.
+    /// Time of the first launch. If the first row of work was an activity or a launch outside windows instead, this is
+    /// the time at which that row was read. No file is created before this time.
     pub(super) first_work: Option<Nanos>,
     /// Whether the recording has ended. If so, further rows are ignored.
     pub(super) is_over: bool,
@@ -92,8 +92,8 @@ impl RowSink {
             }
             // The thread may have been renamed since this row was written.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now rather than at exit: there may be tens of thousands of names, and a thread waits
-            // for the exit.
+            // Kernels are named now rather than at exit: there may be tens of thousands of names, and at exit a thread
+            // waits for gpuflame.
             Row::Name { id, .. } => {
                 self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
@@ -102,7 +102,7 @@ impl RowSink {
         }
     }
 
-    /// Closes the open window, or opens it again, if the system clock was set.
+    /// Checks whether the system clock was set. If so, closes the open window, or opens it again.
     pub(super) fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
         for row in self.clock_guard.check(now) {

@@ -5,7 +5,7 @@ use crate::capture::ForgetRound;
 use gpuflame_explain::Explain;
 use gpuflame_model::record::{ContextId, Nanos};
 
-/// State of the rounds in which threads give new ids to their stacks.
+/// State of the rounds in which stacks get new ids.
 pub(super) struct StackIdRenewal {
     /// Number of stacks that had been dropped when the last round began. `forgetting` is the round in progress, if
     /// there is one.

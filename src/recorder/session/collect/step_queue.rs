@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use gpuflame_model::record::{Nanos, Step, ThreadId};
 
-/// Maximum number of steps that wait for the collector, which visits every 100 ms or sooner.
+/// Maximum number of steps that wait for the collector, which visits every 80 ms or sooner.
 const MAX_PENDING_STEPS: usize = 4096;
 /// Maximum length of a name in bytes.
 const MAX_NAME_BYTES: usize = 512;
@@ -43,7 +43,8 @@ impl StepQueue {
         }
     }
 
-    /// Hands over the waiting steps. Waits at most `patience` for a thread that adds a step.
+    /// Removes the waiting steps and passes them to `each`. Waits at most `patience` for a thread that is adding a
+    /// step.
     pub(crate) fn drain(&self, patience: Duration, mut each: impl FnMut(&Step<'_>)) {
         let Some(mut pending) = self.pending.try_lock_for(patience) else { return };
         if pending.is_empty() {
@@ -77,6 +78,6 @@ mod tests {
         steps.drain(Duration::ZERO, |step| lengths.push(step.name.len()));
         assert_eq!((lengths.len(), steps.dropped()), (MAX_PENDING_STEPS, 3));
         assert!(lengths.iter().all(|length| *length == MAX_NAME_BYTES - 1));
-        steps.drain(Duration::ZERO, |_| panic!("they are taken once"));
+        steps.drain(Duration::ZERO, |_| panic!("each step must be taken only once"));
     }
 }

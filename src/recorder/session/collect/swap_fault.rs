@@ -3,7 +3,7 @@
 
 use gpuflame_model::record::{ContextId, Launch, Row};
 
-/// State of the swap. The first launch whose stack B differs from the stack A of the launch before gets stack A
+/// State of the swap. The first launch whose stack (B) differs from the stack (A) of the previous launch gets stack A
 /// instead. The next launch with stack A then gets stack B.
 #[derive(Debug)]
 pub(super) enum SwapFault {

@@ -20,7 +20,7 @@ pub(super) struct WindowOutputs {
     forgotten: Option<u64>,
     /// Number of losses of each kind that were reported with earlier windows.
     lost: BTreeMap<Loss, u64>,
-    /// Number of first windows whose launches all precede the last mark in the logs; `None` if no mark is pending.
+    /// Number of leading windows whose launches all precede the last mark in the logs; `None` if no mark is pending.
     marked_windows: Option<u64>,
     is_full: bool,
 }
@@ -38,7 +38,7 @@ impl WindowOutputs {
     }
 
     /// Notes which windows have no unread launches. A launch in flight belongs to the window in which it began, so that
-    /// window still has an unread launch. All earlier launches of its thread are in the log.
+    /// window still has an unread launch. All earlier launches of the same thread are already in the log.
     pub(super) fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             print_from_own(

@@ -32,7 +32,7 @@ const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between checks whether a window has reached a limit. At 300,000 launches per second, up to 600 launches
 /// more than the limit are recorded.
 const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Maximum time for which a step waits while another thread opens or closes the window, which is quick.
+/// Maximum time for which a step waits while another thread opens or closes the window. This usually takes moments.
 const STEP_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Stack size of the thread in bytes. The thread only calls the kernel and compares numbers.
 const STACK_BYTES: usize = 256 << 10;
@@ -56,8 +56,8 @@ pub(crate) struct WindowScheduler {
 }
 
 impl WindowScheduler {
-    /// Creates the schedule that the settings ask for. Returns `None` if they ask for none, or leave it to the program
-    /// to open windows.
+    /// Creates the schedule that the settings ask for. Returns `None` if they ask for no schedule, or if the program
+    /// itself opens windows.
     pub(crate) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
         // The path is made absolute now, because the application may later change its current directory.

@@ -17,8 +17,8 @@ use gpuflame_model::profile::Profile;
 use super::growing_outputs::{GrowingOutputs, never_opened_error};
 use super::output_files::{self, WriteReport, WrittenFile};
 
-/// Maximum number of frames of idle time as text, which would otherwise be the largest file: 4.4 MB for 2,000 stacks of 60 frames.
-/// The recording has all of them.
+/// Maximum number of frames that the text of idle time contains. Without a limit, this text would be the largest file:
+/// 4.4 MB for 2,000 stacks of 60 frames. The recording contains all frames.
 const MAX_IDLE_FRAMES: usize = 10_000;
 
 /// Returns the options for naming frames that follow from the settings.
@@ -42,9 +42,9 @@ pub(crate) struct SumsOptions<'a> {
     pub(crate) has_failed: bool,
 }
 
-/// Writes a profile, whose frames have names already, in the formats `wanted`. `ours` is a file of the same set that
-/// already exists. `growing` contains the outputs that were written while the application ran. The files cover all
-/// windows, or only `window`.
+/// Writes a profile in the formats `wanted`. The frames of the profile already have names. `ours` is a file of the same
+/// set that already exists. `growing` contains the outputs that were written while the application ran. The files cover
+/// all windows, or only `window`.
 pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,

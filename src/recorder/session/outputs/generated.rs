@@ -23,7 +23,7 @@ pub(crate) struct GeneratedCode {
 }
 
 impl GeneratedCode {
-    /// Returns names for those addresses of generated code in `profile` that were not looked up before.
+    /// Returns names for the addresses of generated code in `profile` that were not looked up before.
     pub(crate) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
         let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.looked_up;
         if new.is_empty() {

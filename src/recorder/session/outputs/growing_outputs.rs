@@ -4,7 +4,7 @@
 //! The recording has its final name from the start: a name with a number that was free for all outputs when the
 //! recording began. The files of the other growing outputs have temporary names, and get their final names at exit,
 //! like all outputs. No file is created before there is data for it. Each file is created and written by a thread of
-//! its own ([`host::growing`](gpuflame_os::growing)), so that the file system blocks neither the application nor the
+//! its own ([`gpuflame_os::growing`]), so that the file system blocks neither the application nor the
 //! collector. Errors are kept until the exit, so that no error is printed while the application runs.
 
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ use crate::session::process::launcher_report;
 
 /// Maximum time between two marks in the recording, in ms. A mark follows the rows of each flush of CUPTI.
 const MARK_INTERVAL_MS: u32 = 1200;
-/// Maximum time by which a file system may date the modification of a file before the write.
+/// Maximum time by which the modification time of a file may be earlier than the write.
 const MTIME_GRANULARITY: Duration = Duration::from_millis(10);
 /// Maximum number of names that are tried for the recording.
 const MAX_TRIED_NAMES: usize = 1000;
@@ -44,14 +44,14 @@ const WAITING_SHARE: usize = 32;
 /// Maximum time for which an output whose memory is full may make no progress. It is shorter than the time for which an
 /// exit waits for the collector.
 const MAX_STALL: Duration = Duration::from_secs(2);
-/// Minimum value of the time for which each output may make no progress, even if the exit limit is shorter.
+/// Lower bound of the time for which an output may make no progress. It applies even if the exit limit is shorter.
 const MIN_STALL: Duration = Duration::from_millis(100);
 /// All growing outputs of the session.
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Texts in the format of the tutorial's tracer. One has the name of the outputs; the other is at the path that the
-    /// tutorial's own variable contains.
+    /// Texts in the format of the tutorial's tracer. One text has the name of the outputs. The other text has the path
+    /// that the tutorial's own environment variable contains.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
@@ -59,8 +59,8 @@ pub(crate) struct GrowingOutputs {
     max_recording_bytes: u64,
     rows_left_out: u64,
     began: Nanos,
-    /// Whether the recording names its writer. `has_unmarked_rows` states whether rows follow the recording's last
-    /// mark.
+    /// Whether the recording already names its writer. `has_unmarked_rows` states whether rows follow the recording's
+    /// last mark.
     is_named: bool,
     has_unmarked_rows: bool,
     /// File of a recording that could not be completed.
@@ -152,9 +152,9 @@ impl GrowingOutputs {
         self.open_recording().or(self.failed_recording.as_ref()).and_then(GrowingFile::path)
     }
 
-    /// Returns the path of the recording, for a thread that is about to choose names. In a short run the file may be
-    /// just about to be created, so this function waits for it. Otherwise the thread would regard the file as that of
-    /// another process.
+    /// Returns the path of the recording, for a thread that is about to choose names. In a short run the file may not
+    /// have been created yet, so this function waits until it exists. Otherwise the thread would believe that the file
+    /// belongs to another process.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
@@ -401,7 +401,7 @@ fn create_draft(target: &Path) -> Result<Draft> {
 }
 
 /// Calls `take` with names for the recording, whose numbers are free for all outputs. Repeats this until `take`
-/// succeeds, or fails for another reason than that the name is taken. Returns the result of `take`.
+/// succeeds, or fails for a reason other than a name that is taken. Returns the result of `take`.
 pub(crate) fn with_free_name<T>(
     outputs: &Outputs,
     formats: &[Output],
@@ -521,7 +521,7 @@ impl<W> GrowingOutput<W> {
     }
 }
 
-/// Finds out where the complete file `draft` is now, and creates the folders of `path`.
+/// Determines where the complete file `draft` is now, and creates the folders of `path`.
 fn find_draft(mut draft: Draft, path: &Path) -> Result<(Draft, FileLocation)> {
     let fate = draft.locate()?;
     // The program may have chosen another folder since the file was created.

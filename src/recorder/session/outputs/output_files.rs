@@ -53,8 +53,8 @@ pub(super) fn write_all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    // The name of the recording must be free as well, even if no recording is written: a recording that another process
-    // has left behind may still be converted to files with its name.
+    // The name of the recording must be free as well, even if no recording is written. Otherwise, if another process
+    // has left a recording with this name, converting it would produce files with the same names.
     let has_recording = wanted.contains(&Output::Recording) || wanted.contains(&Output::Sums);
     let left = (!has_recording).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
@@ -64,7 +64,7 @@ pub(super) fn write_all(
     }
     let is_foreign = |path: &Path| Some(path) != ours && is_name_taken(path);
     // The ranks of a job end at the same time and would choose the same names. So each rank claims the file that
-    // describes the set. The rank that gets the claim owns all names of the set.
+    // describes the set. The rank that obtains the claim owns all names of the set.
     let mut claimed = None;
     let (paths, renamed) = outputs.choose_names(&suffixes, is_foreign, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };

@@ -13,6 +13,7 @@
 //! have their own sums, so the queue is bounded.
 
 use std::collections::VecDeque;
+use std::hash::RandomState;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,6 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::symbolize::Symbolizer;
 use gpuflame_explain::{Explain, Options, Snapshot};
-use gpuflame_export as export;
 use gpuflame_model::error::Result;
 use gpuflame_model::options::Root;
 use gpuflame_model::record::{Reader, Row};
@@ -161,11 +161,11 @@ impl WindowOutputQueue {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The first such call resolves symbols. It is made now, because resolving symbols may be impossible when the
-        // process ends (see `shutdown`).
-        export::draw_once();
+        // The first hash table of a thread asks for random numbers, and for that the loader resolves symbols. This is
+        // done now, because it may be impossible when the process ends (see `shutdown`).
+        drop(RandomState::new());
         loop {
-            // After gpuflame was switched off, windows are drawn only if the process ends in an orderly way.
+            // After gpuflame was switched off, windows are drawn only if the process exits normally.
             let may_render = self.is_ending.load(Ordering::Acquire) || !lifecycle::is_over();
             if may_render && self.render_next(&mut self.renderer.lock()) {
                 continue;
@@ -240,7 +240,7 @@ impl WindowRenderer {
     }
 }
 
-/// Creates an `Explain` that only reads sums which another `Explain` has computed.
+/// Creates an `Explain` for reading sums that another `Explain` has computed.
 fn sums_reader(settings: &Settings) -> Explain {
     Explain::new(Options {
         by_stream: settings.root.contains(&Root::Stream),

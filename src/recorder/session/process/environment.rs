@@ -1,5 +1,6 @@
-//! The environment, as far as it can be trusted. A process with more rights than the user who started it (a setuid
-//! program) ignores the whole environment: the settings, the folders to search, and the values in names of files.
+//! Reads the environment, unless it cannot be trusted. A process with more rights than the user who started it (a
+//! setuid program) ignores the whole environment. That includes the settings, the folders to search, and the values in
+//! names of files.
 
 use gpuflame_config::PrefixMacros;
 use gpuflame_config::settings::{self, Settings};

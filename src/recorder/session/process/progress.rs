@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Interval at which a waiting thread checks for progress.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum part of the time between two checks that counts as waiting time.
+/// Upper bound for the time between two checks: if more time has passed, only this much counts as waiting time.
 const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
@@ -17,8 +17,8 @@ pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `ask`, which calls CUPTI or the loader. That call may never return, so [`StallLimit::foreign`] applies
-/// meanwhile.
+/// Calls `ask`, which calls CUPTI or the loader. That call may never return, so [`StallLimit::foreign`] applies until
+/// it does.
 pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
     let answer = ask();

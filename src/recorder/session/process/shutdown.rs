@@ -17,6 +17,7 @@
 //! (`GPUFLAME_EXIT_LIMIT`). Making the request takes no lock and no memory: a signal handler may make it, and may have
 //! interrupted a thread that holds a lock.
 
+use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +26,6 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
 use crate::control::lifecycle;
-use gpuflame_export as export;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::Nanos;
 use gpuflame_os::exit::{self, ExitAction};
@@ -38,13 +38,15 @@ use gpuflame_unwind::python_exit;
 use super::messages::print_from_app;
 use super::progress::{StallLimit, WaitingTime};
 
-/// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that this is complete.
+/// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that the request was carried
+/// out.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// The shutdown thread needs nothing more from the loader. This bit occurs only in `done`.
+/// Flag in `done` only: the shutdown thread needs nothing more from the loader.
 const READY: u32 = 4;
 
-/// Signals that arrive within this time count as one, because a terminal, `torchrun` and a job's runner each send one.
+/// Signals that arrive within this time count as one signal, because a terminal, `torchrun` and a job's runner each
+/// send one.
 const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for an answer of CUPTI or the loader, if a signal ends the process.
 const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
@@ -137,8 +139,8 @@ pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
     Ok(())
 }
 
-/// Moves our exit handler ahead of all exit handlers that were registered so far, because the driver's may be among
-/// them. After the driver's exit handlers have run, there are no records left to gather.
+/// Moves our exit handler ahead of all exit handlers that were registered so far, because one of them may be the
+/// driver's. After the driver's exit handlers have run, there are no records left to gather.
 pub(crate) fn move_exit_handler_first() {
     exit::call_early_at_exit(ExitAction {
         action: || SHUTDOWN.request(GATHER),
@@ -160,8 +162,8 @@ pub(crate) fn was_exiting_at(time: Nanos) -> bool {
 }
 
 impl Shutdown {
-    /// Waits until the shutdown thread has started and needs nothing more from the loader. A signal may later stop a
-    /// thread inside the loader, and the loader can then not be used any more.
+    /// Waits until the shutdown thread has started and needs nothing more from the loader. Later, a signal may stop a
+    /// thread inside the loader, and the loader is unusable after that.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -180,8 +182,9 @@ impl Shutdown {
         threads::note_ours();
         self.thread.follow_this_thread();
         // The next two calls resolve symbols when they are first made, for which they take the loader's lock. They are
-        // made now, because later a stopped thread may hold that lock forever.
-        export::draw_once();
+        // made now, because later a stopped thread may hold that lock forever. The first hash table asks for random
+        // numbers.
+        drop(RandomState::new());
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
         let run = AssertUnwindSafe(|| self.gather_and_write(steps));
@@ -243,8 +246,8 @@ impl Shutdown {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the shutdown thread will do nothing more: it belongs to the parent process, it has ended, or a thread
-    /// that waited for it has timed out because it made no progress.
+    /// Whether the shutdown thread will do nothing more. This is so if it belongs to the parent process, if it has
+    /// ended, or if it made no progress and a thread that waited for it has timed out.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // If gpuflame is switched off and no thread has requested the outputs, the reason can only be a panic of
@@ -334,7 +337,7 @@ impl Shutdown {
         heap::populate_pages_at_once();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.requested.set(WRITE);
-        // The shutdown thread may have finished at this moment, in which case it does not see the signal.
+        // The shutdown thread may just have finished. In this case it does not see the signal.
         if self.done.has(WRITE) {
             die(signal);
         }

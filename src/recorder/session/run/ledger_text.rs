@@ -70,8 +70,9 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the rest of the ledger is not. They are the causes of
-/// missing or wrong results that the summary does not name, and names of files that differ from the requested names.
+/// Returns the lines of the ledger that are printed even if the rest of the ledger is not. These lines are about causes
+/// of missing or wrong results that the summary does not name, and about files whose names differ from the requested
+/// names.
 pub(super) fn remarks(
     ledger: &Ledger,
     profile: &Profile,
@@ -98,7 +99,7 @@ fn losses(ledger: &Ledger) -> String {
     line
 }
 
-/// Returns a line about the figures that losses have made incomplete, and how to avoid the losses.
+/// Returns a line that names the figures that losses have made incomplete, and explains how to avoid the losses.
 fn incomplete_figures(ledger: &Ledger) -> Option<String> {
     let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
     let what = match (launches, activities) {

@@ -85,9 +85,9 @@ pub(crate) struct Session {
     collector: Collector,
     stats: StatsExchange,
     checkpoint: Option<Checkpoint>,
-    /// Draws windows that have their own files; `None` if no windows have any.
+    /// Draws windows that have their own files; `None` if windows have no files of their own.
     window_outputs: Option<&'static WindowOutputQueue>,
-    /// Samples the stacks of launching threads; `None` if the user has not asked for it.
+    /// Samples the stacks of launching threads; `None` if the user has not asked for samples.
     sampler: Option<&'static Sampler>,
     /// Opens and closes windows by the settings; `None` if the settings ask for no schedule.
     scheduler: Option<WindowScheduler>,
@@ -433,8 +433,8 @@ impl Session {
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
-    /// Returns the summary that is printed at exit; an empty text if the settings disable all messages. Without the ledger,
-    /// remarks from the ledger precede the summary.
+    /// Returns the summary that is printed at exit; an empty text if the settings disable all messages. If the ledger
+    /// is not printed, remarks from the ledger precede the summary.
     fn summary_text(
         &self,
         pipeline: &mut Pipeline,
@@ -502,7 +502,7 @@ impl Session {
     }
 }
 
-/// Removes the checkpoint if the output files, or the final sums in the file `sums`, contain everything that it contains.
+/// Removes the checkpoint if its content is also in the output files, or in the file `sums` with the final sums.
 /// Otherwise keeps the checkpoint. Prints the path of the file from which missing outputs can be recovered.
 fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bool, sums: Option<&Path>) {
     let kept = match (checkpoint, all_is_written || sums.is_some()) {
@@ -661,8 +661,8 @@ impl ShutdownSteps for Session {
         self.close_window();
     }
 
-    /// Makes CUPTI deliver all records, with two exceptions. If nothing was launched since CUPTI was last asked, it is
-    /// not asked again, because the driver may be gone by now. And after CUPTI has failed to answer once, it is never
+    /// Makes CUPTI deliver all records, with two exceptions. If nothing was launched since the last request, CUPTI is
+    /// not asked again, because the driver may be gone by now. And if CUPTI has failed to answer once, it is never
     /// asked again.
     fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::stop_regular);
@@ -691,8 +691,8 @@ impl ShutdownSteps for Session {
         // The last stacks may refer to modules that were loaded last.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
-        // Notes the rows that are ready but not read yet; they are read below. Until this point launches are accepted,
-        // because otherwise there would be GPU work without a launch.
+        // Notes the rows that are ready but not read yet; they are read below. Launches are accepted until this point.
+        // If they were rejected earlier, there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.record_modules(&new);
             pipeline.note_unread();
@@ -767,7 +767,7 @@ impl ShutdownSteps for Session {
         if is_printed && !print_results(&text) {
             rest = text;
         }
-        // A message that was added since `take_unprinted` was last called is about the folder of reports.
+        // Any message that was added since `take_unprinted` was last called is about the folder of reports.
         rest += &messages::take_unprinted();
         if has_work {
             self.write_unprinted(&rest, &report);

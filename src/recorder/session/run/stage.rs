@@ -86,7 +86,7 @@ pub(crate) fn running_session() -> Result<&'static Session> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
-    // A child may have been forked while a thread held the stage's lock, but only after a session was requested. So
+    // A child may have been forked while a thread held the stage's lock, but only if a session was requested before. So
     // without a request, the lock is free.
     if !forked_child::session_has_begun() {
         return Err(no_session());

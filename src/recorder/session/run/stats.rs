@@ -87,7 +87,7 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     let sums = KernelSums::from_profile(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
-        // If there are many kernels, this comparison alone rejects nearly all of them.
+        // If there are many kernels, this comparison rejects nearly all of them without further work.
         if heaviest.len() < max_count || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }

@@ -1,9 +1,9 @@
 //! The buffer that the scanner works on (a part of the file, followed by zeros) and the sources that refill it.
 //!
 //! The scanner requests more bytes from a [`Source`] while some bytes are still unread. [`ReaderSource`] moves the
-//! unread bytes to the front and reads more bytes after them. A source that already holds the next bytes in another
-//! buffer prepends the unread bytes to that buffer and swaps the buffers, so that no other bytes are copied: see
-//! `gzip`.
+//! unread bytes to the front and reads more bytes after them. A source may already hold the next bytes in another
+//! buffer (see `gzip`). It then prepends the unread bytes to that buffer and swaps the buffers, so that only the unread
+//! bytes are copied.
 
 use std::io::Read;
 
@@ -37,8 +37,8 @@ impl From<std::io::Error> for RefillError {
 
 /// A source of bytes.
 pub(in super::super) trait Source {
-    /// Appends bytes to `buffer`, at least as many as are unread, so that a large event is not scanned again for
-    /// every few bytes from a pipe. Returns whether the input has ended.
+    /// Appends bytes to `buffer`: at least as many as are unread, so that a large event from a pipe is not scanned
+    /// again for every few bytes. Returns true if the input has ended.
     fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, RefillError>;
 }
 
@@ -73,6 +73,16 @@ impl Buffer {
     /// Empties the buffer and reserves `headroom` free bytes at its front.
     pub(in super::super) fn clear(&mut self, headroom: usize) {
         (self.begin, self.end) = (headroom, headroom);
+    }
+
+    /// Replaces the contents, and grows as needed.
+    pub(super) fn set(&mut self, bytes: &[u8]) {
+        if bytes.len() > self.size() {
+            self.bytes.resize(bytes.len() + PADDING, 0);
+        }
+        self.bytes[..bytes.len()].copy_from_slice(bytes);
+        self.bytes[bytes.len()..bytes.len() + PADDING].fill(0);
+        (self.begin, self.end) = (0, bytes.len());
     }
 
     /// Inserts `bytes` before the unread bytes. Returns false if there is no room for `bytes`.

@@ -1,7 +1,7 @@
 //! Functions that skip JSON (blanks, strings, numbers, whole values). Each returns the position after the skipped
 //! text.
 //!
-//! The bytes end in [`PADDING`] zeros, which are not part of the trace. A function that reaches an unexpected byte
+//! The bytes end with [`PADDING`] zeros, which are not part of the trace. A function that reaches an unexpected byte
 //! stops at that byte; the caller knows whether more input may follow. Values that no code reads are only skipped, so
 //! errors inside them are not detected.
 
@@ -56,8 +56,8 @@ impl Value {
 /// Returns the position of the first byte at or after `at` that is not a blank.
 ///
 /// This function and `word_end` advance in a loop with branches, and do not compute the position from a bit mask. The
-/// branches nearly always go the same way as before, so the processor predicts them and runs ahead. For a computed
-/// position it would have to wait.
+/// branches nearly always go the same way as the last time, so the processor predicts them and runs ahead. For a
+/// computed position, the processor would have to wait.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {
@@ -156,7 +156,7 @@ fn is_word(byte: u8) -> bool {
 }
 
 /// Returns the position after the bracket that closes the value opened at `start`. The nesting depth is a single
-/// number, so it is unlimited. The function does not check whether `[` is closed by `]` or by `}`.
+/// number, so it is unlimited. The function does not check whether a `[` is closed by a `]` and a `{` by a `}`.
 #[inline(always)]
 fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, Stop> {
     let end = bytes.len() - PADDING;
@@ -223,7 +223,7 @@ impl Escape {
     }
 }
 
-/// Returns the bytes from `at` on. At most as many bytes as the padding has may be read past the end of the text.
+/// Returns the bytes from `at` on. The number of bytes read past the end of the text must not exceed the padding.
 #[inline(always)]
 pub(super) fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("padding")
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Returns the value as each instruction set finds it, at 70 offsets from a block boundary.
+    /// Returns the value that each instruction set finds, at 70 offsets from a block boundary.
     fn all(text: &str) -> Vec<(Value, usize)> {
         let mut found = Vec::new();
         for shift in 0..70 {

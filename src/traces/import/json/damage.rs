@@ -1,12 +1,12 @@
-//! Finds the first invalid position in JSON that ends too early. The scanner skips values by their brackets and quotes
-//! without parsing them. So the scanner notices a bracket or quote that is missing in mid-file only at the end of the
-//! file. This second pass finds the real position.
+//! Finds the first invalid position in JSON that ends too early. The scanner skips values by their brackets and quotes,
+//! without parsing them. So if a bracket or quote is missing in the middle of the file, the scanner notices this only
+//! at the end of the file. This second pass finds the real position.
 
 /// Finds the first byte of `text` that is invalid at its position, and the syntax that would be valid there. `text`
-/// begins with a value or with a key of an object. Returns `None` if `text` is valid as far as it goes.
+/// begins with a value or with a key of an object. Returns `None` if `text` contains no invalid byte.
 pub(super) fn find_first_damage(text: &[u8]) -> Option<(usize, &'static str)> {
     let mut at = skip_blanks(text, 0);
-    // For each open value, this vector holds whether the value is an object.
+    // This vector has an entry for each open value: whether the value is an object.
     let mut open: Vec<bool> = Vec::new();
     let mut next = Next::Value;
     if text.get(at) == Some(&b'"') {

@@ -14,6 +14,9 @@
 //! | JAX | none: `kernel_details`, `memcpy_details` in `args` | `correlation_id` in `args` | `correlation_id` | us with digits |
 //! | unitrace | gpu_op | cpu_op, by name and `id` | `id` in `args` | whole us |
 //! | Cuspy | as Kineto; graph_event_node, graph_host_node are no GPU work | as Kineto | `correlation` | us with digits |
+//!
+//! Further categories: `cuda_event` (Kineto's records of events), `host_launch` (host functions of streams), and `pthread`
+//! (calls that wait for other threads, as rocprofiler-systems names them).
 
 use super::super::Text;
 use super::super::model::*;
@@ -36,14 +39,18 @@ enum Class {
     Cpu(CpuKind),
     Python,
     Sync,
+    EventRecord,
     Flow(FlowKind),
-    /// MTIA event, whose name gives the kind.
+    /// MTIA event. The kind is derived from its name.
     Mtia,
-    /// Work of unitrace's devices, whose name gives the kind.
+    /// Work of unitrace's devices. The kind is derived from its name.
     LevelZero,
-    /// Node of a graph that does no GPU work: it records an event, or runs a function on the host.
-    IdleNode,
-    /// Event without a category, whose arguments may give the kind.
+    /// Node of a graph that does no GPU work: it records an event, or runs a function on the host. Or a host function of a
+    /// stream.
+    IdleNode {
+        is_host: bool,
+    },
+    /// Event without a category. The kind may be derived from its arguments.
     Bare,
     Other,
 }
@@ -61,22 +68,25 @@ fn classify(category: &[u8]) -> Class {
         | b"privateuse1_runtime"
         | b"xpu_runtime"
         | b"hpu_runtime" => Class::Call { driver: false },
+        b"pthread" => Class::Call { driver: false },
         b"cuda_driver" | b"CUDA_Driver" | b"privateuse1_driver" | b"xpu_driver" => {
             Class::Call { driver: true }
         }
         b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
         b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
         | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
-        // Work of a profiler on the thread that it delays.
+        // This is work of a profiler on the thread that it delays.
         b"overhead" => Class::Cpu(CpuKind::Overhead),
         b"ProfileStep" => Class::Cpu(CpuKind::Step),
         b"python_function" => Class::Python,
         b"cuda_sync" => Class::Sync,
+        b"cuda_event" => Class::EventRecord,
         b"fwdbwd" | b"forward_backward" => Class::Flow(FlowKind::Backward),
         b"ac2g" | b"async_cpu_to_gpu" | b"async" => Class::Flow(FlowKind::Launch),
         b"mtia_ccp_events" => Class::Mtia,
         b"gpu_op" => Class::LevelZero,
-        b"graph_event_node" | b"graph_host_node" => Class::IdleNode,
+        b"graph_event_node" => Class::IdleNode { is_host: false },
+        b"graph_host_node" | b"host_launch" => Class::IdleNode { is_host: true },
         _ => Class::Other,
     }
 }
@@ -107,16 +117,18 @@ pub(super) fn emit<L: InstructionSet>(
         Class::Cpu(kind) if is_complete && event.wants_cpu(kind, wants) => event.read_cpu(kind, wants),
         Class::Python if is_complete && wants.has(Wants::PYTHON) => event.read_python(wants),
         Class::Sync if is_complete && wants.has(Wants::SYNCS) => event.read_sync(),
+        Class::EventRecord if is_complete && wants.has(Wants::SYNCS) => Some(event.read_event_record()),
         Class::Mtia if is_complete && (wants.has(Wants::OPS) || wants.has(Wants::SYNCS)) => event.read_mtia(),
         Class::Bare if is_complete && wants.has(Wants::OPS) => event.read_bare(),
-        Class::Other | Class::Bare if phase == b"M" && wants.has(Wants::NAMES) => event.read_thread_name(),
+        Class::Other | Class::Bare if phase == b"M" && wants.has(Wants::NAMES) => event.read_metadata(),
         _ if phase == b"E" && wants.has(Wants::EDGES) => event.read_end(),
         _ if phase == b"B" && wants.has(Wants::EDGES) => event.read_begin(class),
         Class::Flow(kind) if wants.has(Wants::FLOWS) => event.read_flow(kind),
         Class::Other if wants.has(Wants::FLOWS) && matches!(phase, b"s" | b"f") => {
             event.read_flow(FlowKind::Unknown)
         }
-        Class::IdleNode if wants.has(Wants::OTHER) => Some(Event::Other(Text::default())),
+        Class::IdleNode { is_host } if is_complete && wants.has(Wants::OPS) => event.read_idle_node(is_host),
+        Class::IdleNode { .. } if wants.has(Wants::OTHER) => Some(Event::Other(Text::default())),
         Class::Other | Class::Bare if wants.has(Wants::OTHER) => {
             Some(Event::Other(to_text(bytes, fields.category)))
         }
@@ -157,7 +169,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"device" | b"deviceId" => op.device = parse_u32(bytes, value),
             b"context" | b"contextId" => op.context = parse_u32(bytes, value),
             b"stream" | b"streamId" => op.stream = parse_u32(bytes, value),
-            // Cuspy moves the work of a graph to made-up streams, and writes the real stream here.
+            // Cuspy moves the work of a graph to artificial streams. This argument is the real stream.
             b"original_stream" => original_stream = parse_u32(bytes, value),
             b"graph id" | b"graphId" => op.graph = parse_u32(bytes, value).filter(|&id| id != 0),
             b"graph node id" | b"graphNodeId" => op.graph_node = parse_nonzero_id(bytes, value),
@@ -181,7 +193,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"end_time" => times.1 = value,
             _ => {}
         });
-        op.stream = original_stream.or(op.stream);
+        (op.stream, op.is_moved) = (original_stream.or(op.stream), original_stream.is_some());
         op.in_args = has_both(times);
         (op.start, op.end) = match is_begin {
             true => self.read_time().map(|time| (time, time))?,
@@ -191,7 +203,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         op.flow = self.bound_flow(self.fields.flow_in);
         let process = parse_id(bytes, self.fields.process);
         op.lane = (process, parse_id(bytes, self.fields.thread));
-        // Kineto's process field of a GPU operation holds the device; eunomia writes the device as `Device_0`.
+        // In Kineto's GPU operations, the process field holds the device; eunomia writes the device as `Device_0`.
         op.process = match process {
             Id::Number(number) if op.device.map(i64::from) != Some(number) => process,
             _ => Id::None,
@@ -202,7 +214,13 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(op)
     }
 
-    /// Reads work of a device that unitrace recorded. The process is a number that stands for the device.
+    #[cold]
+    fn read_idle_node(&mut self, is_host: bool) -> Option<Event<'a>> {
+        let run = Op { name: Text::default(), ..self.read_work(OpKind::Kernel, false)? };
+        Some(Event::IdleNode(IdleNode { is_host, run }))
+    }
+
+    /// Reads work of a device that unitrace recorded. The process field is a number that represents the device.
     #[cold]
     fn read_level_zero_op(&mut self) -> Option<Event<'a>> {
         let name = self.fields.name.slice(self.bytes);
@@ -242,7 +260,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         })
     }
 
-    /// Returns the id that unitrace gives to a call and to the work of the device.
+    /// Returns the id that unitrace gives both to a call and to the work that the call started on the device.
     #[cold]
     fn read_level_zero_id(&self) -> Option<u64> {
         let mut id = None;
@@ -280,7 +298,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Reads work of an MTIA accelerator, whose process field holds the device.
+    /// Reads work of an MTIA accelerator. Its process field holds the device.
     fn read_mtia_op(&mut self, kind: OpKind, name: Option<&'static str>) -> Option<Event<'a>> {
         Some(match self.read_op(kind)? {
             Event::Op(op) => Event::Op(Op {
@@ -350,6 +368,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             }
             b"stack_kinds" => call.stack_kinds = to_text(bytes, value),
             b"kernel" => call.kernel = to_text(bytes, value),
+            b"programmatic" => call.programmatic = parse_unsigned(value.slice(bytes)).map(|value| value != 0),
             b"stream" => call.stream = parse_u32(bytes, value),
             b"graph node id" | b"graphNodeId" => call.graph_node = parse_nonzero_id(bytes, value),
             b"gpuflame" => call.pending = value.slice(bytes) == b"launch_pending",
@@ -391,7 +410,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     }
 
     /// Whether the arguments of a CPU slice contain something that every sink needs: exact times (Paddle) or Python
-    /// functions. Nearly all arguments have neither, so only the text after each quote is compared.
+    /// functions. Nearly all arguments contain neither, so only the text after each quote is compared.
     #[inline(always)]
     fn has_needed_args(&self) -> bool {
         let Value { start, end, .. } = self.fields.args;
@@ -572,8 +591,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Counts GPU work whose event has no duration, because the length of the work is unknown. If the end of the work
-    /// is a separate event, only the start event is counted.
+    /// Counts GPU work whose event has no duration, because the work's length is unknown. If the end of the work is a
+    /// separate event, only the start event is counted.
     #[cold]
     fn count_untimed(&mut self) -> Option<Event<'a>> {
         self.counts.untimed += u64::from(!matches!(self.fields.phase.slice(self.bytes), b"E" | b"e"));
@@ -597,12 +616,29 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Sync(sync))
     }
 
-    /// Reads `process_name` and `thread_name`; other metadata is skipped.
-    fn read_thread_name(&mut self) -> Option<Event<'a>> {
+    /// Reads the record of an event. Waits name the record by the correlation id of its call.
+    #[cold]
+    fn read_event_record(&mut self) -> Event<'a> {
+        let mut record = EventRecord::default();
+        let bytes = self.bytes;
+        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+            b"event_id" => record.event = parse_u32(bytes, value),
+            b"context" => record.context = parse_u32(bytes, value),
+            b"stream" => record.stream = parse_u32(bytes, value),
+            b"correlation" => record.correlation = parse_nonzero_id(bytes, value),
+            _ => {}
+        });
+        record.number = record.correlation;
+        Event::EventRecord(record)
+    }
+
+    /// Reads names of processes and threads, and kinds of streams; other metadata is skipped.
+    fn read_metadata(&mut self) -> Option<Event<'a>> {
         let bytes = self.bytes;
         let thread = match self.fields.name.slice(bytes) {
             b"process_name" => Id::None,
             b"thread_name" => parse_id(bytes, self.fields.thread),
+            b"cuda_stream" => return Some(self.read_stream_flag()),
             _ => return None,
         };
         let mut name = Text::default();
@@ -614,7 +650,20 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Thread(ThreadName { process: parse_id(bytes, self.fields.process), thread, name }))
     }
 
-    /// Reads start and end from `ts` and `dur`, or exact times from the arguments, as Paddle writes them.
+    #[cold]
+    fn read_stream_flag(&mut self) -> Event<'a> {
+        let mut stream = StreamFlag::default();
+        let bytes = self.bytes;
+        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+            b"context" => stream.context = parse_u32(bytes, value),
+            b"stream" => stream.stream = parse_u32(bytes, value),
+            b"flag" => stream.flag = parse_u32(bytes, value),
+            _ => {}
+        });
+        Event::Stream(stream)
+    }
+
+    /// Reads start and end from `ts` and `dur`, or exact times from the arguments, where Paddle writes them.
     #[inline(always)]
     fn read_times(&mut self, exact: (Value, Value)) -> Option<(i64, i64)> {
         let exact = match exact {
@@ -723,7 +772,7 @@ fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     if let Some(number) = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
         return Some(number);
     }
-    // FNV-1a. The highest bit is set, which distinguishes the hash from numbers, because numbers are small.
+    // FNV-1a. The highest bit is set to distinguish the hash from numbers, which are small.
     let hash = raw.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
@@ -745,8 +794,8 @@ fn parse_triple(text: &[u8]) -> [u32; 3] {
     all
 }
 
-/// Calls `take` with the keys and values of an object. The scanner has skipped the object without parsing it, so the
-/// loop ends at the first syntax error.
+/// Calls `take` with the keys and values of an object. The loop ends at the first syntax error, because the scanner has
+/// skipped the object without parsing it.
 #[inline(always)]
 fn for_each<L: InstructionSet>(bytes: &[u8], object: Value, mut take: impl FnMut(&[u8], Value)) {
     if object.shape != Shape::Nested || bytes[object.start as usize] != b'{' {

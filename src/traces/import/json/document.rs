@@ -1,5 +1,5 @@
-//! A JSON file that is held completely in memory, for formats whose records refer back and forth. Values are read in
-//! place, and no tree is built.
+//! A JSON file that is held completely in memory, for formats whose records refer to earlier and later records. Values
+//! are read in place, and no tree is built.
 
 use std::io::Read;
 
@@ -43,7 +43,7 @@ impl Document {
         Self { padded: [text, &[0; PADDING]].concat() }
     }
 
-    /// Replaces bytes that are not UTF-8 by an escape, such as `\xe9`, so that the rest of a value stays readable.
+    /// Replaces bytes that are not UTF-8 with an escape, such as `\xe9`, so that the rest of a value stays readable.
     #[must_use]
     pub fn with_escaped_bytes(self) -> Self {
         if std::str::from_utf8(&self.padded).is_ok() {
@@ -59,7 +59,7 @@ impl Document {
         Self { padded }
     }
 
-    /// Size of the file in bytes.
+    /// Returns the size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         (self.padded.len() - PADDING) as u64
     }
@@ -76,7 +76,8 @@ impl Document {
 }
 
 impl Document {
-    /// Checks the syntax of the whole file, which holds one value. [`Node`] skips damaged values without an error.
+    /// Checks the syntax of the whole file, which must hold one value. ([`Node`] skips damaged values without an
+    /// error.)
     ///
     /// # Errors
     /// `Format`, with the position of the first invalid byte.
@@ -87,7 +88,7 @@ impl Document {
             Some((at, expected)) => return Err(damaged(at, expected)),
         }
         let value = self.root()?.value;
-        // The range of a string is without its quotes.
+        // The range of a string does not include its quotes.
         let end = value.end as usize + usize::from(matches!(value.shape, Shape::String | Shape::Escaped));
         let rest = text.get(end..).unwrap_or_default();
         match rest.iter().position(|byte| !byte.is_ascii_whitespace()) {
@@ -142,7 +143,7 @@ impl<'a> Node<'a> {
         Text::json(self.value.slice(self.padded), self.value.shape == Shape::Escaped)
     }
 
-    /// Returns the value as written in the file; of a string, the bytes between the quotes.
+    /// Returns the value as written in the file; for a string, the bytes between the quotes.
     pub fn raw(self) -> &'a [u8] {
         self.value.slice(self.padded)
     }
@@ -161,12 +162,12 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Value as a signed integer.
+    /// Returns the value as a signed integer.
     pub fn integer(self) -> Option<i64> {
         parse_integer(self.value.slice(self.padded))
     }
 
-    /// Value as an unsigned integer.
+    /// Returns the value as an unsigned integer.
     pub fn unsigned(self) -> Option<u64> {
         parse_unsigned(self.value.slice(self.padded))
     }

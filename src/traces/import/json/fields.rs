@@ -28,7 +28,7 @@ pub(super) struct Fields {
     pub(super) flow_out: Value,
 }
 
-/// Packs the first letters of a key, so that they can be compared in one instruction.
+/// Packs the first letters of a key into a number, so that they can be compared in one instruction.
 const fn packed<const N: usize>(key: &[u8; N]) -> u64 {
     let mut packed = 0;
     let mut at = N;
@@ -82,7 +82,7 @@ pub(super) fn read_fields<L: InstructionSet>(
         if let Some(field) = field {
             *field = value;
         }
-        // Nearly every writer separates fields in this way.
+        // Nearly every writer uses this separator between fields.
         if bytes[next..].starts_with(b", \"") {
             at = next + 2;
             continue;
@@ -97,7 +97,7 @@ pub(super) fn read_fields<L: InstructionSet>(
 }
 
 impl Fields {
-    /// Returns the field of a key that is written with escapes. No known writer escapes keys.
+    /// Returns the field of a key that contains escapes. No known writer escapes keys.
     #[cold]
     fn by_name(&mut self, key: &[u8]) -> Option<&mut Value> {
         match &*Text::json(key, true).decode() {

@@ -1,13 +1,13 @@
-//! The reader of Chrome's JSON trace format, for any tool that writes it: a scanner that works through a small reused
-//! buffer and classifies each event separately.
+//! The reader of Chrome's JSON trace format, for any tool that writes this format. A scanner works through a small
+//! reused buffer and classifies each event separately.
 //!
 //! ```text
 //! file or pipe -> buffer -> scan: where am I? -> fields: where are ph, cat, ts, args ...
 //!                                                    -> dialect: what is it? -> Event -> Sink
 //! ```
 //!
-//! Module `dialect` lists the dialects of GPU events. Keys may come in any order. The reader skips values that no
-//! sink requested, by their brackets and quotes, 64 bytes at a time (`mask`), without parsing them.
+//! Module `dialect` lists the dialects of GPU events. Keys may come in any order. If no sink requested a value, the
+//! reader skips it by its brackets and quotes, 64 bytes at a time (`mask`), without parsing it.
 
 pub(super) mod buffer;
 mod cursor;
@@ -18,7 +18,9 @@ mod fields;
 mod mask;
 pub mod number;
 mod parallel;
+mod pipeline;
 mod scan;
+mod visit;
 
 use std::fs::File;
 use std::io::Read;
@@ -26,7 +28,9 @@ use std::io::Read;
 use super::model::{Fork, Sink};
 use buffer::{ReaderSource, Source};
 use gpuflame_model::error::Result;
+use parallel::MIN_BYTES_PER_THREAD;
 use scan::{ScanEnd, ScanError, Scanner};
+use visit::ToSink;
 
 /// Counts gathered while reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +43,7 @@ pub struct ReadCounts {
     pub fractional_times: u64,
     /// Number of times in requested events that have no decimal point.
     pub whole_times: u64,
-    /// Number of requested events that were skipped because a time or a duration is missing or not a number.
+    /// Number of requested events that were skipped because a time or a duration is missing or is not a number.
     pub untimed: u64,
     /// Number of elements that are not events (`{}`, `null`), or of malformed lines in text formats.
     pub non_events: u64,
@@ -72,7 +76,7 @@ impl ReadCounts {
 pub struct JsonOptions {
     /// Size of the buffer in bytes. The buffer grows if a single event is larger.
     pub buffer: usize,
-    /// Whether to accept a file that ends in the middle of an event; it is read up to the previous event.
+    /// Whether to accept a file that ends in the middle of an event. The file is then read up to the previous event.
     pub accept_cut: bool,
 }
 
@@ -85,15 +89,32 @@ pub fn read(input: impl Read, reading: JsonOptions, sink: &mut impl Sink) -> Res
     read_from(&mut ReaderSource { input, size: reading.buffer }, reading, sink)
 }
 
-/// Reads from a source that does its own buffering.
+/// Reads from a source that buffers its own input.
 pub(super) fn read_from(
     input: &mut impl Source,
     reading: JsonOptions,
     sink: &mut impl Sink,
 ) -> Result<ReadCounts> {
     let mut scan = Scanner::new();
-    let ended = scan.run(input, 0, u64::MAX, sink);
+    let ended = scan.run(input, 0, u64::MAX, &mut ToSink::new(sink));
     finish(scan.counts, ended, reading)
+}
+
+/// Reads a trace of `size` bytes. If it is large, one thread finds the events and another reads them.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_with_two_threads(
+    input: impl Read + Send,
+    size: u64,
+    reading: JsonOptions,
+    sink: &mut impl Sink,
+) -> Result<ReadCounts> {
+    if size < MIN_BYTES_PER_THREAD {
+        return read(input, reading, sink);
+    }
+    let (counts, ended) = pipeline::read(input, reading.buffer, sink);
+    finish(counts, ended, reading)
 }
 
 /// Reads a trace with several threads. The result is the same as with one thread. Calls `on_read` after each read

@@ -1,7 +1,7 @@
-//! Parses decimal text into integers. A time never passes through a floating-point number, because at 1.7e15
+//! Parses decimal text into integers. A time is never converted to a floating-point number, because at 1.7e15
 //! microseconds neighbouring `f64` values are 250 ns apart.
 
-/// Largest whole number of microseconds that still fits into an `i64` of nanoseconds if any fraction is added.
+/// Largest whole number of microseconds that fits into an `i64` of nanoseconds together with any fraction.
 const MAX_MICROS: i64 = i64::MAX / 1000 - 1;
 
 /// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The returned flag is
@@ -79,8 +79,8 @@ fn count_digits(text: &[u8]) -> usize {
     count + text[count..].iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Returns the value of at most 19 digits. Eight are read at once, because one after another each digit waits for the product of
-/// the digits before it.
+/// Returns the value of at most 19 digits. Eight digits are read at once. If they were read one after another, each
+/// digit would wait for the product of the previous digits.
 #[inline]
 fn parse_digits(mut digits: &[u8]) -> u64 {
     let mut value = 0;
@@ -91,7 +91,7 @@ fn parse_digits(mut digits: &[u8]) -> u64 {
     digits.iter().fold(value, |value, digit| value * 10 + u64::from(digit - b'0'))
 }
 
-/// Returns the value of eight digits: joins neighbours to numbers of two, then four, then eight digits.
+/// Returns the value of eight digits: joins neighbours to two-digit numbers, then to four digits, then to eight.
 #[inline]
 fn parse_eight_digits(digits: [u8; 8]) -> u64 {
     let ones = u64::from_le_bytes(digits) & 0x0f0f_0f0f_0f0f_0f0f;
@@ -105,7 +105,7 @@ fn parse_eight_digits(digits: [u8; 8]) -> u64 {
 pub(super) fn are_digits(bytes: [u8; 8]) -> bool {
     let bytes = u64::from_le_bytes(bytes);
     let high = bytes & 0xf0f0_f0f0_f0f0_f0f0;
-    // A digit is a byte from 0x30 to 0x39, so adding 6 does not change its upper half.
+    // A byte is a digit if it is from 0x30 to 0x39. Adding 6 to a digit does not change its upper half.
     let low = bytes.wrapping_add(0x0606_0606_0606_0606) & 0xf0f0_f0f0_f0f0_f0f0;
     high == 0x3030_3030_3030_3030 && low == high
 }

@@ -1,9 +1,9 @@
 //! Reads one plain file with several threads.
 //!
 //! The file is divided into equal shares, one per thread. Each thread begins near the beginning of its share, at a
-//! position that is guessed to be the start of an event, and ends where the next thread began. A guess is accepted only
-//! once the preceding thread arrives at exactly that byte, between two events. Otherwise the later thread's results are
-//! discarded, and reading resumes at the position where the preceding thread ended. So the result always equals the
+//! position that is guessed to be the start of an event, and ends where the next thread began. The guess is accepted
+//! only if the preceding thread arrives at exactly that byte, between two events. Otherwise the later thread's results
+//! are discarded, and reading resumes at the position where the preceding thread ended. So the result always equals the
 //! result of one thread.
 
 use std::fs::File;
@@ -14,9 +14,10 @@ use super::super::model::Fork;
 use super::ReadCounts;
 use super::buffer::{PADDING, ReaderSource};
 use super::scan::{ScanEnd, ScanError, Scanner, is_event};
+use super::visit::ToSink;
 
 /// Size of the smallest part of a file for which a thread is worthwhile.
-const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
+pub(super) const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
 /// Maximum number of bytes that are searched for the start of an event, from the beginning of a share.
 const MAX_SEARCH_BYTES: usize = 1 << 20;
 
@@ -67,13 +68,15 @@ pub(super) fn read_parallel<S: Fork>(
                 let start = *start;
                 scope.spawn(move || {
                     let input = ProgressReader(FileFrom { file, at: start }, on_read);
-                    scan.run(&mut ReaderSource { input, size: buffer }, start, until, sink)
+                    let source = &mut ReaderSource { input, size: buffer };
+                    scan.run(source, start, until, &mut ToSink::new(sink))
                 })
             })
             .collect();
         let until = starts.first().copied().unwrap_or(u64::MAX);
         let input = ProgressReader(FileFrom { file, at: 0 }, on_read);
-        let end = first.run(&mut ReaderSource { input, size: buffer }, 0, until, sink);
+        let source = &mut ReaderSource { input, size: buffer };
+        let end = first.run(source, 0, until, &mut ToSink::new(sink));
         let ends: Vec<ScanResult> = workers
             .into_iter()
             .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -93,14 +96,14 @@ pub(super) fn read_parallel<S: Fork>(
     }
     if let Ok(ScanEnd::Reached(at)) = ended {
         let mut rest = state.resume();
-        ended =
-            rest.run(&mut ReaderSource { input: FileFrom { file, at }, size: buffer }, at, u64::MAX, sink);
+        let source = &mut ReaderSource { input: FileFrom { file, at }, size: buffer };
+        ended = rest.run(source, at, u64::MAX, &mut ToSink::new(sink));
         counts.add(&rest.counts);
     }
     (counts, ended)
 }
 
-/// Reader that reports how many bytes each read returns.
+/// Reader that reports the number of bytes returned by each read.
 struct ProgressReader<'a, R, T>(R, &'a T)
 where
     T: Fn(u64);
@@ -121,8 +124,8 @@ fn first_byte(file: &File) -> Option<u8> {
     head.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
-/// Returns positions that are guessed to be starts of events, one near the beginning of each share but the first, in
-/// ascending order.
+/// Returns positions that are guessed to be starts of events, in ascending order. There is one near the beginning of
+/// each share except the first.
 fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     let shares = (threads as u64).min(size / MIN_BYTES_PER_THREAD).max(1);
     let mut starts: Vec<u64> =
@@ -131,8 +134,8 @@ fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     starts
 }
 
-/// Returns the first position at or after `from` that looks like the start of an event: `{` and `"` after `}` and `,`,
-/// and a phase in the event.
+/// Returns the first position at or after `from` that looks like the start of an event: a `{` and a `"`, after a `}`
+/// and a `,`. The event must also contain a phase.
 fn guess_start(file: &File, from: u64) -> Option<u64> {
     let mut bytes = vec![0; MAX_SEARCH_BYTES + PADDING];
     let count = FileFrom { file, at: from }

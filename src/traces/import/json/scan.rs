@@ -1,17 +1,17 @@
 //! The scanner reads a file from the first byte to the last, event by event, one buffer at a time.
 //!
-//! The same loop also reads the text around the events (`{"schemaVersion": 1, "traceEvents": [` and the text after
-//! the array). A scan can begin at an event in mid-file, and can end at the event where another thread's part began.
+//! The same loop also reads the text around the events (`{"schemaVersion": 1, "traceEvents": [` and the text after the
+//! array). A scan can begin at an event in the middle of the file, and can end at the event where another thread's part
+//! began.
 
 use super::super::Text;
-use super::super::model::{Event, Property, RawEvent, Sink, Wants};
 use super::ReadCounts;
 use super::buffer::{Buffer, MAX_EVENT_BYTES, PADDING, RefillError, Source};
 use super::cursor::{self, Shape, Stop, skip_blanks};
 use super::damage;
-use super::dialect;
 use super::fields::{self, Fields};
 use super::mask::{self, InstructionSet, Job};
+use super::visit::{FoundEvent, FoundProperty, Visitor};
 use gpuflame_model::error::{Error, ErrorKind};
 
 /// Syntax that is expected after the document.
@@ -22,7 +22,7 @@ const END_OF_FILE: &str = "the end of the file";
 enum Expect {
     /// The opening bracket of the document.
     Start,
-    /// A key of the trace object. If `first`, the object may also end instead.
+    /// A key of the trace object. If `first`, the end of the object is also allowed.
     Key { first: bool },
     /// A comma between keys, or the end of the trace object.
     BetweenKeys,
@@ -58,7 +58,7 @@ pub(super) enum ScanError {
         at: u64,
         complete: u64,
         expected: &'static str,
-        /// An earlier position at which the open value stops being valid, and the syntax expected at that position.
+        /// Earlier position at which the open value becomes invalid, and the syntax expected at that position.
         damage: Option<(u64, &'static str)>,
     },
     EventTooLarge {
@@ -74,7 +74,7 @@ pub(super) enum ScanError {
 }
 
 impl ScanError {
-    /// Turns the error into an error message; `events` is the number of events read before.
+    /// Converts the error to an error message; `events` is the number of events read before the error.
     pub(super) fn into_error(self, events: u64) -> Error {
         let message = match self {
             Self::Io(error) => {
@@ -156,7 +156,7 @@ impl Scanner {
         Self { expect: Expect::Start, in_object: false, had_events: false, counts: ReadCounts::default() }
     }
 
-    /// Starts at an event in mid-file.
+    /// Starts at an event in the middle of the file.
     pub(super) fn at_event(in_object: bool) -> Self {
         Self { expect: Expect::Event, in_object, had_events: true, counts: ReadCounts::default() }
     }
@@ -173,9 +173,8 @@ impl Scanner {
         input: &mut impl Source,
         mut position: u64,
         until: u64,
-        sink: &mut impl Sink,
+        visitor: &mut impl Visitor,
     ) -> Result<ScanEnd, ScanError> {
-        let wants = sink.wants();
         let mut buffer = Buffer::new(0);
         let mut is_last = false;
         loop {
@@ -194,9 +193,9 @@ impl Scanner {
                 })?;
             let left = until.saturating_sub(position);
             let until = usize::try_from(left).unwrap_or(usize::MAX);
-            let chunk = Chunk { scan: self, bytes: buffer.padded(), until, wants, sink };
+            let chunk = Chunk { scan: self, bytes: buffer.padded(), until, visitor };
             let (consumed, stop) = mask::run(chunk);
-            buffer.consume(consumed);
+            buffer = visitor.end_of_buffer(buffer, consumed);
             let begin = position;
             position += consumed as u64;
             match stop {
@@ -219,8 +218,8 @@ impl Scanner {
         }
     }
 
-    /// Handles the end of the file. The file is complete up to byte `complete`, `rest` is the text after that byte, and
-    /// the syntax `expected` was missing.
+    /// Handles the end of the file. The file is complete up to byte `complete`, and `rest` is the text after that byte.
+    /// `expected` is the missing syntax.
     fn end(&mut self, complete: u64, rest: &[u8], expected: &'static str) -> Result<ScanEnd, ScanError> {
         let end = complete + rest.len() as u64;
         self.counts.bytes = end;
@@ -248,21 +247,20 @@ enum Outcome {
 }
 
 /// A part of the file, followed by padding.
-struct Chunk<'a, S> {
+struct Chunk<'a, V> {
     scan: &'a mut Scanner,
     bytes: &'a [u8],
     until: usize,
-    wants: Wants,
-    sink: &'a mut S,
+    visitor: &'a mut V,
 }
 
-impl<S: Sink> Job for Chunk<'_, S> {
+impl<V: Visitor> Job for Chunk<'_, V> {
     /// Number of bytes consumed, and the reason why the scan stopped.
     type Out = (usize, Outcome);
 
     #[inline(always)]
     fn run<L: InstructionSet>(self) -> Self::Out {
-        let Chunk { scan, bytes, until, wants, sink } = self;
+        let Chunk { scan, bytes, until, visitor } = self;
         let mut done = 0;
         let stop = loop {
             let at = skip_blanks(bytes, done);
@@ -270,7 +268,7 @@ impl<S: Sink> Job for Chunk<'_, S> {
             let step = match scan.expect {
                 Expect::Event => match bytes[at] {
                     b'{' if at >= until => return (done, Outcome::Reached),
-                    b'{' => scan.event::<L>(bytes, at, wants, sink),
+                    b'{' => scan.event::<L>(bytes, at, visitor),
                     _ => scan.non_object::<L>(bytes, at),
                 },
                 Expect::BetweenEvents => match bytes[at] {
@@ -281,7 +279,7 @@ impl<S: Sink> Job for Chunk<'_, S> {
                     b']' => Ok(scan.end_of_events(at)),
                     _ => Err(Stop { at, expected: "a `,` or the end of the events" }),
                 },
-                _ => scan.outside_events::<L>(bytes, at, wants, sink),
+                _ => scan.outside_events::<L>(bytes, at, visitor),
             };
             match step {
                 Ok(next) => done = next,
@@ -302,20 +300,18 @@ impl Scanner {
         &mut self,
         bytes: &[u8],
         at: usize,
-        wants: Wants,
-        sink: &mut impl Sink,
+        visitor: &mut impl Visitor,
     ) -> Result<usize, Stop> {
         let mut fields = Fields::default();
         let next = fields::read_fields::<L>(bytes, at, &mut fields)?;
         self.counts.events += 1;
         self.counts.non_events += u64::from(fields.phase.shape == Shape::Missing);
         self.expect = Expect::BetweenEvents;
-        dialect::emit::<L>(bytes, &fields, wants, &mut self.counts, sink);
-        if wants.has(Wants::RAW) {
-            let (category, name) =
-                (dialect::to_text(bytes, fields.category), dialect::to_text(bytes, fields.name));
-            sink.raw(RawEvent { text: &bytes[at..next], category, name });
-        }
+        visitor.event::<L>(
+            bytes,
+            &FoundEvent { fields, begin: at as u32, end: next as u32 },
+            &mut self.counts,
+        );
         Ok(next)
     }
 
@@ -350,8 +346,7 @@ impl Scanner {
         &mut self,
         bytes: &[u8],
         at: usize,
-        wants: Wants,
-        sink: &mut impl Sink,
+        visitor: &mut impl Visitor,
     ) -> Result<usize, Stop> {
         match (self.expect, bytes[at]) {
             (Expect::Start, b'{') => {
@@ -362,7 +357,7 @@ impl Scanner {
                 (self.had_events, self.expect) = (true, Expect::Event);
                 Ok(at + 1)
             }
-            // Skips a byte order mark, as editors on Windows write it.
+            // Skips a byte order mark, which editors on Windows write.
             (Expect::Start, 0xef) if bytes[at + 1..].starts_with(b"\xbb\xbf") => Ok(at + 3),
             (Expect::Start, _) => Err(Stop { at, expected: "a `{` or a `[`" }),
             (Expect::Key { first: true } | Expect::BetweenKeys, b'}') => {
@@ -373,7 +368,7 @@ impl Scanner {
                 self.expect = Expect::Key { first: false };
                 Ok(at + 1)
             }
-            (Expect::Key { .. }, b'"') => self.key::<L>(bytes, at + 1, wants, sink),
+            (Expect::Key { .. }, b'"') => self.key::<L>(bytes, at + 1, visitor),
             (Expect::Key { .. }, _) => Err(Stop { at, expected: "a key" }),
             (Expect::BetweenKeys, _) => Err(Stop { at, expected: "a `,` or the trace's `}`" }),
             (_, _) => Err(Stop { at, expected: END_OF_FILE }),
@@ -385,8 +380,7 @@ impl Scanner {
         &mut self,
         bytes: &[u8],
         at: usize,
-        wants: Wants,
-        sink: &mut impl Sink,
+        visitor: &mut impl Visitor,
     ) -> Result<usize, Stop> {
         let key = cursor::read_string::<L>(bytes, at)?;
         let after = cursor::skip_colon(bytes, key.end as usize + 1)?;
@@ -401,18 +395,16 @@ impl Scanner {
             return Err(Stop { at: next, expected: "a `,` or the trace's `}`" });
         }
         self.expect = Expect::BetweenKeys;
-        if wants.has(Wants::NAMES) {
-            let (start, end) = match value.shape {
-                Shape::String | Shape::Escaped => (after, next),
-                _ => (value.start as usize, value.end as usize),
-            };
-            sink.event(&Event::Property(Property { key: name, value: &bytes[start..end] }));
-        }
+        let value = match value.shape {
+            Shape::String | Shape::Escaped => after..next,
+            _ => value.start as usize..value.end as usize,
+        };
+        visitor.property(bytes, FoundProperty { key, value });
         Ok(next)
     }
 }
 
-/// Whether a plausible event opens at `at`. The result is a guess, because the text around the position is unknown.
+/// Whether a plausible event begins at `at`. The result is a guess, because the text around the position is unknown.
 pub(super) fn is_event(padded: &[u8], at: usize) -> bool {
     struct Check<'a>(&'a [u8], usize);
     impl Job for Check<'_> {

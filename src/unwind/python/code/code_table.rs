@@ -111,7 +111,7 @@ mod tests {
         for number in 1..=MAX_SLOTS as u32 / 2 {
             assert_eq!(enter(number), 1);
         }
-        assert_eq!(enter(MAX_SLOTS as u32), 0, "it was dropped with all other entries");
+        assert_eq!(enter(MAX_SLOTS as u32), 0, "the entry was dropped with all others");
         assert!(table.capacity == MAX_SLOTS && table.used == 1);
     }
 }

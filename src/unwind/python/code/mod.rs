@@ -1,15 +1,14 @@
 //! Identifies CPython's code objects (a code object describes one function), and reads their names.
 //!
 //! An address alone does not identify a code object, because most short-lived functions get the address of a freed one.
-//! So a code object is recognized as one that was seen before only if these data are the same: its address; the
-//! addresses of its name, file and line table; its first line; and the version number that CPython gives each code
-//! object since 3.12, which is unique. If a code object has no version number, the contents of its name, file and line
-//! table are compared instead. Of the name, the hash that Python caches is compared, or the letters if 3.11 has not
-//! computed the hash. Of the file, the whole path is compared (once per walk and file). Of the line table, the length,
-//! the beginning, the middle and the end are compared. So a function is never shown under the name of a freed function
-//! at its address. Before 3.12 there is one exception: a function is mistaken for a freed one if it has the same name,
-//! file and first line, if all its parts have the same addresses, and if the line tables differ only in parts that are
-//! not compared.
+//! So a code object is recognized as seen before only if these data are the same: its address; the addresses of its
+//! name, file and line table; its first line; and its version number. Since 3.12, CPython gives each code object a
+//! unique version number. If a code object has no version number, the contents of its name, file and line table are
+//! compared instead. The comparison covers the name, by the hash that Python caches (or by the letters if 3.11 has not
+//! computed the hash). It also covers the whole path of the file (once per walk and file), and the length, beginning,
+//! middle and end of the line table. So a function is never shown under the name of a freed function at its address.
+//! Before 3.12 there is one exception. A function is mistaken for a freed function if it has the same name, file and
+//! first line, and its parts have the same addresses, and the line tables differ only in places that are not compared.
 //!
 //! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). But the watcher must
 //! be registered by a thread that holds the GIL, once per interpreter. To get onto such a thread, gpuflame would need a

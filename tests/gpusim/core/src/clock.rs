@@ -38,7 +38,11 @@ pub fn sleep_until(time: u64) {
 pub fn wait_until(time: u64) {
     let settings = settings::get();
     if settings.stepped {
-        turn::reach(thread::current(), time.saturating_sub(base()));
+        let thread = thread::current();
+        match settings.leave_out.iter().any(|word| word == "waits") {
+            true => thread.is_left_out.set(true),
+            false => turn::reach(thread, time.saturating_sub(base())),
+        }
     } else if settings.real_clock {
         sleep_until(time);
     }

@@ -113,8 +113,8 @@ pub fn waited(
     note(dependency);
 }
 
-/// Correlation id of the present call, as the records of work have it: the nested call's own id, if the nested call has
-/// one.
+/// Returns the correlation id that records of work have for the current call: the id of the nested call if it has its
+/// own, or else the id of the outer call.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {

@@ -100,10 +100,15 @@ impl Order {
 
 /// Puts work on a stream, and waits for synchronous work.
 pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
+    let thread = thread::current();
+    thread.is_programmatic.set(order.programmatic || order.event.is_some());
     if let Some(capture) = stream.capture() {
         return capture.add(stream, What::Work(order));
     }
-    let thread = thread::current();
+    if settings::get().stepped && order.kernel.is_some_and(|kernel| kernel.is_left_out) {
+        thread.is_left_out.set(true);
+        return Ok(());
+    }
     if order.kind == WorkKind::Kernel {
         let fails = settings::get().faults.launch_fails();
         thread.tally.count_launch(fails);

@@ -253,7 +253,20 @@ impl Graph {
             lock(&node.state).what = what.copy();
         }
         tell(resource::GRAPHNODE_CREATED, &data());
+        self.tell_edges(node);
         node
+    }
+
+    /// Announces the edges that lead to a node.
+    fn tell_edges(&'static self, node: &'static Node) {
+        let node_type = node.what().node_type();
+        for edge in node.edges() {
+            let (node, dependency) = (node.handle(), edge.from.handle());
+            tell(
+                resource::GRAPHNODE_DEPENDENCY_CREATED,
+                &GraphData { graph: self.handle(), node, node_type, dependency, ..NOBODY },
+            );
+        }
     }
 
     /// Adds a node without a notification. The id of a node is that of its graph in the upper half and the number of
@@ -291,6 +304,7 @@ impl Graph {
             tell(resource::GRAPHNODE_CLONED, &GraphData { original_node: original.handle(), ..data() });
         }
         graph_edges::copy(&self.nodes(), &copy.nodes());
+        copy.nodes().into_iter().for_each(|node| copy.tell_edges(node));
         copy
     }
 

@@ -64,6 +64,17 @@ pub struct CallRow {
     pub correlation: u32,
     pub begin: u64,
     pub end: u64,
+    /// Whether a launch with attributes is programmatic.
+    pub programmatic: Option<bool>,
+}
+
+/// A call of a declared thread that may wait for other threads. Times are those of the thread's clock.
+#[allow(missing_docs)]
+pub struct ThreadWaitRow {
+    pub name: &'static str,
+    pub thread: u32,
+    pub begin: u64,
+    pub end: u64,
 }
 
 /// All rows of a run.
@@ -73,13 +84,14 @@ pub struct Journal {
     pub ops: Vec<OpRow>,
     pub waits: Vec<WaitRow>,
     pub calls: Vec<CallRow>,
+    pub thread_waits: Vec<ThreadWaitRow>,
 }
 
 /// Thread id of host thread 0 in the files; it is also their process id.
 pub const MAIN_THREAD: u32 = 1_000;
 
 static JOURNAL: Mutex<Journal> =
-    Mutex::new(Journal { ops: Vec::new(), waits: Vec::new(), calls: Vec::new() });
+    Mutex::new(Journal { ops: Vec::new(), waits: Vec::new(), calls: Vec::new(), thread_waits: Vec::new() });
 
 fn journal() -> Option<MutexGuard<'static, Journal>> {
     let settings = settings::get();
@@ -117,7 +129,9 @@ pub fn wait(thread: &Thread, dependency: Dependency, target: Target) {
 
 /// Notes a call that has ended.
 pub fn call(thread: &Thread, name: &'static CStr, (domain, cbid): (u32, u32)) {
+    let is_programmatic = thread.is_programmatic.take();
     if let Some(mut journal) = journal() {
+        let has_attributes = name.to_string_lossy().contains("LaunchKernelEx");
         journal.calls.push(CallRow {
             name,
             is_driver: domain == crate::callback_ids::DRIVER,
@@ -126,7 +140,15 @@ pub fn call(thread: &Thread, name: &'static CStr, (domain, cbid): (u32, u32)) {
             correlation: thread.correlation.get(),
             begin: thread.enter.get(),
             end: clock::now(),
+            programmatic: has_attributes.then_some(is_programmatic),
         });
+    }
+}
+
+/// Notes a call of the calling thread that may have waited for other threads, from `begin` to `end` on its clock.
+pub fn thread_wait(thread: &Thread, name: &'static str, (begin, end): (u64, u64)) {
+    if let Some(mut journal) = journal() {
+        journal.thread_waits.push(ThreadWaitRow { name, thread: thread_id(thread), begin, end });
     }
 }
 
@@ -141,6 +163,7 @@ pub fn write() {
     journal.ops.sort_by_key(|row| row.placed.op);
     journal.waits.sort_by_key(|row| (row.dependency.start, row.thread, row.dependency.correlation));
     journal.calls.sort_by_key(|row| (row.begin, row.thread, row.correlation));
+    journal.thread_waits.sort_by_key(|row| (row.begin, row.end, row.thread, row.name));
     let settings = settings::get();
     if let Some(path) = &settings.truth_schedule {
         save(path, &schedule(&journal));
@@ -155,15 +178,22 @@ fn save(path: &Path, text: &str) {
 }
 
 fn schedule(journal: &Journal) -> String {
-    let mut streams: Vec<&'static Stream> = context::all_streams();
-    streams.sort_by_key(|stream| (stream.context.uid, stream.id));
+    let streams = sorted_streams();
     let calls = journal.calls.iter().map(call_line);
     let streams = streams.into_iter().map(stream_line);
     streams
         .chain(calls)
         .chain(journal.ops.iter().map(op_line))
         .chain(journal.waits.iter().map(wait_line))
+        .chain(journal.thread_waits.iter().map(thread_wait_line))
         .collect()
+}
+
+/// All streams by context and number.
+pub fn sorted_streams() -> Vec<&'static Stream> {
+    let mut streams: Vec<&'static Stream> = context::all_streams();
+    streams.sort_by_key(|stream| (stream.context.uid, stream.id));
+    streams
 }
 
 fn stream_line(stream: &'static Stream) -> String {
@@ -175,12 +205,20 @@ fn stream_line(stream: &'static Stream) -> String {
 
 fn call_line(row: &CallRow) -> String {
     format!(
-        "{{\"what\":\"call\",\"corr\":{},\"thread\":{},\"name\":{},\"begin\":{},\"end\":{}}}\n",
+        "{{\"what\":\"call\",\"corr\":{},\"thread\":{},\"name\":{},\"begin\":{},\"end\":{},\"programmatic\":{}}}\n",
         row.correlation,
         row.thread,
         quoted(Some(&row.name.to_string_lossy())),
         relative(row.begin),
         relative(row.end),
+        row.programmatic.map_or("null".to_owned(), |is_programmatic| is_programmatic.to_string()),
+    )
+}
+
+fn thread_wait_line(row: &ThreadWaitRow) -> String {
+    let ThreadWaitRow { name, thread, begin, end } = row;
+    format!(
+        "{{\"what\":\"thread_wait\",\"name\":\"{name}\",\"thread\":{thread},\"begin\":{begin},\"end\":{end}}}\n"
     )
 }
 

@@ -22,6 +22,8 @@ pub struct Kernel {
     /// Time in ns for which a programmatically launched kernel runs before it waits for the kernel before it; its whole
     /// duration if it is `None`.
     pub preamble: Option<u64>,
+    /// Whether GPUSIM_LEAVE_OUT names the kernel.
+    pub is_left_out: bool,
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"kernel\0\x01");
@@ -37,9 +39,13 @@ impl Kernel {
         let name: &'static CStr = Box::leak(CString::from(name).into_boxed_c_str());
         let settings = settings::get();
         let text = name.to_string_lossy();
-        let duration = duration(&text, &settings.kernels, settings.durations_by_name);
+        let is_left_out = settings.leave_out.contains(&unqualified(&text));
+        let duration = match is_left_out {
+            true => 0,
+            false => duration(&text, &settings.kernels, settings.durations_by_name),
+        };
         let (trigger, preamble) = (time_in_name(&text, 't'), time_in_name(&text, 's'));
-        let kernel = Kernel { magic: MAGIC, name, duration, trigger, preamble };
+        let kernel = Kernel { magic: MAGIC, name, duration, trigger, preamble, is_left_out };
         let kernel: &'static Kernel = Box::leak(Box::new(kernel));
         kernels.insert(name, kernel);
         kernel

@@ -1,24 +1,34 @@
 //! A run on the stepped clock as a Kineto trace: calls, GPU work, waits (`cuda_sync`) and the flows between them
-//! (`ac2g`), with the names and fields that torch.profiler writes.
+//! (`ac2g`), with the names and fields that torch.profiler writes. Edges of graphs and host functions of their nodes have the
+//! form that torch.profiler's Cuspy gives them; calls with attributes say whether their launch is programmatic, which
+//! torch.profiler's do not. An edge through nodes that do nothing leads from the node before them.
 
 use crate::deps::{NONE, Wait};
-use crate::journal::{CallRow, Journal, MAIN_THREAD, OpRow, WaitRow, relative};
+use crate::journal::{
+    CallRow, Journal, MAIN_THREAD, OpRow, ThreadWaitRow, WaitRow, relative, sorted_streams,
+};
+use crate::schedule::Why;
+use crate::settings;
+use crate::stream::Stream;
 use crate::truth::quoted;
 use crate::work::{Copy, Memory, Work, WorkKind};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
 
 /// The whole trace. Rows are sorted by time, those of equal times as they were written.
 pub fn trace(journal: &Journal) -> String {
     let mut rows: Vec<(u64, String)> = Vec::new();
-    journal.ops.iter().for_each(|row| add_op(&mut rows, row));
+    let edges = Edges::find(&journal.ops);
+    journal.ops.iter().for_each(|row| add_op(&mut rows, row, &edges));
+    edges.add_flows(&mut rows);
     // A query that finds unfinished work is not a wait.
     let is_wait = |row: &&WaitRow| row.dependency.wait != 0 && row.dependency.result == 0;
     journal.waits.iter().filter(is_wait).for_each(|row| add_wait(&mut rows, row));
-    let ops = journal.ops.iter().filter(|row| row.work.is_some()).map(|row| row.correlation);
+    let ops = journal.ops.iter().filter(|row| row.work.is_some() || is_node(row)).map(|row| row.correlation);
     let waits = journal.waits.iter().filter(is_wait).map(|row| row.dependency.correlation);
     let linked: BTreeSet<u32> = ops.chain(waits).collect();
     journal.calls.iter().for_each(|row| add_call(&mut rows, row, linked.contains(&row.correlation)));
+    add_further_rows(&mut rows, journal);
     rows.sort_by_key(|(time, _)| *time);
     let devices: BTreeSet<u32> = journal.ops.iter().map(|row| row.device).collect();
     let properties: Vec<String> =
@@ -27,12 +37,73 @@ pub fn trace(journal: &Journal) -> String {
     let names = names.chain([(MAIN_THREAD, "CPU".to_owned())]).map(|(pid, label)| {
         format!("{{\"ph\": \"M\", \"name\": \"process_labels\", \"pid\": {pid}, \"tid\": 0, \"ts\": 0, \"args\": {{\"labels\": \"{label}\"}}}}")
     });
+    let streams = has_rows("streams").then(sorted_streams).unwrap_or_default();
+    let names = names.chain(streams.into_iter().map(stream_row));
     let rows: Vec<String> = names.chain(rows.into_iter().map(|(_, row)| row)).collect();
     format!(
         "{{\n\"schemaVersion\": 1,\n\"deviceProperties\": [{}],\n\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n{}\n]}}\n",
         properties.join(", "),
         rows.join(",\n"),
     )
+}
+
+/// Whether the trace has rows of this kind, which torch.profiler does not write.
+fn has_rows(kind: &str) -> bool {
+    settings::get().kineto_rows.iter().any(|word| word == kind)
+}
+
+/// Adds the rows of `GPUSIM_KINETO_ROWS` that have times.
+fn add_further_rows(rows: &mut Vec<(u64, String)>, journal: &Journal) {
+    if has_rows("host_functions") {
+        let of_stream = journal.ops.iter().filter(|row| row.kind == "host" && !is_node(row));
+        of_stream.for_each(|row| add_host_launch(rows, row));
+    }
+    if has_rows("threads") {
+        journal.thread_waits.iter().for_each(|row| add_thread_wait(rows, row));
+    }
+    if has_rows("events") {
+        journal.waits.iter().filter(|row| row.dependency.wait == 0).for_each(|row| add_event(rows, row));
+    }
+}
+
+/// Kind of a stream, in the numbers of CUPTI's CUpti_ActivityStreamFlag.
+fn stream_row(stream: &'static Stream) -> String {
+    let flag = match (stream.is_legacy_default(), stream.is_blocking) {
+        (true, _) => 3,
+        (false, true) => 1,
+        (false, false) => 2,
+    };
+    let (device, context, id) = (stream.context.device, stream.context.uid, stream.id);
+    format!(
+        "{{\"ph\": \"M\", \"name\": \"cuda_stream\", \"pid\": {device}, \"tid\": {id}, \"ts\": 0, \"args\": {{\"context\": {context}, \"stream\": {id}, \"flag\": {flag}}}}}"
+    )
+}
+
+/// A host function of a stream, with the fields of CUPTI's CUpti_ActivityHostLaunch.
+fn add_host_launch(rows: &mut Vec<(u64, String)>, row: &OpRow) {
+    let (begin, end) = span(row);
+    let (device, context, stream, correlation) = (row.device, row.context, row.stream, row.correlation);
+    let args = format!(
+        "\"device\": {device}, \"context\": {context}, \"stream\": {stream}, \"correlation\": {correlation}"
+    );
+    rows.push((begin, slice("host_launch", "HostFunction", (device, stream.into()), (begin, end), &args)));
+}
+
+fn add_thread_wait(rows: &mut Vec<(u64, String)>, row: &ThreadWaitRow) {
+    let place = (MAIN_THREAD, i64::from(row.thread));
+    rows.push((row.begin, slice("pthread", row.name, place, (row.begin, row.end), "")));
+}
+
+/// A record of an event, as Kineto writes it for CUPTI's kind CUDA_EVENT.
+fn add_event(rows: &mut Vec<(u64, String)>, row: &WaitRow) {
+    let dependency = &row.dependency;
+    let time = relative(dependency.start);
+    let (device, context, stream) = (row.device, dependency.context, dependency.stream);
+    let (event, correlation) = (dependency.event, dependency.correlation);
+    let args = format!(
+        "\"event_id\": {event}, \"stream\": {stream}, \"correlation\": {correlation}, \"device\": {device}, \"context\": {context}"
+    );
+    rows.push((time, slice("cuda_event", "cudaEvent", (device, stream.into()), (time, time), &args)));
 }
 
 /// Time in us with three digits, as Kineto writes it.
@@ -51,11 +122,11 @@ fn slice(category: &str, name: &str, (pid, tid): (u32, i64), (begin, end): (u64,
 }
 
 /// One end of the flow from a call to its work: `s` at the call, `f` at the work.
-fn flow(end: &str, correlation: u32, (pid, tid): (u32, i64), time: u64) -> (u64, String) {
+fn flow(end: &str, id: u64, (pid, tid): (u32, i64), time: u64) -> (u64, String) {
     let binding = if end == "f" { ", \"bp\": \"e\"" } else { "" };
     let ts = micros(time);
     let row = format!(
-        "{{\"ph\": \"{end}\", \"cat\": \"ac2g\", \"name\": \"ac2g\", \"id\": {correlation}, \"pid\": {pid}, \"tid\": {tid}, \"ts\": {ts}{binding}}}"
+        "{{\"ph\": \"{end}\", \"cat\": \"ac2g\", \"name\": \"ac2g\", \"id\": {id}, \"pid\": {pid}, \"tid\": {tid}, \"ts\": {ts}{binding}}}"
     );
     (time, row)
 }
@@ -65,26 +136,104 @@ fn add_call(rows: &mut Vec<(u64, String)>, row: &CallRow, is_linked: bool) {
     let category = if row.is_driver { "cuda_driver" } else { "cuda_runtime" };
     let place = (MAIN_THREAD, i64::from(row.thread));
     let correlation = row.correlation;
-    let args =
+    let mut args =
         format!("\"External id\": {correlation}, \"cbid\": {}, \"correlation\": {correlation}", row.cbid);
+    if let Some(is_programmatic) = row.programmatic {
+        args += &format!(", \"programmatic\": {}", u8::from(is_programmatic));
+    }
     rows.push((begin, slice(category, &row.name.to_string_lossy(), place, (begin, end), &args)));
     if is_linked {
-        rows.push(flow("s", correlation, place, begin));
+        rows.push(flow("s", correlation.into(), place, begin));
     }
 }
 
-fn add_op(rows: &mut Vec<(u64, String)>, row: &OpRow) {
-    let Some(work) = row.work.filter(|work| work.kind != WorkKind::Graph) else { return };
-    let (begin, end) = (relative(work.start), relative(work.end));
-    let place = (row.device, i64::from(row.stream));
+fn is_node(row: &OpRow) -> bool {
+    row.node.graph != 0
+}
+
+/// Begin and end of a row in the trace. Records have another clock than the schedule if a test wants it.
+fn span(row: &OpRow) -> (u64, u64) {
+    let times = row.work.map_or((row.placed.begin, row.placed.end), |work| (work.start, work.end));
+    (relative(times.0), relative(times.1))
+}
+
+/// Id of the first flow between two nodes of a graph. Other flows have correlation ids.
+const FIRST_EDGE: u64 = 1 << 40;
+
+/// Edges between the nodes of graph launches.
+struct Edges<'a> {
+    edges: Vec<(&'a OpRow, &'a OpRow)>,
+    /// Nodes by op, with the position in their launch.
+    nodes: HashMap<u64, u64>,
+    /// Nodes that wait for other nodes, by op.
+    later: HashSet<u64>,
+}
+
+impl<'a> Edges<'a> {
+    fn find(ops: &'a [OpRow]) -> Edges<'a> {
+        let launch_of = |row: &OpRow| (row.correlation, row.node.graph);
+        let nodes: HashMap<u64, &OpRow> =
+            ops.iter().filter(|row| is_node(row)).map(|row| (row.placed.op, row)).collect();
+        let before = |row: &'a OpRow| {
+            let waits = row.placed.waits.iter();
+            let waits = waits.filter(|wait| matches!(wait.why, Why::Edge | Why::Programmatic));
+            let before: BTreeSet<u64> = waits.map(|wait| wait.op).collect();
+            let before = before.into_iter().filter_map(|op| nodes.get(&op).copied());
+            before.filter(move |other| launch_of(other) == launch_of(row)).map(move |other| (other, row))
+        };
+        let edges: Vec<_> = ops.iter().filter(|row| is_node(row)).flat_map(before).collect();
+        let mut counts: HashMap<_, u64> = HashMap::new();
+        let nodes = ops.iter().filter(|row| is_node(row)).map(|row| {
+            let count = counts.entry(launch_of(row)).or_default();
+            *count += 1;
+            (row.placed.op, *count)
+        });
+        let nodes = nodes.collect();
+        let later = edges.iter().map(|(_, row)| row.placed.op).collect();
+        Edges { edges, nodes, later }
+    }
+
+    /// Lane on which a row is shown. Each node of a launch has its own, because the flows between nodes name their ends by lane
+    /// and time.
+    fn lane(&self, row: &OpRow) -> i64 {
+        let stream = i64::from(row.stream);
+        self.nodes.get(&row.placed.op).map_or(stream, |position| 1_000 * stream + *position as i64)
+    }
+
+    fn add_flows(&self, rows: &mut Vec<(u64, String)>) {
+        for (id, (before, after)) in (FIRST_EDGE..).zip(&self.edges) {
+            let place = |row: &OpRow| (row.device, self.lane(row));
+            rows.push(flow("s", id, place(before), span(before).1));
+            rows.push(flow("f", id, place(after), span(after).0));
+        }
+    }
+}
+
+fn add_op(rows: &mut Vec<(u64, String)>, row: &OpRow, edges: &Edges<'_>) {
+    let work = row.work.filter(|work| work.kind != WorkKind::Graph);
+    if work.is_none() && !(is_node(row) && row.kind == "host") {
+        return;
+    }
+    let (begin, end) = span(row);
+    let (stream, lane) = (i64::from(row.stream), edges.lane(row));
+    let place = (row.device, lane);
     let correlation = row.correlation;
     let mut args = format!(
-        "\"External id\": {correlation}, \"device\": {}, \"context\": {}, \"stream\": {}, \"correlation\": {correlation}",
-        row.device, row.context, row.stream
+        "\"External id\": {correlation}, \"device\": {}, \"context\": {}, \"stream\": {lane}, \"correlation\": {correlation}",
+        row.device, row.context
     );
-    if work.graph.graph != 0 {
-        args += &format!(", \"graph id\": {}, \"graph node id\": {}", work.graph.graph, work.graph.node);
+    if lane != stream {
+        args += &format!(", \"original_stream\": {stream}");
     }
+    if is_node(row) {
+        args += &format!(", \"graph id\": {}, \"graph node id\": {}", row.node.graph, row.node.node);
+    }
+    let launch = (!edges.later.contains(&row.placed.op)).then(|| flow("f", correlation.into(), place, begin));
+    let Some(work) = work else {
+        rows.push((begin, slice("graph_host_node", "HostNode", place, (begin, end), &args)));
+        rows.extend(launch);
+        return;
+    };
     let (category, name) = match work.kind {
         WorkKind::Memset => ("gpu_memset", format!("Memset ({})", memory(work.target))),
         WorkKind::Kernel | WorkKind::Graph => ("kernel", kernel_name(&work)),
@@ -101,7 +250,7 @@ fn add_op(rows: &mut Vec<(u64, String)>, row: &OpRow) {
         _ => args += &format!(", \"bytes\": {}", work.bytes),
     }
     rows.push((begin, slice(category, &name, place, (begin, end), &args)));
-    rows.push(flow("f", correlation, place, begin));
+    rows.extend(launch);
 }
 
 fn kernel_name(work: &Work) -> String {
@@ -153,5 +302,5 @@ fn add_wait(rows: &mut Vec<(u64, String)>, row: &WaitRow) {
         ", \"stream\": {stream}, \"correlation\": {correlation}, \"device\": {device}, \"context\": {context}"
     );
     rows.push((begin, slice("cuda_sync", kind, (device, stream), (begin, end), &args)));
-    rows.push(flow("f", correlation, (device, stream), begin));
+    rows.push(flow("f", correlation.into(), (device, stream), begin));
 }

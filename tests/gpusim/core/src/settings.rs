@@ -53,7 +53,17 @@ pub const VARIABLES: &[Variable] = &[
         "",
         "With the stepped clock, one piece of work takes longer or shorter: `17:-1000` shortens operation 17 of the schedule by 1,000 ns.",
     ),
+    var(
+        "GPUSIM_LEAVE_OUT",
+        "",
+        "With the stepped clock, what the program does not do: names of kernels, as in GPUSIM_KERNELS, and `waits` of the host. The calls take no time; left out nodes of graphs take none either.",
+    ),
     var("GPUSIM_KINETO", "", "With the stepped clock: file for the run as a Kineto trace. `%p` is the pid."),
+    var(
+        "GPUSIM_KINETO_ROWS",
+        "",
+        "Further rows of the Kineto trace, with commas: `streams` (kinds of streams), `host_functions` (of streams), `threads` (locks and barriers), `events` (records of events).",
+    ),
     var(
         "GPUSIM_KERNELS",
         "",
@@ -141,7 +151,9 @@ pub struct Settings {
     pub costs: Vec<(String, u64)>,
     pub pace: bool,
     pub change: Option<(u64, i64)>,
+    pub leave_out: Vec<String>,
     pub kineto: Option<PathBuf>,
+    pub kineto_rows: Vec<String>,
     pub kernels: Vec<(String, u64)>,
     pub durations_by_name: bool,
     pub launch_ns: u64,
@@ -202,7 +214,9 @@ impl Settings {
             costs: parse_durations("GPUSIM_COSTS", &env.text("GPUSIM_COSTS").unwrap_or_default())?,
             pace: env.choice("GPUSIM_PACE", "0", "1")?,
             change: parse_change(&env.text("GPUSIM_CHANGE").unwrap_or_default())?,
+            leave_out: words(&env.text("GPUSIM_LEAVE_OUT").unwrap_or_default()).map(str::to_owned).collect(),
             kineto: env.text("GPUSIM_KINETO").map(|path| path.replace("%p", &pid).into()),
+            kineto_rows: parse_rows(&env.text("GPUSIM_KINETO_ROWS").unwrap_or_default())?,
             kernels: parse_durations("GPUSIM_KERNELS", &kernels)?,
             durations_by_name: words(&kernels).any(|word| word == BY_NAME),
             launch_ns: env.number("GPUSIM_LAUNCH_NS", 0)?,
@@ -289,6 +303,16 @@ fn parse_change(text: &str) -> Result<Option<(u64, i64)>, String> {
     }
     let parts = text.split_once(':').and_then(|(op, by)| Some((op.parse().ok()?, by.parse().ok()?)));
     parts.map(Some).ok_or(format!("GPUSIM_CHANGE={text}: want NUMBER:NS, such as 17:-1000"))
+}
+
+/// Kinds of rows that a Kineto trace can have in addition to those of torch.profiler.
+const KINETO_ROWS: [&str; 4] = ["streams", "host_functions", "threads", "events"];
+
+fn parse_rows(list: &str) -> Result<Vec<String>, String> {
+    match words(list).find(|word| !KINETO_ROWS.contains(word)) {
+        None => Ok(words(list).map(str::to_owned).collect()),
+        Some(word) => Err(format!("GPUSIM_KINETO_ROWS: `{word}`: want {}", KINETO_ROWS.join(", "))),
+    }
 }
 
 fn parse_durations(variable: &str, text: &str) -> Result<Vec<(String, u64)>, String> {

@@ -31,6 +31,7 @@ pub mod resource {
     pub const GRAPHNODE_CREATE_STARTING: u32 = 12;
     pub const GRAPHNODE_CREATED: u32 = 13;
     pub const GRAPHNODE_DESTROY_STARTING: u32 = 14;
+    pub const GRAPHNODE_DEPENDENCY_CREATED: u32 = 15;
     pub const GRAPHEXEC_CREATE_STARTING: u32 = 17;
     pub const GRAPHEXEC_CREATED: u32 = 18;
     pub const GRAPHEXEC_DESTROY_STARTING: u32 = 19;

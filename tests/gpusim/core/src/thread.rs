@@ -51,6 +51,10 @@ pub struct Thread {
     pub number: Cell<Option<usize>>,
     /// Time that the running host function has taken so far, with the stepped clock.
     pub host_function: Cell<Option<u64>>,
+    /// Whether the present call is left out, and takes no time.
+    pub is_left_out: Cell<bool>,
+    /// Whether the present call has submitted a programmatic launch.
+    pub is_programmatic: Cell<bool>,
     /// Time when the outermost API call began.
     pub enter: Cell<u64>,
     /// Name of the outermost API call.
@@ -102,6 +106,8 @@ fn begin() -> *const Thread {
         host: Cell::new(0),
         number: Cell::new(None),
         host_function: Cell::new(None),
+        is_left_out: Cell::new(false),
+        is_programmatic: Cell::new(false),
         enter: Cell::new(0),
         api: Cell::new(null()),
         symbol: Cell::new(null()),

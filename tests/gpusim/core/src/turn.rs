@@ -7,6 +7,7 @@
 //! `gpusim_lock` and `gpusim_meet` wait inside it. Undeclared threads take no turns; their order is not repeatable.
 
 use crate::clock;
+use crate::journal;
 use crate::settings;
 use crate::thread::{self, Thread};
 use std::collections::BTreeMap;
@@ -224,6 +225,14 @@ fn in_turn(act: impl FnOnce(&mut Turns, usize)) {
     thread.host.set(turns.threads[number].clock);
 }
 
+/// Runs `act` in the thread's turn like `in_turn`, and notes it as a call of the C library's function `name`.
+fn note_in_turn(name: &'static str, act: impl FnOnce(&mut Turns, usize)) {
+    let thread = thread::current();
+    let begin = host_time(thread);
+    in_turn(act);
+    journal::thread_wait(thread, name, (begin, host_time(thread)));
+}
+
 /// Begins an outermost API call: waits for the thread's turn.
 pub fn begin_call(thread: &Thread) {
     if let Some(number) = number(thread) {
@@ -310,7 +319,7 @@ pub fn begin(number: u64) {
 
 /// Waits for the end of a declared thread.
 pub fn join(other: u64) {
-    in_turn(|turns, number| {
+    note_in_turn("pthread_join", |turns, number| {
         if other as usize >= turns.threads.len() {
             crate::abort!("gpusim_join({other}): gpusim_fork has not returned this number");
         }
@@ -320,12 +329,12 @@ pub fn join(other: u64) {
 
 /// Takes the lock of this number.
 pub fn lock(id: u64) {
-    in_turn(|turns, number| turns.lock(id, number));
+    note_in_turn("pthread_mutex_lock", |turns, number| turns.lock(id, number));
 }
 
 /// Releases a lock.
 pub fn unlock(id: u64) {
-    in_turn(|turns, number| {
+    note_in_turn("pthread_mutex_unlock", |turns, number| {
         if !turns.unlock(id, number) {
             crate::abort!("gpusim_unlock({id}): host thread {number} does not hold this lock");
         }
@@ -334,7 +343,7 @@ pub fn unlock(id: u64) {
 
 /// Waits until `count` threads have called this for the meeting `id`.
 pub fn meet(id: u64, count: u64) {
-    in_turn(|turns, number| turns.meet(id, count as usize, number));
+    note_in_turn("pthread_barrier_wait", |turns, number| turns.meet(id, count as usize, number));
 }
 
 /// Ends a declared thread, when the operating system ends it.

@@ -256,7 +256,8 @@ impl Worker {
         }
     }
 
-    /// Takes all buffers that a flush may deliver, and records that arrived since [`Worker::complete`].
+    /// Moves to the worker all buffers that a flush may deliver. Also moves the records that arrived after
+    /// [`Worker::complete`] ran.
     fn take_lane(&mut self, content: &mut Content, forced: bool) {
         for pending in content.inbox.drain(..) {
             match (pending.due <= self.now, forced) {

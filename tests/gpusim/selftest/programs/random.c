@@ -1,6 +1,6 @@
 /* A random program for the stepped clock: `random SEED [STEPS [WITHOUT]]` makes STEPS (60) steps on each of 1 to 3 host threads,
- * on 1 or 2 GPUs. WITHOUT is a sum of what it leaves out: 1 graphs, 2 programmatic launches, 4 host functions, 8 the legacy
- * default stream, 16 further threads. The seed alone decides what it does. The steps are: kernels of 0.3 to 40 us (plain and programmatic), copies
+ * on 1 or 2 GPUs. WITHOUT is a sum of what it leaves out: 1 graphs, 2 programmatic launches, 4 host functions on streams, 8 the legacy
+ * default stream, 16 further threads, 32 host functions in graphs. The seed alone decides what it does. The steps are: kernels of 0.3 to 40 us (plain and programmatic), copies
  * and fills (with and without a wait), events, graphs with branches (built and captured), host functions, waits of streams
  * and threads, queries, and work between the calls; on blocking, non-blocking and default streams. */
 #include "cuda_mini.h"
@@ -28,7 +28,7 @@ struct gpu {
 
 static struct gpu gpus[MAX_THREADS][MAX_GPUS];
 static int gpu_count, thread_count, steps = 60, without;
-enum { GRAPH = 1, PROGRAMMATIC = 2, HOST_FUNCTION = 4, LEGACY = 8, THREADS = 16 };
+enum { GRAPH = 1, PROGRAMMATIC = 2, HOST_FUNCTION = 4, LEGACY = 8, THREADS = 16, HOST_NODE = 32 };
 static uint64_t seed;
 
 struct host {
@@ -77,7 +77,7 @@ static cudaGraphExec_t built(struct host *host) {
         case 0: check(cudaGraphAddMemsetNode(&nodes[at], graph, edges, edge_count, &fill)); break;
         case 1: check(cudaGraphAddEmptyNode(&nodes[at], graph, edges, edge_count)); break;
         case 2:
-            if (without & HOST_FUNCTION) check(cudaGraphAddEmptyNode(&nodes[at], graph, edges, edge_count));
+            if (without & HOST_NODE) check(cudaGraphAddEmptyNode(&nodes[at], graph, edges, edge_count));
             else check(cudaGraphAddHostNode(&nodes[at], graph, edges, edge_count, &function)); break;
         default: check(cudaGraphAddKernelNode(&nodes[at], graph, edges, edge_count, &kernel)); break;
         }

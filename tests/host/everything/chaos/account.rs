@@ -46,10 +46,10 @@ impl Piece {
 const UNTIMED: [&str; 5] = ["zero_ts", "reversed", "epoch", "next_year", "endless"];
 pub(super) const NO_STACK: &str = "[no launch stack]";
 
-/// GPU time in nanoseconds, by call site and leaf.
+/// GPU time in nanoseconds, by call site and leaf frame.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
-/// Counts of the ledger and sums of the picture, either as reported or as expected.
+/// Counts of the ledger and sums of the flame graph, either reported or expected.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) launches: u64,
@@ -64,7 +64,7 @@ pub(super) struct Account {
     pub(super) activities_outside: u64,
     /// Number of duplicate records.
     pub(super) repeated: u64,
-    /// Number of activities with a correlation id that no call had.
+    /// Number of activities whose correlation id is not the id of any call.
     pub(super) of_no_call: u64,
     pub(super) activities_dropped: u64,
     pub(super) untimed: u64,
@@ -73,7 +73,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Expected result for this work, given which pieces were dropped and which were delivered.
+    /// Returns the expected result for this work, if the given pieces were dropped and the given pieces were delivered.
     pub(super) fn of<'a>(
         work: impl IntoIterator<Item = &'a Piece>,
         is_dropped: impl Fn(&Piece) -> bool,
@@ -96,14 +96,14 @@ impl Account {
             } else {
                 *all.sums.entry((piece.site.clone(), piece.leaf.clone())).or_default() += piece.nanos;
             }
-            // This fault adds a copy of the record.
+            // This fault adds a copy of the record with a correlation id of no call.
             all.of_no_call += u64::from(piece.has(&["unmatched_corr"]));
         }
         all.activities = all.activities_matched + all.no_stack + all.activities_dropped;
         all
     }
 
-    /// Result that a run reported on stderr and in its folded file.
+    /// Returns the result that a run reported on stderr and in its folded file.
     pub(super) fn told(done: &Done, folded: &str) -> Self {
         let (launches, became) = done.sum("launches");
         let (activities, found) = done.sum("activities");
@@ -139,7 +139,7 @@ impl Account {
         }
     }
 
-    /// Result of reading a recording again.
+    /// Returns the result of reading the recording after the run.
     pub(super) fn read(ledger: &Ledger, folded: Vec<(Vec<String>, u64)>) -> Self {
         for sum in ledger.sums() {
             assert!(sum.holds(), "{sum}");

@@ -23,7 +23,7 @@ pub(super) struct Ended<'a> {
 
 /// Upper bound on the difference between the truth's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint, which is long because two processors run several of these programs at once.
+/// Maximum delay of a checkpoint. It is long because several of these programs run at once on two processors.
 const SLACK_MS: u64 = 1000;
 
 impl Ended<'_> {
@@ -40,8 +40,8 @@ impl Ended<'_> {
         self.lines("started")
     }
 
-    /// Values that the program itself recorded: whether and when it reached its end and how many launches it had made
-    /// by then, and the number of records that the rival received.
+    /// Returns three values that the program itself recorded: the time at which it reached its end, or 0; the number of
+    /// launches until then; and the number of records that the rival received.
     fn kept(&self) -> [u64; 3] {
         let bytes = fs::read(self.done.folder.join(format!("done-{}", self.process))).unwrap();
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
@@ -62,7 +62,7 @@ impl Ended<'_> {
 
     pub(super) fn assert_right(&self) {
         let [ended, ..] = self.kept();
-        assert!(ended > 0, "it did not come to its end");
+        assert!(ended > 0, "the program did not reach its end");
         let said = &self.done.stderr;
         assert!(!said.contains("panicked") && !said.contains("a bug in gpuflame"));
         if self.plan.set("GPUSIM_OTHER_SUBSCRIBER") == "1" {
@@ -76,7 +76,7 @@ impl Ended<'_> {
         }
     }
 
-    /// Checks a process whose end writes all files.
+    /// Checks a process that wrote all files at its end.
     fn assert_writes(&self) {
         let found = Account::told(&self.done, &format!("out-{}.folded", self.process));
         let started = self.started();
@@ -84,7 +84,7 @@ impl Ended<'_> {
         if self.has("gfr") {
             let (read, _, remarks) = self.read();
             assert!(remarks.is_empty(), "{remarks:?}");
-            assert_eq!(read, found, "what is recorded is what was told");
+            assert_eq!(read, found, "the recording and the reported result differ");
         }
         let [_, launched, rivals] = self.kept();
         let said_no_answer = self.done.stderr.contains("CUPTI did not answer within 0.3 s");
@@ -95,9 +95,9 @@ impl Ended<'_> {
         } else if self.how == "term" && self.is_at_rest() && self.plan.delivers_all() {
             assert_eq!(found, Account::of(&started, |_| false, is_traced));
         } else if self.plan.answers() {
-            // Launches made while the process ends may or may not be present. Earlier launches must be present or
-            // counted as dropped. A thread that is interrupted in the middle of a launch may hold a lock that the
-            // tracer waits for.
+            // Launches made while the process ends may be missing. Earlier launches must be present or counted as
+            // dropped. A thread that is interrupted in the middle of a launch may hold a lock that the tracer waits
+            // for.
             let untraced = started.iter().filter(|piece| !is_traced(piece)).count() as u64;
             let kept = if said_no_answer { found.pending } else { 0 };
             let lost = found.activities_dropped + untraced + kept;
@@ -106,15 +106,15 @@ impl Ended<'_> {
         }
     }
 
-    /// Checks exact sums: if the process returned from `main` with no work in flight, the truth file lists the outcome
-    /// of each record.
+    /// Checks exact sums of a process that returned from `main` with no work in flight: in that case the truth file
+    /// lists the outcome of each record.
     fn assert_exact(&self, found: Account, rivals: u64) {
         let work = self.lines("truth");
         assert_eq!(work.len(), self.started().len());
         let mut expected =
             Account::of(&work, |piece| piece.fate == "dropped", |piece| piece.fate == "delivered");
         if self.plan.has("fatal") {
-            // The exits of launches in flight at the fatal error may or may not be seen, and a buffer that was
+            // gpuflame may miss the exit callbacks of launches in flight at the fatal error, and a buffer that was
             // delivered but not yet read at that time counts as unreadable.
             assert!(found.launches >= 299 - self.threads, "{}", found.launches);
             let ours = found.activities_matched + found.no_stack;
@@ -150,15 +150,15 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Checks a run with any losses: the outputs contain no work that was not started, and the reported sums match the
-    /// reported number of timed activities, each with its own duration.
+    /// Checks a run that may have lost any records: the outputs contain only work that was started, and the reported
+    /// sums are possible sums of durations for the reported number of timed activities.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
         assert!(found.launches <= most.launches, "{found:?}");
         assert!(found.activities <= most.activities, "{found:?}");
         assert!(found.activities_matched <= most.activities_matched, "{found:?}");
         assert!(found.repeated <= most.repeated && found.of_no_call <= most.of_no_call, "{found:?}");
-        // One more launch lacks its stack if a thread was launching when the process ended.
+        // Each thread that was launching when the process ended may add one launch without a stack.
         assert!(found.no_stack <= most.no_stack + found.launches_dropped + self.threads + 1, "{found:?}");
         let nanos_of = |sums: &Sums, leaf: &str| -> u64 {
             sums.iter().filter(|((_, of), _)| of == leaf).map(|(_, nanos)| nanos).sum()
@@ -187,11 +187,11 @@ impl Ended<'_> {
         }
     }
 
-    /// Reads the process's `NAME.gfr`: its account, the checkpoint mark, and remarks about the file.
+    /// Reads the process's `NAME.gfr`. Returns its account, the checkpoint mark, and remarks about the file.
     fn read(&self) -> (Account, Option<CheckpointMark>, Vec<String>) {
         let path = self.path("gfr");
         let mut reader = Reader::new(std::io::BufReader::new(fs::File::open(&path).unwrap())).unwrap();
-        // A chunk may be truncated.
+        // The last chunk may be truncated.
         while !matches!(reader.next_row(), Ok(None)) {}
         let mark = reader.mark().copied();
         let run = gpuflame::read(&path, &ReadOptions::default()).unwrap();
@@ -203,8 +203,8 @@ impl Ended<'_> {
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
     }
 
-    /// Checks a process whose end runs no exit handler: the file holds all but the last work, and states how much may
-    /// be missing.
+    /// Checks a process that ended without running exit handlers: the file holds all work except the latest, and
+    /// states how much may be missing.
     fn assert_leaves(&self) {
         assert!(!self.has("folded") && !self.has("svg"));
         let [ended, ..] = self.kept();
@@ -226,7 +226,7 @@ impl Ended<'_> {
                     f64::from(mark.interval_ms) / 1e3,
                     mark.open
                 );
-                // Rows after the mark may close launches that were open at the mark, or may be open themselves.
+                // Rows after the mark may complete launches that were pending at the mark, or be pending launches.
                 assert!(has_rows || found.pending == mark.open, "{found:?}");
                 assert!(remark.contains("its process ended without its exit hooks, after "), "{remark}");
                 assert!(remark.contains(&missing), "{missing}: {remark}");

@@ -1,12 +1,12 @@
-//! Programs that do many things at once, chosen by a number: threads that launch, fork and are interrupted; a child
-//! forked before CUDA starts; functions generated at run time that keep a number in rbp and replace each other; records
-//! that arrive in any order, late, twice, damaged or not at all; another client that takes the records; and many kinds
-//! of exit. The program must behave as it does without gpuflame, including every signal and every inherited descriptor.
-//! The ledger must add up, and sums must equal the truth file minus the reported losses, to the nanosecond, both in the
-//! files of an exit and in the checkpoint of a process that is killed.
+//! Programs that do many things at once. A number (the seed) selects what each program does: threads that launch, fork
+//! and are interrupted; a child forked before CUDA starts; functions generated at run time that keep a number in rbp
+//! and replace each other; records that arrive in any order, late, twice, damaged or not at all; another client that
+//! takes the records; and many kinds of exit. The program must behave as it does without gpuflame, including every
+//! signal and every inherited descriptor. The ledger must add up. Sums must equal the truth file minus the reported
+//! losses, to the nanosecond, both in the files written at the exit and in the checkpoint of a killed process.
 //!
-//! `GPUFLAME_CHAOS=500` runs 500 numbers, as `.ci/long` does; `17-17` is a range, with the first and last number to
-//! run.
+//! `GPUFLAME_CHAOS=500` runs 500 numbers, as `.ci/long` does; `GPUFLAME_CHAOS=17-17` runs a range from its first to its
+//! last number.
 
 mod account;
 mod ended;
@@ -67,7 +67,7 @@ fn one(seed: u64) {
         expected.push(process);
         // Children that are forked later write no files.
         let others = processes(&folder, "out-").into_iter().find(|other| !expected.contains(other));
-        assert_eq!(others, None, "a process has files that can have no CUDA");
+        assert_eq!(others, None, "a process that cannot use CUDA has files");
     }));
     if let Err(why) = checked {
         panic!("{}\n{shown}", said(&*why));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{Run, Way, compile};
 
-/// A sequence of choices that the number determines.
+/// A pseudo-random sequence of choices. The number is the seed.
 struct Dice(u64);
 
 impl Dice {
@@ -58,7 +58,7 @@ pub(super) struct Plan {
     pub(super) child: &'static str,
     /// Whether another CUPTI client takes the records.
     pub(super) has_rival: bool,
-    /// Whether that client is in a plugin that finishes and is unloaded in mid-run, repeatedly.
+    /// Whether that client is in a plugin that is repeatedly loaded, finishes and is unloaded during the run.
     passes: bool,
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) formats: &'static str,
@@ -70,8 +70,8 @@ impl Plan {
         let mut dice = Dice(seed);
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
-        // The process lingers long enough for no checkpoint, for a few checkpoints, or for the flush that runs once per
-        // second.
+        // Time in ms for which the process stays alive at its end: too short for a checkpoint, long enough for a few
+        // checkpoints, or long enough for the flush that runs once per second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
@@ -94,8 +94,8 @@ impl Plan {
         sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
-        // With `GPUSIM_CORR=distinct` work has the id of the nested call, so nested calls must then stay on: at most
-        // one of these two settings is made.
+        // With `GPUSIM_CORR=distinct`, work has the id of the nested call, so nested calls must not be off. Therefore
+        // only one of these two settings is made.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
@@ -171,14 +171,14 @@ impl Plan {
     }
 }
 
-/// Whether a CUPTI client arrives, finishes and is unloaded in mid-run. This is never so for multiples of 3, because
-/// their threads fork: a child may inherit a lock that the client's thread holds in CUPTI or in the dynamic linker,
-/// with and without gpuflame.
+/// Whether a CUPTI client is loaded, finishes and is unloaded during the run. Always false for multiples of 3, because
+/// the threads of their programs fork: with and without gpuflame, a child may inherit a lock that the client's thread
+/// holds in CUPTI or in the dynamic linker.
 fn passes(seed: u64) -> bool {
     seed % 11 == 5 && !seed.is_multiple_of(3)
 }
 
-/// Whether this way to end runs no exit handler and sends no signal that gpuflame catches.
+/// Whether a process that ends in this way runs no exit handler and gets no signal that gpuflame catches.
 pub(super) fn is_without_a_word(how: &str) -> bool {
     ["_exit", "abort", "kill"].contains(&how)
 }

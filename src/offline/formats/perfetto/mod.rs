@@ -5,6 +5,9 @@
 //! Field numbers are those in `protos/perfetto/trace/` of github.com/google/perfetto. The GPU extensions of
 //! `InternedData` and `TrackEvent` are in `GpuInternedData` and `GpuTrackEvent`.
 
+mod proto;
+mod slice_tracks;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -18,234 +21,8 @@ use gpuflame_export::{clean, threads};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{Activity, ContextId, CorrelationId, Detail, IdMap, NameId, Nanos, Work};
-
-mod proto {
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Packet {
-        #[prost(uint64, optional, tag = "8")]
-        pub(super) timestamp: Option<u64>,
-        #[prost(uint32, optional, tag = "10")]
-        pub(super) sequence: Option<u32>,
-        #[prost(message, optional, tag = "11")]
-        pub(super) track_event: Option<TrackEvent>,
-        #[prost(message, optional, tag = "12")]
-        pub(super) interned: Option<Interned>,
-        #[prost(uint32, optional, tag = "13")]
-        pub(super) sequence_flags: Option<u32>,
-        #[prost(message, optional, tag = "53")]
-        pub(super) gpu: Option<RenderStage>,
-        #[prost(message, optional, tag = "60")]
-        pub(super) track: Option<Track>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Track {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) uuid: Option<u64>,
-        #[prost(message, optional, tag = "3")]
-        pub(super) process: Option<Process>,
-        #[prost(message, optional, tag = "4")]
-        pub(super) thread: Option<Thread>,
-        #[prost(uint64, optional, tag = "5")]
-        pub(super) parent: Option<u64>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Process {
-        #[prost(int32, optional, tag = "1")]
-        pub(super) pid: Option<i32>,
-        #[prost(string, optional, tag = "6")]
-        pub(super) name: Option<String>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Thread {
-        #[prost(int32, optional, tag = "1")]
-        pub(super) pid: Option<i32>,
-        #[prost(int64, optional, tag = "2")]
-        pub(super) tid: Option<i64>,
-        #[prost(string, optional, tag = "5")]
-        pub(super) name: Option<String>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct TrackEvent {
-        #[prost(message, repeated, tag = "4")]
-        pub(super) annotations: Vec<Annotation>,
-        /// Type of the event: 1 begins a slice, 2 ends a slice, 3 is an instant.
-        #[prost(int32, optional, tag = "9")]
-        pub(super) kind: Option<i32>,
-        #[prost(uint64, optional, tag = "10")]
-        pub(super) name_iid: Option<u64>,
-        #[prost(uint64, optional, tag = "11")]
-        pub(super) track: Option<u64>,
-        #[prost(string, repeated, tag = "22")]
-        pub(super) categories: Vec<String>,
-        #[prost(string, optional, tag = "23")]
-        pub(super) name: Option<String>,
-        #[prost(uint64, optional, tag = "34")]
-        pub(super) source_iid: Option<u64>,
-        #[prost(message, optional, tag = "3000")]
-        pub(super) correlation: Option<Correlation>,
-        /// API number: 4 is CUDA.
-        #[prost(int32, optional, tag = "3001")]
-        pub(super) api: Option<i32>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Correlation {
-        #[prost(uint64, repeated, packed = "false", tag = "1")]
-        pub(super) submitted: Vec<u64>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Annotation {
-        #[prost(uint64, optional, tag = "3")]
-        pub(super) number: Option<u64>,
-        #[prost(string, optional, tag = "10")]
-        pub(super) name: Option<String>,
-        #[prost(uint64, optional, tag = "17")]
-        pub(super) text_iid: Option<u64>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Interned {
-        #[prost(message, repeated, tag = "2")]
-        pub(super) event_names: Vec<Named>,
-        #[prost(message, repeated, tag = "4")]
-        pub(super) sources: Vec<SourceLocation>,
-        #[prost(message, repeated, tag = "23")]
-        pub(super) contexts: Vec<Context>,
-        #[prost(message, repeated, tag = "24")]
-        pub(super) specifications: Vec<Specification>,
-        #[prost(message, repeated, tag = "29")]
-        pub(super) texts: Vec<Text>,
-        #[prost(message, repeated, tag = "1000")]
-        pub(super) kernels: Vec<Kernel>,
-        #[prost(message, repeated, tag = "1001")]
-        pub(super) arguments: Vec<Named>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Named {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) iid: Option<u64>,
-        #[prost(string, optional, tag = "2")]
-        pub(super) name: Option<String>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct SourceLocation {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) iid: Option<u64>,
-        #[prost(string, optional, tag = "2")]
-        pub(super) file: Option<String>,
-        #[prost(string, optional, tag = "3")]
-        pub(super) function: Option<String>,
-        #[prost(uint32, optional, tag = "4")]
-        pub(super) line: Option<u32>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Text {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) iid: Option<u64>,
-        #[prost(bytes = "vec", optional, tag = "2")]
-        pub(super) text: Option<Vec<u8>>,
-    }
-
-    #[derive(Clone, Copy, PartialEq, prost::Message)]
-    pub(super) struct Context {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) iid: Option<u64>,
-        #[prost(int32, optional, tag = "2")]
-        pub(super) pid: Option<i32>,
-        /// API number: 4 is CUDA.
-        #[prost(int32, optional, tag = "3")]
-        pub(super) api: Option<i32>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Specification {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) iid: Option<u64>,
-        #[prost(string, optional, tag = "2")]
-        pub(super) name: Option<String>,
-        /// Category number: 2 is compute.
-        #[prost(int32, optional, tag = "4")]
-        pub(super) category: Option<i32>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Kernel {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) iid: Option<u64>,
-        #[prost(string, optional, tag = "2")]
-        pub(super) symbol: Option<String>,
-        #[prost(string, optional, tag = "3")]
-        pub(super) name: Option<String>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct RenderStage {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) event_id: Option<u64>,
-        #[prost(uint64, optional, tag = "2")]
-        pub(super) duration: Option<u64>,
-        #[prost(uint64, optional, tag = "5")]
-        pub(super) context: Option<u64>,
-        #[prost(message, repeated, tag = "6")]
-        pub(super) extra: Vec<Extra>,
-        #[prost(int32, optional, tag = "11")]
-        pub(super) gpu: Option<i32>,
-        #[prost(uint64, optional, tag = "13")]
-        pub(super) queue: Option<u64>,
-        #[prost(uint64, optional, tag = "14")]
-        pub(super) stage: Option<u64>,
-        #[prost(uint64, optional, tag = "19")]
-        pub(super) kernel: Option<u64>,
-        #[prost(uint64, optional, tag = "20")]
-        pub(super) name_iid: Option<u64>,
-        #[prost(message, optional, tag = "21")]
-        pub(super) launch: Option<Launch>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Extra {
-        #[prost(string, optional, tag = "1")]
-        pub(super) name: Option<String>,
-        #[prost(string, optional, tag = "2")]
-        pub(super) value: Option<String>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Launch {
-        #[prost(message, optional, tag = "1")]
-        pub(super) grid: Option<Size>,
-        #[prost(message, optional, tag = "2")]
-        pub(super) block: Option<Size>,
-        #[prost(message, repeated, tag = "3")]
-        pub(super) arguments: Vec<Argument>,
-    }
-
-    #[derive(Clone, Copy, PartialEq, prost::Message)]
-    pub(super) struct Size {
-        #[prost(uint32, optional, tag = "1")]
-        pub(super) x: Option<u32>,
-        #[prost(uint32, optional, tag = "2")]
-        pub(super) y: Option<u32>,
-        #[prost(uint32, optional, tag = "3")]
-        pub(super) z: Option<u32>,
-    }
-
-    #[derive(Clone, Copy, PartialEq, prost::Message)]
-    pub(super) struct Argument {
-        #[prost(uint64, optional, tag = "1")]
-        pub(super) name_iid: Option<u64>,
-        #[prost(uint64, optional, tag = "4")]
-        pub(super) value: Option<u64>,
-    }
-}
+pub use slice_tracks::{SliceTrack, TrackSlice};
+use slice_tracks::{TrackNumbers, slice_packets, track_packets};
 
 const CUDA: i32 = 4;
 const COMPUTE: i32 = 2;
@@ -264,12 +41,31 @@ const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shar
 pub(super) static PERFETTO: Format = Format::of_events(
     "perfetto",
     &[".pftrace", ".perfetto-trace"],
-    |profile, events, _, mut out| write(profile, events, &mut out),
+    |profile, events, _, out| write(profile, events, Vec::new(), out),
     "Perfetto's protobuf, with its native GPU messages (.pftrace)",
 )
 .binary();
 
-fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
+/// Writes Perfetto's protobuf with further tracks next to the GPU work.
+///
+/// # Errors
+/// Errors of `out`.
+pub fn write_perfetto_with_tracks(
+    profile: &Profile,
+    events: &JoinedRows,
+    tracks: Vec<SliceTrack<'_>>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    write(profile, events, tracks, out)
+}
+
+fn write(
+    profile: &Profile,
+    events: &JoinedRows,
+    tracks: Vec<SliceTrack<'_>>,
+    mut out: &mut dyn Write,
+) -> Result<()> {
+    let out = &mut out;
     let mut writer = PerfettoWriter { callers: Callers::new(profile), names: InternedNames::default(), out };
     writer.write_names(profile, events)?;
     writer.write_tracks()?;
@@ -290,7 +86,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     for (event, id) in timed() {
         writer.write_activity(event, id, events.source_id(event.activity.correlation))?;
     }
-    Ok(())
+    writer.write_slice_tracks(tracks)
 }
 
 /// Numbers of interned data, counted from 1.
@@ -440,16 +236,10 @@ impl<W: Write> PerfettoWriter<'_, W> {
         let context = call.launched.context;
         let caller = self.callers.get(context);
         let track = Some(thread_track(caller.thread.0));
-        let id = proto::Annotation {
-            name: Some("correlation".to_owned()),
-            number: Some(call.id.0.into()),
-            text_iid: None,
-        };
-        let stack = proto::Annotation {
-            name: Some("stack".to_owned()),
-            number: None,
-            text_iid: self.names.stacks.get(&context).copied(),
-        };
+        let id =
+            proto::Annotation { number: Some(call.id.0.into()), ..proto::Annotation::named("correlation") };
+        let text_iid = self.names.stacks.get(&context).copied();
+        let stack = proto::Annotation { text_iid, ..proto::Annotation::named("stack") };
         let begin = proto::TrackEvent {
             annotations: vec![id, stack],
             kind: Some(1),
@@ -460,6 +250,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
             source_iid: caller_source(&caller).and_then(|source| self.names.sources.get(&source).copied()),
             correlation: (!submitted.is_empty()).then_some(proto::Correlation { submitted }),
             api: Some(CUDA),
+            ..proto::TrackEvent::default()
         };
         let end = proto::TrackEvent { kind: Some(2), track, ..proto::TrackEvent::default() };
         let (from, duration) = (call.launched.time.0, u64::from(call.launched.duration));
@@ -467,6 +258,21 @@ impl<W: Write> PerfettoWriter<'_, W> {
             let packet =
                 proto::Packet { timestamp: Some(time), track_event: Some(event), ..Default::default() };
             self.write_packet(packet)?;
+        }
+        Ok(())
+    }
+
+    /// Writes further tracks, all below the process.
+    fn write_slice_tracks(&mut self, tracks: Vec<SliceTrack<'_>>) -> Result<()> {
+        let mut numbers = TrackNumbers::default();
+        for track in tracks {
+            let (uuid, packets) = track_packets(&mut numbers, &track);
+            packets.into_iter().try_for_each(|packet| self.write_packet(packet))?;
+            for slice in track.slices {
+                for packet in slice_packets(uuid, track.category, slice) {
+                    self.write_packet(packet)?;
+                }
+            }
         }
         Ok(())
     }

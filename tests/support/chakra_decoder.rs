@@ -1,5 +1,5 @@
-//! Reads Chakra's protobuf. Written from the public `et_def.proto` and the wire format of protobuf, independently of the
-//! writer.
+//! A reader of Chakra's protobuf. It was written from the public `et_def.proto` and the wire format of protobuf, independently
+//! of gpuflame's writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Number of an attribute of any integer type.
+    /// Value of an attribute of any integer type.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.attributes.get(name)?.split_once(' ')?.1.parse().ok()
     }
@@ -124,7 +124,7 @@ fn node(bytes: &[u8]) -> Node {
     node
 }
 
-/// Attributes of the metadata, and all nodes.
+/// Decodes a file. Returns the attributes of its metadata, and all nodes.
 pub(crate) fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
     let (mut at, mut messages) = (0, Vec::new());
     while at < bytes.len() {
@@ -139,7 +139,7 @@ pub(crate) fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
     (metadata.collect(), messages[1..].iter().map(|message| node(message)).collect())
 }
 
-/// Asserts that ids are unique, all dependencies exist, and no node depends on itself through others.
+/// Asserts that ids are unique, that all dependencies exist, and that no node depends on itself, directly or indirectly.
 pub(crate) fn assert_acyclic(nodes: &[Node]) {
     let ids: BTreeSet<u64> = nodes.iter().map(|node| node.id).collect();
     assert_eq!(ids.len(), nodes.len(), "ids are unique");
@@ -148,7 +148,7 @@ pub(crate) fn assert_acyclic(nodes: &[Node]) {
     for node in nodes {
         let all: BTreeSet<u64> = node.ctrl_deps.iter().chain(&node.data_deps).copied().collect();
         for id in &all {
-            assert!(ids.contains(id), "node {} depends on {id}, which is not there", node.id);
+            assert!(ids.contains(id), "node {} depends on {id}, which does not exist", node.id);
             dependents.entry(*id).or_default().push(node.id);
         }
         waiting.insert(node.id, all);

@@ -1,0 +1,42 @@
+// The panel of the critical path: its largest parts. A click shows where they are in the timeline.
+import { element } from "./flame/dom.ts";
+import { human, percent } from "./flame/format.ts";
+import type { CriticalPart, Panel } from "./report.ts";
+import { CLASS_COLOURS, OTHER_COLOUR } from "./timeline_colours.ts";
+
+/** Actions for a click on a part: mark all of its places, or show the longest one. */
+export interface PathActions {
+  markAll(part: CriticalPart): void;
+  showLongest(part: CriticalPart): void;
+}
+
+export function critical({ answer, ns, parts }: NonNullable<Panel["critical"]>, actions: PathActions): HTMLElement {
+  const items = parts.map((part) => item(part, ns, actions));
+  return element("div", {}, element("p", {}, answer), element("ol", { class: "path-parts" }, ...items));
+}
+
+/** Returns a part in words, such as `kernel: gemm in forward`. */
+export function partText({ label, name, function: caller }: CriticalPart): string {
+  return `${label}${name === "" ? "" : `: ${name}`}${caller === null ? "" : ` in ${caller}`}`;
+}
+
+function item(part: CriticalPart, whole: number, actions: PathActions): HTMLElement {
+  const bar = element("span", { class: "path-bar" });
+  bar.style.width = `${(100 * part.ns) / Math.max(whole, 1)}%`;
+  bar.style.background = CLASS_COLOURS[part.kind] ?? OTHER_COLOUR;
+  const action = (text: string, act: () => void) => element("button", { type: "button", class: "link", click: act }, text);
+  const count = part.count === 1 ? "1 part" : `${part.count.toLocaleString("en")} parts`;
+  const all = part.count === 1 ? null : action("show all in the timeline", () => actions.markAll(part));
+  return element(
+    "li",
+    {},
+    element("span", { class: "path-track", role: "img", "aria-label": `${percent(part.ns, whole)} of the path` }, bar),
+    element("strong", {}, percent(part.ns, whole)),
+    ` ${human(part.ns, "ns")} `,
+    element("span", { class: "path-name", title: part.full }, partText(part)),
+    ` (${count}) `,
+    all,
+    all === null ? null : " ",
+    action(part.count === 1 ? "show in the timeline" : "show the longest", () => actions.showLongest(part)),
+  );
+}

@@ -1,0 +1,269 @@
+//! `gpuflame causal`: how much faster the run would be if a function or a kernel were faster.
+
+use std::collections::{BTreeMap, HashMap};
+
+use clap::Args;
+
+use super::console::{Console, Outcome, usage_error};
+use super::found_path::FoundPath;
+use super::heading::heading;
+use super::input::Source;
+use super::output::Target;
+use super::table_output::{Cell, ReportFlags, Table};
+use super::what_if::duration;
+use gpuflame_export::compose::call;
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::format_nanos;
+use gpuflame_model::record::ContextId;
+use gpuflame_offline::analysis::{
+    Edit, InstructionDetail, PathClass, PathPart, Replay, Schedule, Selection, What,
+};
+use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
+
+/// Speed-up for which the table states the saved time: a tenth of the function's or kernel's time.
+const SPEED_UP: f64 = 0.1;
+/// Further speed-ups for which the saved time is computed, in percent, to find out how far it grows linearly.
+const SPEED_UPS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
+/// Maximum relative difference between the saved time and a straight line at which it still counts as linear.
+const SLOPE_TOLERANCE: f64 = 0.02;
+
+/// Compare functions and kernels: how much faster would the run be if one were 10 % faster?
+///
+/// Each function of the host and each kernel on the critical path is made 10 % faster in a replay. Work elsewhere changes nothing.
+/// docs/what-if.md states what the replay assumes.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame causal trace.json.gz\n  \
+    gpuflame causal run.gfr --step 3 -n 5\n  \
+    gpuflame causal run.gfr --picture causal.svg")]
+pub(super) struct Causal {
+    /// Recording or trace (`-`: standard input).
+    input: Source,
+    /// Maximum number of functions and kernels; 0: all on the critical path.
+    #[arg(short, long, default_value_t = 20)]
+    number: usize,
+    /// Measure the change of this step, counted from 1 (default: all steps; without steps, the run).
+    #[arg(long, value_name = "N")]
+    step: Option<usize>,
+    /// Draw the time that is saved as a flame graph (`.svg`), or write folded stacks (`.folded`), besides the table.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<Target>,
+    #[command(flatten)]
+    pub(super) report: ReportFlags,
+}
+
+/// A kernel or a function that can be faster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Candidate {
+    /// Kernels, copies or fills of one name.
+    Work(String),
+    /// A function of the host: its calls, and its time before them.
+    Function(String),
+}
+
+/// A candidate and the effect of its speed-up.
+struct Effect {
+    candidate: Candidate,
+    path_ns: u64,
+    saved_ns: u64,
+    /// Largest speed-up in percent up to which the saved time grows linearly.
+    holds_to: u32,
+}
+
+impl Causal {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if let Some(ending) = self.picture.as_ref().and_then(Target::ending)
+            && !["svg", "folded", "txt"].contains(&ending)
+        {
+            return Err(usage_error(format!(
+                "cannot draw as .{ending}; end the name of --picture in .svg or .folded"
+            )));
+        }
+        let found = FoundPath::read(&self.input, console)?;
+        let span = self.span(&found)?;
+        let replay = Replay::new(&found.path, &found.list, &found.explained.profile);
+        let functions = Functions::new(&found);
+        let whole = length(&found, &replay.identity(), span);
+        let on_path = self.candidates(&found, &functions, span);
+        let effect = |(candidate, path_ns): (Candidate, u64)| {
+            let saved = |speed_up: f64| {
+                let edit = functions.edit(&candidate, 1.0 - speed_up);
+                whole.saturating_sub(length(&found, &replay.edited(&[edit]), span))
+            };
+            let saved_ns = saved(SPEED_UP);
+            let keeps = |percent: &u32| {
+                let speed_up = f64::from(*percent) / 100.0;
+                let linear = saved_ns as f64 * speed_up / SPEED_UP;
+                (saved(speed_up) as f64 - linear).abs() <= SLOPE_TOLERANCE * linear
+            };
+            let held = SPEED_UPS.iter().take_while(|percent| saved_ns > 0 && keeps(percent)).last();
+            let holds_to = held.copied().unwrap_or(10);
+            Effect { candidate, path_ns, saved_ns, holds_to }
+        };
+        let mut effects: Vec<Effect> = on_path.into_iter().map(effect).collect();
+        effects.sort_by(|a, b| b.saved_ns.cmp(&a.saved_ns).then_with(|| a.candidate.cmp(&b.candidate)));
+        if let Some(target) = &self.picture {
+            draw(&found, &functions, &effects, target, console)?;
+        }
+        let lines = [heading(&self.input, &found.explained.profile), answer(&effects, whole)];
+        self.report.write(console, &lines, &[effect_table(&effects, whole)])?;
+        Ok(Outcome::Clean)
+    }
+
+    /// Returns the part of the run that is measured, or `None` for the whole run.
+    fn span(&self, found: &FoundPath) -> Result<Option<(u64, u64)>> {
+        let spans = found.explained.facts.steps.spans();
+        match self.step {
+            Some(step) => found.step(&self.input, step).map(Some),
+            None => Ok(spans.first().zip(spans.last()).map(|(first, last)| (first.0, last.1))),
+        }
+    }
+
+    /// Returns the candidates on the critical path in the measured part, with their times on the path, largest first.
+    fn candidates(
+        &self,
+        found: &FoundPath,
+        functions: &Functions<'_>,
+        span: Option<(u64, u64)>,
+    ) -> Vec<(Candidate, u64)> {
+        let (from, to) = span.unwrap_or((0, u64::MAX));
+        let mut sums: BTreeMap<Candidate, u64> = BTreeMap::new();
+        for part in found.path.parts() {
+            let nanos = part.end.min(to).saturating_sub(part.start.max(from));
+            if let Some(candidate) = functions.candidate(part).filter(|_| nanos > 0) {
+                *sums.entry(candidate).or_default() += nanos;
+            }
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        sums.truncate(if self.number == 0 { usize::MAX } else { self.number });
+        sums
+    }
+}
+
+/// Returns the time that a part of the recorded run takes in a schedule.
+fn length(found: &FoundPath, schedule: &Schedule, span: Option<(u64, u64)>) -> u64 {
+    let whole = || schedule.window().1 - schedule.window().0;
+    span.and_then(|span| duration(found, schedule, span)).unwrap_or_else(whole)
+}
+
+/// Finds the function of a call, and the name of a piece of work.
+struct Functions<'a> {
+    found: &'a FoundPath,
+    /// Function that is made faster, by stack.
+    of_context: HashMap<ContextId, String>,
+}
+
+impl<'a> Functions<'a> {
+    fn new(found: &'a FoundPath) -> Self {
+        let mut of_context = HashMap::new();
+        for host in found.path.calls() {
+            of_context.entry(host.context).or_insert_with(|| {
+                let own = found.names().function_of(host.context);
+                own.unwrap_or_else(|| call(&found.explained.profile, host.context).to_owned())
+            });
+        }
+        Self { found, of_context }
+    }
+
+    fn of_call(&self, at: u32) -> Option<&String> {
+        self.of_context.get(&self.found.path.calls().get(at as usize)?.context)
+    }
+
+    /// Returns the candidate to which a part of the path belongs, or `None` for waits, launches and gaps.
+    fn candidate(&self, part: &PathPart) -> Option<Candidate> {
+        match (part.class, part.what) {
+            (PathClass::Kernel | PathClass::Memory | PathClass::Graph, What::Instruction(number)) => {
+                Some(Candidate::Work(self.found.names().instruction(number).into_owned()))
+            }
+            (PathClass::Call, What::Call(at)) | (PathClass::Host, What::Between(_, at)) => {
+                self.of_call(at).cloned().map(Candidate::Function)
+            }
+            _ => None,
+        }
+    }
+
+    fn edit(&self, candidate: &Candidate, factor: f64) -> Edit {
+        match candidate {
+            Candidate::Work(name) => {
+                let list = &self.found.list;
+                let names = self.found.names();
+                let is_work = |number| matches!(list.get(number).detail, InstructionDetail::Work { .. });
+                let work = Selection::new(list.len(), |number| {
+                    is_work(number) && names.instruction(number).as_ref() == name.as_str()
+                });
+                Edit::Scale { work, factor }
+            }
+            Candidate::Function(name) => {
+                let count = self.found.path.calls().len();
+                let calls = Selection::new(count, |at| self.of_call(at) == Some(name));
+                Edit::ScaleHost { calls, factor }
+            }
+        }
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+fn answer(effects: &[Effect], whole: u64) -> String {
+    match effects.first().filter(|first| first.saved_ns > 0) {
+        Some(first) => {
+            let (Candidate::Work(name) | Candidate::Function(name)) = &first.candidate;
+            let shorter = percent(first.saved_ns, whole);
+            let length = format_nanos(whole);
+            format!("`{name}` 10 % faster makes {length} {shorter:.2} % shorter, more than anything else")
+        }
+        None => format!("nothing on the critical path of {} gets faster by itself", format_nanos(whole)),
+    }
+}
+
+fn effect_table(effects: &[Effect], whole: u64) -> Table {
+    let mut table = Table::new(
+        "causal",
+        &["saved_percent", "saved_ns", "on_path_ns", "holds_to_percent", "kind", "name"],
+    );
+    for effect in effects {
+        let (kind, name) = match &effect.candidate {
+            Candidate::Work(name) => ("work", Cell::Kernels(vec![name.clone()])),
+            Candidate::Function(name) => ("function", Cell::Text(name.clone())),
+        };
+        table.add_row([
+            Cell::Share(percent(effect.saved_ns, whole)),
+            Cell::Nanos(effect.saved_ns),
+            Cell::Nanos(effect.path_ns),
+            Cell::Count(effect.holds_to.into()),
+            kind.into(),
+            name,
+        ]);
+    }
+    table
+}
+
+/// Draws the time that would be saved if each function and kernel were 10 % faster, under the stacks of its parts of the path.
+fn draw(
+    found: &FoundPath,
+    functions: &Functions<'_>,
+    effects: &[Effect],
+    target: &Target,
+    console: Console,
+) -> Result<()> {
+    let saved: HashMap<&Candidate, &Effect> =
+        effects.iter().map(|effect| (&effect.candidate, effect)).collect();
+    let mut lines = FoldedStacks::default();
+    for part in found.path.parts() {
+        let Some(candidate) = functions.candidate(part) else { continue };
+        let Some(effect) = saved.get(&candidate) else { continue };
+        let share = effect.saved_ns as f64 / effect.path_ns.max(1) as f64;
+        let nanos = ((part.end - part.start) as f64 * share).round() as u64;
+        // The time between two calls counts for the function that made the second one, so it is drawn there.
+        let what = if let What::Between(_, at) = part.what { What::Call(at) } else { part.what };
+        lines.add_folded(&found.names().folded(&PathPart { what, ..*part }), nanos);
+    }
+    let title = "Time saved if each function and kernel were 10 % faster".to_owned();
+    let options = gpuflame_export::Options { title: Some(title), ..gpuflame_export::Options::default() };
+    match target.ending() {
+        Some("svg") => target.write(console, |out| write_lines_svg(&lines, &options, out)),
+        _ => target.write(console, |out| write_lines_folded(&lines, options.unit, out)),
+    }
+}

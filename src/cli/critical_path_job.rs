@@ -1,0 +1,234 @@
+//! `gpuflame critical-path` for the ranks of a job.
+
+use std::cmp::Reverse;
+
+use super::console::Console;
+use super::found_job::FoundJob;
+use super::found_path::{print_left_out, print_unexplained, stretch_of};
+use super::input::Source;
+use super::path_groups::{PathGroup, path_groups};
+use super::path_names::PathNames;
+use super::path_ranges::{TimeSums, parts_within};
+use super::path_tables::{answer, class_table, group_names, group_sums, part_names, part_times};
+use super::slack_table::slack_table_of;
+use super::straggler_tables::clock_table;
+use super::table_output::{Cell, Table, group_digits};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::format_nanos;
+use gpuflame_offline::analysis::{LastRank, PathPart};
+
+/// A part of the job's path.
+struct JobPart {
+    /// The part, with the times of the job and the instructions of its rank.
+    part: PathPart,
+    /// Index of the rank.
+    rank: usize,
+    saving: u64,
+    last_rank: Option<LastRank>,
+}
+
+/// The critical path of a job, as far as it is shown.
+pub(super) struct JobReport {
+    found: FoundJob,
+    parts: Vec<JobPart>,
+    /// Start and end of the shown time.
+    shown: (u64, u64),
+}
+
+impl JobReport {
+    /// Reads the ranks, and finds the path of the job between two times after its start.
+    ///
+    /// # Errors
+    /// As [`FoundJob::read`], or if no time is left.
+    pub(super) fn read(
+        sources: &[Source],
+        assume_order: bool,
+        (from, to): (Option<i64>, Option<i64>),
+        console: Console,
+    ) -> Result<Self> {
+        let found = FoundJob::read(sources, assume_order, console)?;
+        let path = found.path.path();
+        let shown = stretch_of(path.window(), from, to)?;
+        let savings = path.savings();
+        let parts = parts_within(path.parts(), shown);
+        let parts = parts.iter().map(|part| {
+            let (rank, local) = found.path.in_rank(part);
+            JobPart { part: local, rank, saving: savings.of(part), last_rank: found.path.waited_for(part) }
+        });
+        Ok(Self { parts: parts.collect(), found, shown })
+    }
+
+    fn total(&self) -> u64 {
+        self.shown.1 - self.shown.0
+    }
+
+    fn names(&self, rank: usize) -> PathNames<'_> {
+        self.found.ranks[rank].found.names()
+    }
+
+    /// Number of the rank at an index.
+    fn number(&self, rank: usize) -> u32 {
+        self.found.ranks[rank].number
+    }
+
+    fn local_parts(&self) -> Vec<PathPart> {
+        self.parts.iter().map(|one| one.part).collect()
+    }
+
+    /// Collectives on the path in which another rank was waited for.
+    fn last_ranks(&self) -> impl Iterator<Item = LastRank> {
+        self.parts.iter().filter_map(|one| one.last_rank)
+    }
+
+    /// Lines above the tables.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let changes = group_digits(self.last_ranks().count() as u64);
+        let path = format!("the path changes to the last rank at {changes} collectives{}", self.doubt());
+        vec![self.alignment(), path, answer(&self.local_parts(), self.total())]
+    }
+
+    fn alignment(&self) -> String {
+        format!(
+            "the clocks of {} ranks are aligned by {} collectives, with an error of at most {}",
+            self.found.ranks.len(),
+            group_digits(self.found.clocks.collectives as u64),
+            format_nanos(self.found.clocks.error),
+        )
+    }
+
+    /// Number of collectives on the path whose last rank is not sure, in words.
+    fn doubt(&self) -> String {
+        match self.last_ranks().filter(|last| !last.is_sure).count() {
+            0 => String::new(),
+            count => {
+                let count = group_digits(count as u64);
+                format!("; at {count} collectives, two ranks entered last within this error")
+            }
+        }
+    }
+
+    /// Prints how many records are left out, and the causes of unexplained time.
+    pub(super) fn print_remarks(&self, console: Console) {
+        console.remark(self.alignment() + &self.doubt());
+        for rank in &self.found.ranks {
+            print_left_out(&format!("rank {}", rank.number), &rank.found, console);
+        }
+        print_unexplained("the job", &self.local_parts(), console);
+    }
+
+    /// Folded lines of the parts, with their times in ns.
+    pub(super) fn folded(&self) -> impl Iterator<Item = (String, u64)> {
+        self.parts.iter().map(|one| {
+            let stack = self.names(one.rank).folded(&one.part);
+            (format!("rank {};{stack}", self.number(one.rank)), one.part.end - one.part.start)
+        })
+    }
+
+    /// Returns the tables, with at most `most` rows each, and with the list of the parts if `has_list` is set.
+    pub(super) fn tables(&self, most: usize, has_list: bool) -> Vec<Table> {
+        let find = |number: u32| {
+            let (_, names, number) = self.found.instruction(number);
+            (names, number)
+        };
+        let numbers: Vec<u32> = self.found.ranks.iter().map(|rank| rank.number).collect();
+        let mut tables = vec![
+            self.rank_table(),
+            class_table(&self.local_parts(), self.total()),
+            self.name_table(most),
+            slack_table_of(self.found.path.path(), &find, most),
+            clock_table(&numbers, &self.found.clocks),
+        ];
+        tables.extend(has_list.then(|| self.part_table(most)));
+        tables
+    }
+
+    /// Time on the path by rank. The sum is the shown time.
+    fn rank_table(&self) -> Table {
+        let columns = &[
+            "rank",
+            "share_percent",
+            "time_ns",
+            "gpu_ns",
+            "host_ns",
+            "latency_ns",
+            "unexplained_ns",
+            "waited_for",
+        ];
+        let mut table = Table::new("path_ranks", columns);
+        let sums = |shown: &dyn Fn(usize) -> bool| {
+            TimeSums::of(self.parts.iter().filter(|one| shown(one.rank)).map(|one| &one.part))
+        };
+        let waited_for = |shown: &dyn Fn(usize) -> bool| {
+            Cell::Count(self.last_ranks().filter(|last| shown(last.rank)).count() as u64)
+        };
+        for (at, rank) in self.found.ranks.iter().enumerate() {
+            let sums = sums(&|one| one == at);
+            let share = Cell::share(sums.total(), self.total());
+            let head = [Cell::Id(rank.number.into()), share];
+            table.add_row(head.into_iter().chain(sums.cells()).chain([waited_for(&|one| one == at)]));
+        }
+        let head = ["total".into(), Cell::share(self.total(), self.total())];
+        table.set_total(head.into_iter().chain(sums(&|_| true).cells()).chain([waited_for(&|_| true)]));
+        table
+    }
+
+    /// Time on the path by rank, class and name.
+    fn name_table(&self, most: usize) -> Table {
+        let mut groups: Vec<(usize, PathGroup)> = Vec::new();
+        for rank in 0..self.found.ranks.len() {
+            let of_rank = self.parts.iter().filter(|one| one.rank == rank).map(|one| one.part);
+            let of_rank: Vec<PathPart> = of_rank.collect();
+            groups.extend(path_groups(self.names(rank), &of_rank).into_iter().map(|group| (rank, group)));
+        }
+        // The sort is stable: groups of equal time are in the order of ranks.
+        groups.sort_by_key(|(_, group)| Reverse(group.nanos));
+        let columns = &["time_ns", "share_percent", "parts", "rank", "class", "function", "name"];
+        let mut table = Table::new("path_names", columns);
+        table.set_all_rows(groups.len());
+        for (rank, group) in groups.into_iter().take(most) {
+            let rank = Cell::Id(self.number(rank).into());
+            let sums = group_sums(&group, self.total()).into_iter();
+            table.add_row(sums.chain([rank]).chain(group_names(group)));
+        }
+        table
+    }
+
+    /// The parts of the path, by time.
+    fn part_table(&self, most: usize) -> Table {
+        let columns = &[
+            "start_ns",
+            "duration_ns",
+            "rank",
+            "class",
+            "thread",
+            "device",
+            "stream",
+            "saving_ns",
+            "function",
+            "name",
+            "reason",
+        ];
+        let mut table = Table::new("path", columns);
+        table.set_all_rows(self.parts.len());
+        let zero = self.found.path.path().window().0;
+        for (at, one) in self.parts.iter().take(most).enumerate() {
+            let before = at.checked_sub(1).map(|at| &self.parts[at]).filter(|before| before.rank == one.rank);
+            let names = self.names(one.rank);
+            let reason = match one.last_rank {
+                Some(last) => self.reason(&names.name(&one.part), last),
+                None => names.reason(before.map(|before| &before.part), &one.part),
+            };
+            let rank = Cell::Id(self.number(one.rank).into());
+            let times = part_times(&one.part, zero).into_iter();
+            table.add_row(times.chain([rank]).chain(part_names(names, &one.part, one.saving, reason)));
+        }
+        table
+    }
+
+    fn reason(&self, name: &str, last: LastRank) -> String {
+        let rank = self.number(last.rank);
+        let unsure =
+            if last.is_sure { "" } else { ", or for a rank that entered within the error of the clocks" };
+        format!("collective `{name}` {} waited for rank {rank}{unsure}", last.collective + 1)
+    }
+}

@@ -1,0 +1,155 @@
+//! The ranks of a job with their critical path, as several verbs read them.
+
+use super::console::Console;
+use super::found_path::FoundPath;
+use super::input::Source;
+use super::path_names::PathNames;
+use super::ranks::{SameRank, assign_ranks, without_front_ends};
+use gpuflame_export::work_name;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_offline::analysis::{
+    CommunicationFilter, InstructionDetail, InstructionKind, JobPath, JobRank, ModelError, RankClocks,
+    RankTimeline, TimedCollective, align_timelines,
+};
+
+/// A rank with its own path.
+pub(super) struct FoundRank {
+    pub(super) number: u32,
+    pub(super) found: FoundPath,
+    /// Collectives with times of the rank's file, and the numbers of their instructions.
+    collectives: Vec<(TimedCollective, u32)>,
+}
+
+/// The ranks of a job, in the order of their numbers, and its critical path.
+pub(super) struct FoundJob {
+    pub(super) ranks: Vec<FoundRank>,
+    pub(super) clocks: RankClocks,
+    pub(super) path: JobPath,
+}
+
+impl FoundJob {
+    /// Reads the ranks, and finds the path of the job.
+    ///
+    /// # Errors
+    /// If a rank has no path, or if the clocks of the ranks cannot be aligned.
+    pub(super) fn read(sources: &[Source], assume_order: bool, console: Console) -> Result<Self> {
+        let ranks = read_ranks(sources, assume_order, console)?;
+        let clocks = align(&ranks)?;
+        let path = join(&ranks, &clocks)?;
+        Ok(Self { ranks, clocks, path })
+    }
+
+    /// Returns the rank of an instruction of the job, its names, and the instruction's number in the rank.
+    pub(super) fn instruction(&self, number: u32) -> (u32, PathNames<'_>, u32) {
+        let (rank, number) = self.path.instruction(number);
+        (self.ranks[rank].number, self.ranks[rank].found.names(), number)
+    }
+
+    /// Returns the rank of a call of the job, and its names.
+    pub(super) fn call(&self, at: u32) -> (u32, PathNames<'_>) {
+        let rank = self.path.call(at);
+        (self.ranks[rank].number, self.ranks[rank].found.names())
+    }
+}
+
+/// Reads the ranks, in the order of their numbers.
+fn read_ranks(sources: &[Source], assume_order: bool, console: Console) -> Result<Vec<FoundRank>> {
+    let sources = match assume_order {
+        true => sources.to_vec(),
+        false => without_front_ends(sources.to_vec(), console),
+    };
+    let numbers = assign_ranks(&sources, assume_order, SameRank::Refused)?;
+    let read = |(source, number): (&Source, &u32)| {
+        let found = FoundPath::read(source, console)?;
+        let collectives = collectives(source, &found)?;
+        Ok(FoundRank { number: *number, found, collectives })
+    };
+    let mut ranks = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<FoundRank>>>()?;
+    ranks.sort_by_key(|rank| rank.number);
+    Ok(ranks)
+}
+
+/// Returns the collectives of a rank, by start.
+///
+/// # Errors
+/// `Format`, if they run on several GPUs.
+fn collectives(source: &Source, found: &FoundPath) -> Result<Vec<(TimedCollective, u32)>> {
+    let (filter, profile) = (CommunicationFilter::default(), &found.explained.profile);
+    let (mut all, mut device) = (Vec::new(), None);
+    for number in 0..found.list.len() as u32 {
+        let instruction = found.list.get(number);
+        let InstructionDetail::Work { activity, .. } = instruction.detail else { continue };
+        let Some((start, end)) = instruction.ran.filter(|_| instruction.kind == InstructionKind::Kernel)
+        else {
+            continue;
+        };
+        let name = work_name(profile, activity.work());
+        if !filter.is_communication_kernel(&name) {
+            continue;
+        }
+        let first = *device.get_or_insert(activity.device.0);
+        if first != activity.device.0 {
+            let why = format!(
+                "{source}: has collectives on GPUs {first} and {}; a rank has one GPU",
+                activity.device.0
+            );
+            return Err(Error::new(ErrorKind::Format, why));
+        }
+        let of_file = |time: u64| i64::try_from(time).unwrap_or(i64::MAX).saturating_sub(offset(found));
+        let (start, end) = (of_file(start.0), of_file(end.0));
+        all.push((TimedCollective { name: name.into_owned(), start, end }, number));
+    }
+    all.sort_by(|(a, _), (b, _)| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
+    Ok(all)
+}
+
+/// Time in ns that was added to the times of the rank's file.
+fn offset(found: &FoundPath) -> i64 {
+    found.explained.facts.linked.as_ref().map_or(0, |linked| linked.offset)
+}
+
+fn align(ranks: &[FoundRank]) -> Result<RankClocks> {
+    let timelines: Vec<RankTimeline> = ranks
+        .iter()
+        .map(|rank| RankTimeline {
+            rank: rank.number,
+            collectives: rank.collectives.iter().map(|(one, _)| one.clone()).collect(),
+            ..RankTimeline::default()
+        })
+        .collect();
+    align_timelines(&timelines).map_err(|ModelError(why)| {
+        let what = format!(
+            "the clocks of the ranks cannot be aligned: {why}; `gpuflame critical-path FILE` finds the path of one rank"
+        );
+        Error::new(ErrorKind::Format, what)
+    })
+}
+
+/// Finds the path of the job on the clock of its first rank.
+fn join(ranks: &[FoundRank], clocks: &RankClocks) -> Result<JobPath> {
+    let first = offset(&ranks[0].found);
+    let shifts = ranks
+        .iter()
+        .zip(&clocks.ahead)
+        .map(|(rank, ahead)| first.saturating_sub(offset(&rank.found)).saturating_sub(*ahead));
+    let shifts: Vec<i64> = shifts.collect();
+    // Times are never negative, so all ranks are moved if one begins before the first rank's time 0.
+    let starts = ranks.iter().zip(&shifts).map(|(rank, shift)| {
+        i64::try_from(rank.found.path.window().0).unwrap_or(i64::MAX).saturating_add(*shift)
+    });
+    let up = starts.min().unwrap_or(0).min(0).saturating_neg();
+    let collectives: Vec<Vec<u32>> =
+        ranks.iter().map(|rank| rank.collectives.iter().map(|(_, number)| *number).collect()).collect();
+    let members = ranks.iter().zip(&collectives).zip(&shifts).map(|((rank, collectives), shift)| JobRank {
+        path: &rank.found.path,
+        list: &rank.found.list,
+        collectives,
+        shift: shift.saturating_add(up),
+    });
+    let members: Vec<JobRank<'_>> = members.collect();
+    JobPath::new(&members, clocks.error).ok_or_else(|| {
+        let what =
+            "the ranks have more than 4,294,967,295 calls and pieces of work together; name fewer ranks";
+        Error::new(ErrorKind::Format, what)
+    })
+}

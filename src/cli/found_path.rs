@@ -1,0 +1,183 @@
+//! A run with its critical path, as several verbs read it.
+
+use std::collections::BTreeMap;
+
+use super::console::{Console, usage_error};
+use super::explain::{Explained, explain_opened};
+use super::input::Source;
+use super::path_names::{PathNames, why_words};
+use super::table_output::group_digits;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::{Profile, format_nanos};
+use gpuflame_offline::analysis::{
+    Contradiction, CriticalPath, InstructionDetail, InstructionList, InstructionRows, PathClass, PathPart,
+};
+use gpuflame_offline::run::ReadOptions;
+
+/// The run, its instructions and its critical path.
+pub(super) struct FoundPath {
+    pub(super) explained: Explained,
+    pub(super) list: InstructionList,
+    pub(super) path: CriticalPath,
+}
+
+impl FoundPath {
+    /// Reads `input` and finds its critical path.
+    ///
+    /// # Errors
+    /// `Format`, if the input has no rows or its records contradict each other.
+    pub(super) fn read(input: &Source, console: Console) -> Result<Self> {
+        Self::read_with(input, &ReadOptions::default(), console)
+    }
+
+    /// Like `read`, and with the times of named ranges if `ranges` is set.
+    pub(super) fn read_for(input: &Source, ranges: bool, console: Console) -> Result<Self> {
+        Self::read_with(input, &ReadOptions { ranges, ..ReadOptions::default() }, console)
+    }
+
+    fn read_with(input: &Source, options: &ReadOptions, console: Console) -> Result<Self> {
+        let mut rows = InstructionRows::default();
+        // Every part needs its stack, so `options` has no memory limit.
+        let explained = explain_opened(input, input.open()?, options, console, &mut rows)?;
+        Self::new(input, explained, rows)
+    }
+
+    /// Finds the critical path of a run that was read.
+    ///
+    /// # Errors
+    /// As [`FoundPath::read`].
+    pub(super) fn new(input: &Source, mut explained: Explained, mut rows: InstructionRows) -> Result<Self> {
+        explained.facts.add_to(&mut rows);
+        explained.facts.require_work(input)?;
+        explained.facts.require_rows(input)?;
+        let list = InstructionList::new(rows, &explained.profile);
+        let path = match CriticalPath::new(&list, &explained.profile) {
+            Ok(Some(path)) => path,
+            Ok(None) => {
+                let what = "it has no times, so no path can be found; `gpuflame info` shows its contents";
+                return Err(Error::new(ErrorKind::Format, format!("{input}: {what}")));
+            }
+            Err(worst) => return Err(contradiction(input, &list, &explained.profile, &worst)),
+        };
+        Ok(Self { explained, list, path })
+    }
+
+    /// Start and end of a step, counted from 1.
+    ///
+    /// # Errors
+    /// `Format`, if there is no such step.
+    pub(super) fn step(&self, input: &Source, step: usize) -> Result<(u64, u64)> {
+        let whole = self.path.window();
+        let spans = self.explained.facts.steps.spans();
+        let span = step.checked_sub(1).and_then(|at| spans.get(at)).copied();
+        let cut = span.map(|(from, to)| (from.clamp(whole.0, whole.1), to.clamp(whole.0, whole.1)));
+        cut.filter(|(from, to)| from < to).ok_or_else(|| {
+            let what = match spans.len() {
+                0 => "it has no steps; name a part by --from and --to".to_owned(),
+                count => format!("step {step} has no part of the path; there are {count} steps"),
+            };
+            Error::new(ErrorKind::Format, format!("{input}: {what}"))
+        })
+    }
+
+    /// Start and end of the stretch between two times after the start of the path.
+    ///
+    /// # Errors
+    /// `Setting`, if no time is left between them.
+    pub(super) fn stretch(&self, from: Option<i64>, to: Option<i64>) -> Result<(u64, u64)> {
+        stretch_of(self.path.window(), from, to)
+    }
+
+    /// The streams that have work, for messages: `0:7, 0:20`.
+    pub(super) fn list_streams(&self) -> String {
+        let instructions = (0..self.list.len() as u32).map(|number| self.list.get(number));
+        let streams: std::collections::BTreeSet<_> =
+            instructions.filter_map(|one| Some((one.device?.0, one.stream?.0))).collect();
+        let words: Vec<String> =
+            streams.iter().map(|(device, stream)| format!("{device}:{stream}")).collect();
+        words.join(", ")
+    }
+
+    pub(super) fn names(&self) -> PathNames<'_> {
+        PathNames { path: &self.path, list: &self.list, profile: &self.explained.profile }
+    }
+}
+
+/// Returns start and end of the stretch between two times after the start of a path.
+///
+/// # Errors
+/// `Setting`, if no time is left between them.
+pub(super) fn stretch_of(whole: (u64, u64), from: Option<i64>, to: Option<i64>) -> Result<(u64, u64)> {
+    let moment = |offset: Option<i64>, default| {
+        offset.map_or(default, |offset| whole.0.saturating_add(offset.unsigned_abs()).min(whole.1))
+    };
+    let (from, to) = (moment(from, whole.0), moment(to, whole.1));
+    if from >= to {
+        let length = format_nanos(whole.1 - whole.0);
+        return Err(usage_error(format!(
+            "no time is left between --from and --to; the path is {length} long"
+        )));
+    }
+    Ok((from, to))
+}
+
+/// Returns the error for records that contradict each other. It names both.
+fn contradiction(input: &Source, list: &InstructionList, profile: &Profile, worst: &Contradiction) -> Error {
+    let name = |number: u32| {
+        let instruction = list.get(number);
+        let name = match instruction.detail {
+            InstructionDetail::Work { activity, .. } => gpuflame_export::work_name(profile, activity.work()),
+            _ => instruction.kind.word().into(),
+        };
+        format!("{name} (correlation id {})", instruction.correlation.0)
+    };
+    let what = format!(
+        "the records contradict each other, so there is no critical path: {} is {} before {}, for which it had to wait \
+         ({}); `gpuflame check` lists what is wrong with the times",
+        name(worst.effect),
+        format_nanos(worst.nanos),
+        name(worst.cause),
+        worst.kind.word()
+    );
+    Error::new(ErrorKind::Format, format!("{input}: {what}"))
+}
+
+/// Prints how many records are left out, and the causes of unexplained time.
+pub(super) fn print_remarks(input: &Source, found: &FoundPath, console: Console) {
+    let name = input.to_string();
+    print_left_out(&name, found, console);
+    print_unexplained(&name, found.path.parts(), console);
+}
+
+/// Prints how many records are left out. `input` names the run.
+pub(super) fn print_left_out(input: &str, found: &FoundPath, console: Console) {
+    let (contradicted, worst) = found.path.contradicted();
+    if let Some(worst) = worst {
+        let names = found.names();
+        console.remark(format!(
+            "{input}: {} dependencies are left out because the effect comes before its cause; the worst is {} by {} ({})",
+            group_digits(contradicted),
+            names.instruction(worst.effect),
+            format_nanos(worst.nanos),
+            worst.kind.word()
+        ));
+    }
+    if found.path.untimed() > 0 {
+        let count = group_digits(found.path.untimed());
+        console.remark(format!("{input}: {count} pieces of work have no times and cannot be on the path"));
+    }
+}
+
+/// Prints the causes of unexplained time. `input` names the run.
+pub(super) fn print_unexplained(input: &str, parts: &[PathPart], console: Console) {
+    let unexplained = parts.iter().filter_map(|part| match part.class {
+        PathClass::Unexplained(why) => Some((why, part.end - part.start)),
+        _ => None,
+    });
+    let mut sums: BTreeMap<_, u64> = BTreeMap::new();
+    unexplained.for_each(|(why, nanos)| *sums.entry(why).or_default() += nanos);
+    for (why, nanos) in sums {
+        let time = format_nanos(nanos);
+        console.remark(format!("{input}: {time} of the path are unexplained: {}", why_words(why)));
+    }
+}

@@ -1,0 +1,100 @@
+//! Reads the collectives and the other work of a job, rank by rank.
+
+use std::collections::BTreeMap;
+
+use super::console::{Console, usage_error};
+use super::explain::{Explained, explain_sums_with};
+use super::input::Source;
+use super::op_collector::OpCollector;
+use super::ranks::{self, SameRank};
+use gpuflame_export::work_name;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::record::Work;
+use gpuflame_offline::analysis::{CommunicationFilter, RankTimeline, TimedCollective};
+use gpuflame_offline::run::ReadOptions;
+
+/// Reads the ranks of a job, in the order of their numbers.
+///
+/// # Errors
+/// A file cannot be read, has only sums, or has the work of several GPUs; or ranks are unknown.
+pub(super) fn read_ranks(
+    inputs: &[Source],
+    assume_order: bool,
+    console: Console,
+) -> Result<Vec<RankTimeline>> {
+    let sources = match ranks::expand_folders(inputs)? {
+        sources if assume_order => sources,
+        sources => ranks::without_front_ends(sources, console),
+    };
+    if sources.is_empty() {
+        return Err(usage_error("name the files of the ranks"));
+    }
+    let numbers = ranks::assign_ranks(&sources, assume_order, SameRank::Refused)?;
+    let read = |(source, rank): (&Source, &u32)| read_rank(source, *rank, console);
+    let mut all = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<_>>>()?;
+    all.sort_by_key(|rank| rank.rank);
+    Ok(all)
+}
+
+fn read_rank(source: &Source, rank: u32, console: Console) -> Result<RankTimeline> {
+    let mut ops = OpCollector::default();
+    let explained = explain_sums_with(source, ReadOptions::default(), console, &mut ops)?;
+    explained.facts.require_rows(source)?;
+    explained.facts.require_work(source)?;
+    if let Some(device) = ops.0.first().map(|op| op.3)
+        && let Some(other) = ops.0.iter().map(|op| op.3).find(|&other| other != device)
+    {
+        let why = format!("{source}: has work of GPUs {device} and {other}; a rank has one GPU");
+        return Err(Error::new(ErrorKind::Format, why));
+    }
+    let mut timeline = timeline(ops, &explained);
+    (timeline.rank, timeline.steps) = (rank, explained.profile.step_count());
+    Ok(timeline)
+}
+
+fn timeline(ops: OpCollector, explained: &Explained) -> RankTimeline {
+    let filter = CommunicationFilter::default();
+    let mut names: BTreeMap<Work, Option<String>> = BTreeMap::new();
+    let offset = explained.facts.linked.as_ref().map_or(0, |linked| linked.offset);
+    let mut timeline = RankTimeline::default();
+    for (start, nanos, work, _) in ops.0 {
+        let start = i64::try_from(start).unwrap_or(i64::MAX).saturating_sub(offset);
+        let end = start.saturating_add(i64::try_from(nanos).unwrap_or(i64::MAX));
+        let name = names.entry(work).or_insert_with(|| {
+            let name = work_name(&explained.profile, work).into_owned();
+            let is_collective = matches!(work, Work::Kernel(_)) && filter.is_communication(work, &name);
+            is_collective.then_some(name)
+        });
+        match name {
+            Some(name) => timeline.collectives.push(TimedCollective { name: name.clone(), start, end }),
+            None => timeline.work.push((start, end)),
+        }
+    }
+    timeline.collectives.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
+    timeline.work = without_overlaps(timeline.work);
+    timeline
+}
+
+/// Joins spans that overlap or touch.
+fn without_overlaps(mut spans: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+    spans.sort_unstable();
+    let mut joined: Vec<(i64, i64)> = Vec::new();
+    for (start, end) in spans {
+        match joined.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => joined.push((start, end)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_spans_are_joined() {
+        let spans = vec![(5, 9), (0, 4), (2, 3), (9, 10), (20, 21)];
+        assert_eq!(without_overlaps(spans), [(0, 4), (5, 10), (20, 21)]);
+    }
+}

@@ -1,0 +1,103 @@
+//! The panel of the critical path: its largest parts, and their places in the timeline.
+
+use gpuflame_export::short_kernels;
+use gpuflame_offline::analysis::{PathClass, PathPart};
+use serde_json::{Value, json};
+
+use super::super::path_groups::PathGroup;
+use super::super::run_path::{RunPath, UnknownPath};
+use super::super::shorten::{MAX_NAME_CHARS, shortened};
+use super::super::table_output::group_digits;
+use super::job::Job;
+
+/// Maximum length of a name in a tooltip, in characters.
+const MAX_FULL_CHARS: usize = 2_000;
+/// Maximum number of marks of a part in the timeline. More marks are less than two pixels from each other.
+const MAX_MARKS: usize = 500;
+
+/// Returns the panel of a page.
+pub(super) fn panel(job: &Job) -> Value {
+    let mut panel = json!({"id": "critical", "title": "Critical path"});
+    match &job.path {
+        None => {
+            panel["why"] =
+                "The page shows several ranks. `gpuflame critical-path FILE` finds the path of one.".into()
+        }
+        Some(RunPath::Unknown(why)) => panel["why"] = why_words(why).into(),
+        Some(RunPath::Found { parts, answer, groups }) => {
+            let zero = job.timeline.start().unwrap_or(0);
+            panel["critical"] = json!({
+                "answer": answer,
+                "ns": parts.iter().map(|part| part.end - part.start).sum::<u64>(),
+                "parts": groups.iter().map(|group| group_json(group, parts, zero)).collect::<Vec<_>>(),
+            });
+        }
+    }
+    panel
+}
+
+fn why_words(why: &UnknownPath) -> String {
+    match why {
+        UnknownPath::OnlySums => {
+            "The critical path needs every call: record with `gpuflame run --rows COMMAND`.".to_owned()
+        }
+        UnknownPath::TooLarge(max_count) => format!(
+            "The run has more than {} calls and activities: `gpuflame critical-path` finds its path.",
+            group_digits(*max_count as u64)
+        ),
+        UnknownPath::NoTimes => "The run has no times, so that no path can be found.".to_owned(),
+        UnknownPath::Contradiction => {
+            "The times contradict each other: `gpuflame critical-path` names the worst case.".to_owned()
+        }
+    }
+}
+
+fn group_json(group: &PathGroup, parts: &[PathPart], zero: u64) -> Value {
+    let spans: Vec<(u64, u64)> = group
+        .parts
+        .iter()
+        .map(|&at| (parts[at].start.saturating_sub(zero), parts[at].end.saturating_sub(zero)))
+        .collect();
+    let longest = spans.iter().max_by_key(|(start, end)| (end - start, std::cmp::Reverse(*start)));
+    let is_kernel = matches!(group.class, PathClass::Kernel | PathClass::Launch | PathClass::Gap);
+    let short = short_kernels(std::iter::once(group.name.as_str()).filter(|_| is_kernel));
+    let name = short.get(&*group.name).map_or(&group.name, |short| short);
+    json!({
+        "kind": group.class.word(), "label": group.class.label(), "ns": group.nanos, "count": spans.len(),
+        "name": shortened(name, MAX_NAME_CHARS), "full": shortened(&group.name, MAX_FULL_CHARS),
+        "function": group.function.as_ref().map(|function| shortened(function, MAX_NAME_CHARS)),
+        "longest": longest, "marks": marks(&spans),
+    })
+}
+
+/// Returns starts and lengths of the parts. Parts that are close to each other are one.
+fn marks(spans: &[(u64, u64)]) -> Vec<u64> {
+    let mut gap = 0;
+    loop {
+        let mut joined: Vec<(u64, u64)> = Vec::new();
+        for &(start, end) in spans {
+            match joined.last_mut().filter(|last| start - last.1 <= gap) {
+                Some(last) => last.1 = end,
+                None => joined.push((start, end)),
+            }
+        }
+        if joined.len() <= MAX_MARKS {
+            return joined.into_iter().flat_map(|(start, end)| [start, end - start]).collect();
+        }
+        gap = (gap * 2).max(1_000);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_joined_only_if_there_are_many() {
+        assert_eq!(marks(&[(0, 10), (20, 25)]), [0, 10, 20, 5]);
+        assert_eq!(marks(&[(0, 10), (10, 25)]), [0, 25]);
+        // 600 parts of 10 us, every 11 us: gaps of 1 us are joined, which leaves one mark.
+        let many: Vec<(u64, u64)> = (0..600).map(|at| (at * 11_000, at * 11_000 + 10_000)).collect();
+        assert_eq!(marks(&many), [0, 599 * 11_000 + 10_000]);
+    }
+}

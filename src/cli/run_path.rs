@@ -1,0 +1,170 @@
+//! The critical path of a run, with its largest parts.
+
+use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_model::record::{Activity, CorrelationId, Row};
+use gpuflame_offline::analysis::{CriticalPath, InstructionList, InstructionRows, PathPart};
+
+use super::explain::Explained;
+use super::path_groups::{PathGroup, path_groups};
+use super::path_names::PathNames;
+use super::path_tables::{answer, group_names, group_sums};
+use super::table_output::{Table, group_digits};
+
+/// Number of parts that are shown.
+const MAX_PARTS: usize = 5;
+
+/// Rows from which the path is found. Keeps none if there are too many.
+pub(super) struct PathRows {
+    rows: InstructionRows,
+    count: usize,
+    max_count: usize,
+}
+
+impl PathRows {
+    /// Keeps at most `max_count` calls and activities.
+    pub(super) fn with_max(max_count: usize) -> Self {
+        Self { rows: InstructionRows::default(), count: 0, max_count }
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.count += 1;
+        if self.count == self.max_count + 1 {
+            self.rows = InstructionRows::default();
+        }
+        self.count > self.max_count
+    }
+}
+
+impl Sink for PathRows {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        if !self.is_full() {
+            self.rows.activity(activity, origin);
+        }
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        if !self.is_full() {
+            self.rows.pending(id, launched);
+        }
+    }
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        self.rows.outside(activity, launched);
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        if !self.is_full() {
+            self.rows.host(row);
+        }
+    }
+}
+
+/// Reason why the critical path of a run is not known.
+pub(super) enum UnknownPath {
+    OnlySums,
+    /// The run has more calls and activities than this.
+    TooLarge(usize),
+    NoTimes,
+    Contradiction,
+}
+
+/// The critical path of a run, or the reason why it is not known.
+pub(super) enum RunPath {
+    Found { parts: Vec<PathPart>, answer: String, groups: Vec<PathGroup> },
+    Unknown(UnknownPath),
+}
+
+impl RunPath {
+    /// Finds the path of a run.
+    pub(super) fn find(run: &mut Explained, PathRows { mut rows, count, max_count }: PathRows) -> Self {
+        if run.facts.has_only_sums {
+            return Self::Unknown(UnknownPath::OnlySums);
+        }
+        if count > max_count {
+            return Self::Unknown(UnknownPath::TooLarge(max_count));
+        }
+        run.facts.add_to(&mut rows);
+        let profile = &run.profile;
+        let list = InstructionList::new(rows, profile);
+        let path = match CriticalPath::new(&list, profile) {
+            Ok(Some(path)) => path,
+            Ok(None) => return Self::Unknown(UnknownPath::NoTimes),
+            Err(_) => return Self::Unknown(UnknownPath::Contradiction),
+        };
+        let names = PathNames { path: &path, list: &list, profile };
+        let parts = path.parts().to_vec();
+        let (from, to) = path.window();
+        let groups = path_groups(names, &parts).into_iter().take(MAX_PARTS).collect();
+        Self::Found { answer: answer(&parts, to - from), groups, parts }
+    }
+
+    /// Returns the parts by time; empty if the path is not known.
+    pub(super) fn parts(&self) -> &[PathPart] {
+        match self {
+            Self::Found { parts, .. } => parts,
+            Self::Unknown(_) => &[],
+        }
+    }
+
+    /// Returns the sentence for a screen: shares of the path, or why it is not known. `file` is quoted for a shell. `None` if
+    /// the calls are not recorded.
+    pub(super) fn sentence(&self, file: &str) -> Option<String> {
+        let unknown = match self {
+            Self::Found { answer, .. } => return Some(answer.clone()),
+            Self::Unknown(UnknownPath::OnlySums) => return None,
+            Self::Unknown(UnknownPath::TooLarge(max_count)) => {
+                let count = group_digits(*max_count as u64);
+                format!("not searched, because the run has more than {count} calls and activities")
+            }
+            Self::Unknown(UnknownPath::NoTimes) => "the run has no times".to_owned(),
+            Self::Unknown(UnknownPath::Contradiction) => "the times contradict each other".to_owned(),
+        };
+        Some(format!("critical path: {unknown}; `gpuflame critical-path {file}` shows more"))
+    }
+
+    /// Returns the table of the `most` largest parts; `None` if the path is not known. `shorten` cuts a name.
+    pub(super) fn table(&self, most: usize, shorten: fn(&str) -> String) -> Option<Table> {
+        let Self::Found { parts, groups, .. } = self else { return None };
+        let total = parts.iter().map(|part| part.end - part.start).sum();
+        let columns = &["time_ns", "share_percent", "parts", "class", "function", "name"];
+        let mut table = Table::new("critical_path", columns);
+        for group in groups.iter().take(most) {
+            let short = PathGroup {
+                name: shorten(&group.name),
+                function: group.function.as_deref().map(shorten),
+                parts: group.parts.clone(),
+                ..*group
+            };
+            table.add_row(group_sums(&short, total).into_iter().chain(group_names(short)));
+        }
+        Some(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::{Nanos, WindowEdge};
+
+    #[test]
+    fn a_path_that_is_not_searched_names_the_command_that_finds_it() {
+        let sentence = |why| RunPath::Unknown(why).sentence("'a b.gfr'");
+        assert_eq!(
+            sentence(UnknownPath::TooLarge(200_000)).unwrap(),
+            "critical path: not searched, because the run has more than 200,000 calls and activities; `gpuflame critical-path \
+             'a b.gfr'` shows more"
+        );
+        assert_eq!(sentence(UnknownPath::OnlySums), None);
+    }
+
+    #[test]
+    fn rows_are_dropped_once_there_are_too_many() {
+        let mut rows = PathRows::with_max(2);
+        let row = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
+        let mut is_full = || {
+            rows.host(&row);
+            rows.count > rows.max_count
+        };
+        assert_eq!([is_full(), is_full(), is_full()], [false, false, true]);
+    }
+}

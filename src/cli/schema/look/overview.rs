@@ -1,0 +1,192 @@
+//! Tables of `gpuflame summary`, `info` and `check`.
+
+use schemars::JsonSchema;
+
+use super::critical_path::PathNameRow;
+use super::tables::{CopyRow, ImpossibleRow};
+
+verbs! {
+    /// `gpuflame info`.
+    Info {
+        facts: FactRow,
+        devices: DeviceRow,
+        losses: LossRow,
+        ?
+        parts: PartRow,
+        steps: StepRow,
+        impossible_durations: ImpossibleRow,
+    }
+    /// `gpuflame info` of an execution trace: PyTorch's, or Chakra's.
+    InfoExecution {
+        facts: FactRow,
+        operators: OperatorRow,
+        communication: CommunicationRow,
+        ?
+    }
+    /// `gpuflame summary`. Names are cut, and tables have fewer rows, so that the output has at most 8,000 bytes.
+    Summary {
+        answers: AnswerRow,
+        findings: CostRow,
+        not_recorded: NotRecordedRow,
+        next: NextRow,
+        ?
+        gpus: SteadyGpuRow,
+        idle_causes: SteadyCauseRow,
+        idle_places: IdlePlaceRow,
+        work: WorkRow,
+        critical_path: PathNameRow,
+        lines: WorkLineRow,
+        copies: CopyRow,
+        steps: StepRow,
+    }
+    /// `gpuflame check`.
+    Check {
+        findings: FindingRow,
+        ?
+        impossible_durations: ImpossibleRow,
+    }
+}
+
+objects! {
+    /// Operators or GPU work of one name in an execution trace.
+    OperatorRow {
+        /// Time in ns; null in PyTorch's execution traces, which have no times.
+        total_ns: Option<u64>,
+        /// Number of nodes.
+        count: u64,
+        /// Name of the operator or of the GPU work.
+        name: String,
+    }
+    /// Collectives or messages of one name in an execution trace.
+    CommunicationRow {
+        /// Time in ns; null in PyTorch's execution traces, which have no times.
+        total_ns: Option<u64>,
+        /// Number of nodes.
+        count: u64,
+        /// Size of the tensors in bytes.
+        bytes: u64,
+        /// Name of the collective or of its kernel.
+        name: String,
+    }
+    /// A fact about the input.
+    FactRow {
+        what: String,
+        /// Text, count or percentage, depending on `what`; null if unknown.
+        value: AnyValue,
+    }
+    /// Time of one GPU.
+    DeviceRow {
+        device: u32, activities: u64,
+        /// Sum of the durations of all activities, in ns.
+        gpu_time_ns: u64,
+        busy_ns: Option<u64>, idle_ns: Option<u64>, window_ns: Option<u64>, busy_percent: Option<f64>,
+    }
+    /// Time of one GPU in one part of the run.
+    PartRow {
+        device: u32,
+        /// `start-up`, `steps` or `repeated launches`, `shutdown`.
+        part: String,
+        busy_ns: u64, idle_ns: u64, window_ns: u64, busy_percent: Option<f64>,
+    }
+    /// A sentence that answers a question about the run.
+    AnswerRow {
+        /// The sentence.
+        answer: String,
+    }
+    /// Data that the file does not contain.
+    NotRecordedRow {
+        /// The missing data.
+        not_recorded: String,
+        /// Command, call or option that records this data, as a clause.
+        recorded_by: String,
+    }
+    /// The command to run next.
+    NextRow {
+        /// The command, quoted for a shell.
+        command: String,
+    }
+    /// Time of one GPU in the steady part of the run.
+    SteadyGpuRow {
+        device: u32, busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>, window_ns: u64,
+    }
+    /// Idle time of one cause in the steady part of the run.
+    SteadyCauseRow {
+        total_ns: u64, share_percent: Option<f64>,
+        /// Cause, as in `top --by idle`.
+        cause: String,
+    }
+    /// Idle time at one place in the steady part of the run.
+    IdlePlaceRow {
+        total_ns: u64, share_percent: Option<f64>,
+        /// Calls before and after the idle time, or the call or function of the host; null if unknown.
+        place: Option<String>,
+    }
+    /// GPU work of one name, over all GPUs.
+    WorkRow {
+        total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, name: String,
+    }
+    /// GPU work that one source line launched.
+    WorkLineRow {
+        total_ns: u64, share_percent: Option<f64>,
+        /// `FILE:LINE`; null if unknown.
+        line: Option<String>,
+    }
+    /// Durations of the steps with one name.
+    StepRow {
+        /// Name of the ranges that began the steps, without a number at its end; `step` if the steps have no name.
+        step: String,
+        /// Number of steps whose end is known.
+        count: u64, total_ns: u64, p50_ns: u64, p95_ns: u64, max_ns: u64,
+        /// Number of the longest step in its process, counted from 1.
+        longest_step: u64,
+    }
+    /// Number of losses of one kind.
+    LossRow {
+        /// Kind of loss.
+        lost: String,
+        count: u64,
+    }
+    /// Result of one check.
+    FindingRow {
+        /// `BAD`, `cost` if GPUs lost time, `note`, `ok`, `none` if nothing was found, or `unknown` if the input lacks the data.
+        result: String,
+        /// Stable name of the check.
+        id: String,
+        what: String,
+        /// Number of findings; null if the check does not count them.
+        count: Option<u64>,
+        /// Share of the findings among the checked items.
+        share_percent: Option<f64>,
+        /// Time that the GPUs would gain without the cause, in ns; null if the check does not measure it. Such times overlap.
+        cost_ns: Option<u64>,
+        /// Place in the code, GPU or rank that is responsible; empty if there is none.
+        culprit: String,
+        /// Meaning of the finding; empty if nothing was found.
+        why: String,
+    }
+    /// Something that is wrong, or that costs time, the most expensive first.
+    CostRow {
+        /// `BAD` or `cost`.
+        result: String,
+        /// Stable name of the check.
+        id: String,
+        /// Time that the GPUs would gain without the cause, in ns; null if the data is wrong. Such times overlap.
+        cost_ns: Option<u64>,
+        /// Share of the steady part of the run.
+        share_percent: Option<f64>,
+        /// Place in the code, GPU or rank that is responsible; empty if there is none.
+        culprit: String,
+        /// Meaning of the finding.
+        why: String,
+    }
+}
+
+/// Text, number or null.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+#[schemars(untagged, inline)]
+enum AnyValue {
+    Text(String),
+    Number(f64),
+    Null(()),
+}

@@ -1,0 +1,185 @@
+//! The JSON Schema of `--format json`, from types that describe the rows of every verb. Only tests use the types:
+//! tables are built by the verbs, and `tests/cli/schema.rs` checks that the command's output conforms to
+//! `docs/schema.json`.
+//!
+//! `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --bins schema::` writes `docs/schema.json` and the tables of
+//! `docs/schema.md` again.
+
+/// Declares the objects of the JSON. All keys of an object are always present. An `Option` is null if a value is
+/// unknown.
+macro_rules! objects {
+    ($($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $key:ident: $kind:ty,)* })*) => {
+        $(
+            $(#[$about])*
+            #[derive(JsonSchema)]
+            #[allow(dead_code)]
+            pub(crate) struct $name { $($(#[$doc])* $key: $kind,)* }
+        )*
+    };
+}
+
+/// Declares the output of a verb: the version, and tables. The tables after `?` are present only if the user asked for
+/// them.
+macro_rules! verbs {
+    ($($(#[$about:meta])* $name:ident { $($key:ident: $row:ty,)* ? $($maybe:ident: $maybe_row:ty,)* })*) => {
+        $(
+            $(#[$about])*
+            #[derive(JsonSchema)]
+            #[allow(dead_code)]
+            pub(crate) struct $name {
+                /// Version of this description.
+                #[schemars(range(min = 1, max = 1))]
+                schema: u32,
+                $($key: Vec<$row>,)*
+                $(#[schemars(default)] $maybe: Vec<$maybe_row>,)*
+            }
+        )*
+    };
+}
+
+mod compare;
+mod convert;
+mod look;
+mod page;
+mod predict;
+mod record;
+
+use std::fs;
+use std::path::Path;
+
+use schemars::{JsonSchema, schema_for};
+use serde_json::{Value, json};
+
+use super::table_output::SCHEMA;
+use compare::{Diff, Gate, MergeRanks, Stragglers};
+use convert::LinkEt;
+use look::critical_path::{CriticalPath, CriticalPathAsHta, CriticalPathOfJob};
+use look::instructions::{Instruction, InstructionsHead, LINES};
+use look::overview::{Check, Info, InfoExecution, Summary};
+use look::states::{States, StatesAsHta, Timeline};
+use look::tables::{Top, View};
+use page::page;
+use predict::{Causal, Replay, WhatIf};
+use record::{Devices, Doctor, Settings};
+
+/// Output of `--format json`, by verb.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+#[schemars(untagged, title = "Output of gpuflame VERB --format json")]
+enum Output {
+    Top(Top),
+    View(View),
+    Info(Info),
+    Summary(Summary),
+    Check(Check),
+    Diff(Diff),
+    Gate(Gate),
+    MergeRanks(MergeRanks),
+    Stragglers(Stragglers),
+    Doctor(Doctor),
+    Devices(Devices),
+    Settings(Settings),
+    LinkEt(LinkEt),
+    InfoExecution(InfoExecution),
+    States(States),
+    StatesAsHta(StatesAsHta),
+    CriticalPath(CriticalPath),
+    CriticalPathAsHta(CriticalPathAsHta),
+    CriticalPathOfJob(CriticalPathOfJob),
+    Replay(Replay),
+    WhatIf(WhatIf),
+    Causal(Causal),
+    Timeline(Timeline),
+    InstructionsHead(InstructionsHead),
+    Instruction(Instruction),
+}
+
+/// Meanings of the keys that several tables share.
+const MEANINGS: &[(&str, &str)] = &[
+    ("total_ns", "Time, in ns."),
+    ("share_percent", "Share of the total over all rows, shown or left out; null if the total is 0."),
+    ("count", "Number of activities."),
+    ("avg_ns", "Average, in ns."),
+    ("min_ns", "Shortest, in ns."),
+    ("p50_ns", "Median, in ns."),
+    ("p95_ns", "95th percentile, in ns."),
+    ("max_ns", "Longest, in ns."),
+    ("device", "Number of the GPU."),
+    ("stream", "Number of the stream."),
+    ("name", "Name of the work."),
+    ("stack", "Launching stack, outermost frame first, frames separated by `;`."),
+    ("line", "`FILE:LINE` of the user's code, or `[no line]`."),
+    ("function", "Name of the function."),
+    ("gaps", "Number of gaps."),
+    (
+        "cause",
+        "Why the GPU was idle: `host_late`, `launch_latency`, `dependency`, `start_up`, `shutdown` ...",
+    ),
+    ("exposed_ns", "Time in which communication ran and no computation, in ns."),
+    ("start_ns", "Start, in ns since the first activity."),
+    ("duration_ns", "Duration, in ns."),
+    ("bytes", "Bytes copied or filled."),
+    ("busy_ns", "Time in which at least one activity ran, in ns."),
+    ("idle_ns", "Time in which no activity ran, in ns; null if unknown."),
+    ("window_ns", "Time in which a window was open, in ns."),
+    ("busy_percent", "Share of the time in which at least one activity ran."),
+    ("activities", "Number of activities."),
+    ("what", "Subject of the row."),
+    ("change_ns", "Difference, after minus before, in ns."),
+    ("change_percent", "Difference as a share of the time before; null if that is zero or unknown."),
+    ("before_ns", "Time in the run before, in ns."),
+    ("after_ns", "Time in the run after, in ns."),
+    ("before_count", "Number of activities in the run before."),
+    ("after_count", "Number of activities in the run after."),
+    ("rank", "Number of the rank."),
+];
+
+/// Returns the schema, with a description for every key, and all keys of rows required.
+fn schema() -> Value {
+    let mut schema = schema_for!(Output).to_value();
+    for (name, object) in schema["$defs"].as_object_mut().unwrap() {
+        let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) else { continue };
+        for (key, property) in properties.iter_mut() {
+            let meaning = MEANINGS.iter().find(|(known, _)| known == key);
+            if let (None, Some((_, meaning))) = (property.get("description"), meaning) {
+                property["description"] = json!(meaning);
+            }
+        }
+        if LINES.contains(&name.as_str()) {
+            // A key without a value is absent, and never null.
+            for property in properties.values_mut() {
+                if let Some(kind) = property["type"].get(0).cloned() {
+                    property["type"] = kind;
+                }
+            }
+        }
+        if name.ends_with("Row") {
+            let keys: Vec<_> = properties.keys().cloned().collect();
+            object["required"] = json!(keys);
+        }
+    }
+    schema
+}
+
+const BEGIN: &str = "<!-- The rest of this page is generated. -->\n";
+
+#[test]
+fn the_schema_and_its_page_are_up_to_date() {
+    assert_eq!(SCHEMA, 1, "a new version needs a new description");
+    let schema = schema();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let (json_file, page_file) = (docs.join("schema.json"), docs.join("schema.md"));
+    let old = fs::read_to_string(&page_file).unwrap_or_default();
+    let introduction = old.split(BEGIN).next().unwrap();
+    let json_text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    let page_text = format!("{introduction}{BEGIN}{}", page(&schema));
+    if std::env::var_os("GPUFLAME_RENEW_GOLDEN").is_some() {
+        fs::write(&json_file, &json_text).unwrap();
+        fs::write(&page_file, &page_text).unwrap();
+    }
+    assert!(
+        fs::read_to_string(&json_file).unwrap_or_default() == json_text,
+        "docs/schema.json is out of date"
+    );
+    assert!(fs::read_to_string(&page_file).unwrap_or_default() == page_text, "docs/schema.md is out of date");
+}

@@ -1,0 +1,164 @@
+//! Slack of the GPU work of a run, by kernel and by direction of copies.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use super::found_path::FoundPath;
+use super::path_names::PathNames;
+use super::table_output::{Cell, Table};
+use gpuflame_model::profile::saturating_sum;
+use gpuflame_offline::analysis::{
+    CriticalPath, InstructionDetail, InstructionKind, MomentKind, PathClass, PathPart, What,
+};
+
+/// Slack of the work with one name.
+#[derive(Default)]
+struct SlackSums {
+    count: u64,
+    on_path: u64,
+    total_ns: u64,
+    path_ns: u64,
+    max_saving_ns: u64,
+    /// Slack of each piece of work, smallest first.
+    slacks: Vec<u64>,
+}
+
+impl SlackSums {
+    /// Smallest and median slack.
+    fn slack_cells(&self) -> [Cell; 2] {
+        let cell = |at: usize| self.slacks.get(at).map_or(Cell::Nothing, |slack| Cell::Nanos(*slack));
+        [cell(0), cell(self.slacks.len() / 2)]
+    }
+}
+
+/// Returns the table of `critical-path` for one run.
+pub(super) fn slack_table(found: &FoundPath, most: usize) -> Table {
+    slack_table_of(&found.path, &|number| (found.names(), number), most)
+}
+
+/// Returns the table of `critical-path`. The work with most time on the path comes first. `find` returns the names for an
+/// instruction of the path, and the instruction's number there.
+pub(super) fn slack_table_of<'a>(
+    path: &CriticalPath,
+    find: &dyn Fn(u32) -> (PathNames<'a>, u32),
+    most: usize,
+) -> Table {
+    let mut rows = slack_sums(path, find);
+    rows.sort_by_key(|(_, sums)| Reverse((sums.path_ns, sums.total_ns)));
+    let columns = &[
+        "on_path_ns",
+        "total_ns",
+        "on_path",
+        "count",
+        "min_slack_ns",
+        "median_slack_ns",
+        "max_saving_ns",
+        "name",
+    ];
+    let mut table = Table::new("slack", columns);
+    table.set_all_rows(rows.len());
+    for (name, sums) in rows.into_iter().take(most) {
+        let times = [Cell::Nanos(sums.path_ns), Cell::Nanos(sums.total_ns)];
+        let counts = [Cell::Count(sums.on_path), Cell::Count(sums.count)];
+        let rest = [Cell::Nanos(sums.max_saving_ns), Cell::Kernels(vec![name])];
+        table.add_row(times.into_iter().chain(counts).chain(sums.slack_cells()).chain(rest));
+    }
+    table
+}
+
+/// Returns the table of `top --by slack`. The work with least slack comes first.
+pub(super) fn top_slack_table(found: &FoundPath, most: usize) -> Table {
+    let mut rows = slack_sums(&found.path, &|number| (found.names(), number));
+    rows.sort_by_key(|(_, sums)| {
+        (sums.slacks.first().copied(), Reverse(sums.path_ns), Reverse(sums.total_ns))
+    });
+    let columns = &[
+        "total_ns",
+        "share_percent",
+        "count",
+        "min_slack_ns",
+        "median_slack_ns",
+        "max_saving_ns",
+        "on_path_ns",
+        "on_path",
+        "name",
+    ];
+    let mut table = Table::new("slack", columns);
+    table.set_all_rows(rows.len());
+    let sum = |of: fn(&SlackSums) -> u64| saturating_sum(rows.iter().map(|(_, sums)| of(sums)));
+    let total = sum(|sums| sums.total_ns);
+    table.set_total([
+        Cell::Nanos(total),
+        Cell::share(total, total),
+        Cell::Count(sum(|sums| sums.count)),
+        Cell::Blank,
+        Cell::Blank,
+        Cell::Blank,
+        Cell::Nanos(sum(|sums| sums.path_ns)),
+        Cell::Count(sum(|sums| sums.on_path)),
+        "total".into(),
+    ]);
+    for (name, sums) in rows.into_iter().take(most) {
+        let times = [Cell::Nanos(sums.total_ns), Cell::share(sums.total_ns, total), Cell::Count(sums.count)];
+        let rest = [
+            Cell::Nanos(sums.max_saving_ns),
+            Cell::Nanos(sums.path_ns),
+            Cell::Count(sums.on_path),
+            Cell::Kernels(vec![name]),
+        ];
+        table.add_row(times.into_iter().chain(sums.slack_cells()).chain(rest));
+    }
+    table
+}
+
+/// Sums by name, in the order of names.
+fn slack_sums<'a>(
+    path: &CriticalPath,
+    find: &dyn Fn(u32) -> (PathNames<'a>, u32),
+) -> Vec<(String, SlackSums)> {
+    let on_path = times_on_path(path);
+    let mut sums: BTreeMap<String, SlackSums> = BTreeMap::new();
+    let ends = path.moments().iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End);
+    for (at, moment) in ends {
+        let (names, number) = find(moment.instruction);
+        let instruction = names.list.get(number);
+        let Some((start, end)) = instruction.ran else { continue };
+        // The nodes of a graph have rows of their own.
+        let is_work = matches!(instruction.detail, InstructionDetail::Work { .. });
+        if !is_work || instruction.kind == InstructionKind::Launch {
+            continue;
+        }
+        let sum = sums.entry(names.instruction(number).into_owned()).or_default();
+        let (nanos, saving) = on_path.get(&moment.instruction).copied().unwrap_or_default();
+        sum.count += 1;
+        sum.on_path += u64::from(nanos > 0);
+        sum.total_ns += end.0 - start.0;
+        sum.path_ns += nanos;
+        sum.max_saving_ns = sum.max_saving_ns.max(saving);
+        sum.slacks.push(path.slack(at));
+    }
+    sums.values_mut().for_each(|sum| sum.slacks.sort_unstable());
+    sums.into_iter().collect()
+}
+
+/// Time on the path and largest saving, by instruction.
+fn times_on_path(path: &CriticalPath) -> HashMap<u32, (u64, u64)> {
+    let savings = path.savings();
+    let mut times: HashMap<u32, (u64, u64)> = HashMap::new();
+    for part in path.parts() {
+        if let (PathClass::Kernel | PathClass::Memory | PathClass::Graph, Some(number)) =
+            (part.class, instruction_of(part))
+        {
+            let sum = times.entry(number).or_default();
+            *sum = (sum.0 + (part.end - part.start), sum.1.max(savings.of(part)));
+        }
+    }
+    times
+}
+
+fn instruction_of(part: &PathPart) -> Option<u32> {
+    match part.what {
+        What::Instruction(number) => Some(number),
+        _ => None,
+    }
+}

@@ -1,0 +1,274 @@
+//! `gpuflame what-if`: how long the run would take after a change.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+
+use super::console::{Console, Outcome, usage_error};
+use super::edit_flags::{Change, EditFlags};
+use super::found_path::FoundPath;
+use super::heading::heading;
+use super::input::Source;
+use super::length_change::{change_row, percent_change};
+use super::path_names::PathNames;
+use super::ranks_even::write_even_ranks;
+use super::table_output::{Cell, ReportFlags, Table};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::format_nanos;
+use gpuflame_offline::analysis::{
+    CriticalPath, Edit, MomentKind, PathClass, PathPart, Reliance, Replay, Schedule,
+};
+
+/// Number of parts of the new critical path that are shown.
+const PATH_ROWS: usize = 5;
+
+/// Predict how long the run would take with faster kernels, cheaper launches, fewer waits or more streams.
+///
+/// No kernel is executed: the run is replayed with other durations, and everything that depended on them comes earlier or
+/// later. Several changes are replayed together. Work that overlaps is assumed to run at full speed. docs/what-if.md
+/// describes the changes.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame what-if trace.json.gz --scale 'gemm=0.5'\n  \
+    gpuflame what-if trace.json.gz --launch-ns 1000 --no-sync\n  \
+    gpuflame what-if run.gfr --graphs --step 3\n  \
+    gpuflame what-if run.gfr --gpu-speed 2 --overlap-comm\n  \
+    gpuflame what-if rank-*.json.gz --ranks-even")]
+pub(super) struct WhatIf {
+    /// Recording or trace (`-`: standard input); with `--ranks-even`, one per rank, or folders of such files.
+    #[arg(required = true)]
+    inputs: Vec<Source>,
+    #[command(flatten)]
+    edits: EditFlags,
+    /// All ranks of a job take equally long between collectives. Needs the files of all ranks, and no other change.
+    #[arg(long, help_heading = "Changes (replayed together)")]
+    ranks_even: bool,
+    /// Number of steps to show; 0: all.
+    #[arg(short, long, default_value_t = 20)]
+    number: usize,
+    #[command(flatten)]
+    pub(super) report: ReportFlags,
+}
+
+impl WhatIf {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if self.ranks_even {
+            if !self.edits.is_empty() {
+                let what =
+                    "--ranks-even compares ranks and replays none of them; give it without other changes";
+                return Err(usage_error(what.to_owned()));
+            }
+            let most = if self.number == 0 { usize::MAX } else { self.number };
+            return write_even_ranks(&self.inputs, most, &self.report, console);
+        }
+        let [input] = &self.inputs[..] else {
+            let what =
+                "one file is replayed at a time; several files are the ranks of a job, for --ranks-even";
+            return Err(usage_error(what.to_owned()));
+        };
+        if self.edits.is_empty() {
+            let what = "no change is named; for example --scale 'gemm=0.5', --launch-ns 1000, --no-sync or --graphs \
+                        (`gpuflame what-if --help` lists all)";
+            return Err(usage_error(what.to_owned()));
+        }
+        let found = FoundPath::read(input, console)?;
+        let replay = Replay::new(&found.path, &found.list, &found.explained.profile);
+        let changes = self.edits.resolve(input, &found)?;
+        let edits: Vec<Edit> = changes.iter().map(|change| change.edit.clone()).collect();
+        let (before, after) = (replay.identity(), replay.edited(&edits));
+        let path = replay.edited_path(&edits);
+        let mut tables = vec![total_table(&before, &after)];
+        tables.extend(self.step_table(&found, &before, &after));
+        tables.push(change_table(&replay, &changes, &before, &after));
+        tables.push(path_table(&found, &path));
+        tables.push(assumption_table(&found, &replay, &changes, &edits));
+        let lines = [heading(input, &found.explained.profile), answer(&found, &before, &after, &path)];
+        self.report.write(console, &lines, &tables)?;
+        Ok(Outcome::Clean)
+    }
+
+    /// Durations of the steps before and after.
+    fn step_table(&self, found: &FoundPath, before: &Schedule, after: &Schedule) -> Option<Table> {
+        let spans = found.explained.facts.steps.spans();
+        let most = if self.number == 0 { usize::MAX } else { self.number };
+        let mut table =
+            Table::new("steps", &["step", "before_ns", "after_ns", "change_ns", "change_percent"]);
+        table.set_all_rows(spans.len());
+        for (at, span) in spans.iter().enumerate().take(most) {
+            let (Some(old), Some(new)) = (duration(found, before, *span), duration(found, after, *span))
+            else {
+                continue;
+            };
+            let [old, new, change, share] = change_row(old, new);
+            table.add_row([Cell::Id(at as u64 + 1), old, new, change, share]);
+        }
+        (!spans.is_empty()).then_some(table)
+    }
+}
+
+/// Duration of a stretch of the recorded run in a schedule: from its first call to the first call after it, or the end.
+pub(super) fn duration(found: &FoundPath, schedule: &Schedule, (from, to): (u64, u64)) -> Option<u64> {
+    let moments = found.path.moments();
+    let first_call = |from: u64| {
+        let at = moments.partition_point(|moment| moment.time < from);
+        moments[at..].iter().position(|moment| moment.kind == MomentKind::CallBegin).map(|offset| at + offset)
+    };
+    let start = schedule.time(first_call(from)?);
+    let end = first_call(to).map_or(schedule.window().1, |at| schedule.time(at));
+    end.checked_sub(start)
+}
+
+fn total_table(before: &Schedule, after: &Schedule) -> Table {
+    let length = |schedule: &Schedule| schedule.window().1 - schedule.window().0;
+    let (old, new) = (length(before), length(after));
+    let mut table = Table::new("total", &["before_ns", "after_ns", "change_ns", "change_percent"]);
+    table.add_row(change_row(old, new));
+    table
+}
+
+/// Each change by itself, because savings do not add up.
+fn change_table(replay: &Replay<'_>, changes: &[Change], before: &Schedule, after: &Schedule) -> Table {
+    let mut table = Table::new("changes", &["alone_ns", "changed", "change"]);
+    let end = before.window().1;
+    for change in changes {
+        let alone = match changes.len() {
+            1 => after.window().1,
+            _ => replay.edited(std::slice::from_ref(&change.edit)).window().1,
+        };
+        table.add_row([
+            Cell::Change(alone as i64 - end as i64),
+            change.count.map_or(Cell::Nothing, |count| Cell::Count(count as u64)),
+            Cell::Text(change.words.clone()),
+        ]);
+    }
+    table
+}
+
+/// Words for a class of the path in the answer.
+fn bound_words(class: PathClass) -> &'static str {
+    match class {
+        PathClass::Kernel | PathClass::Graph => "kernels",
+        PathClass::Memory => "copies",
+        PathClass::HostFunction => "host functions",
+        PathClass::Call | PathClass::Return => "CUDA calls",
+        PathClass::Host | PathClass::HandOff => "host time between calls",
+        PathClass::Launch | PathClass::Gap => "launch latency and gaps",
+        PathClass::Unexplained(_) => "time that the records do not explain",
+    }
+}
+
+/// The kind of time that is most of a path, and its share in percent.
+fn bound(path: &CriticalPath) -> Option<(&'static str, f64)> {
+    let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for part in path.parts() {
+        *sums.entry(bound_words(part.class)).or_default() += part.end - part.start;
+    }
+    let total: u64 = sums.values().sum();
+    let (word, nanos) = sums.into_iter().max_by_key(|(word, nanos)| (*nanos, std::cmp::Reverse(*word)))?;
+    Some((word, 100.0 * nanos as f64 / total as f64))
+}
+
+fn answer(found: &FoundPath, before: &Schedule, after: &Schedule, path: &CriticalPath) -> String {
+    let length = |schedule: &Schedule| schedule.window().1 - schedule.window().0;
+    let (old, new) = (length(before), length(after));
+    let bound = bound(path)
+        .map_or_else(String::new, |(word, share)| format!("; the new critical path is {share:.0} % {word}"));
+    let steps = found.explained.facts.steps.spans();
+    let per_step = |schedule| {
+        let mut all: Vec<u64> = steps.iter().filter_map(|span| duration(found, schedule, *span)).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied()
+    };
+    let step = match (per_step(before), per_step(after)) {
+        (Some(old), Some(new)) if steps.len() > 1 => {
+            format!(", median step {} -> {}", format_nanos(old), format_nanos(new))
+        }
+        _ => String::new(),
+    };
+    format!(
+        "{} -> {} ({:+.1} %){step}{bound}",
+        format_nanos(old),
+        format_nanos(new),
+        percent_change(old, new)
+    )
+}
+
+/// The largest parts of the critical path after the change.
+fn path_table(found: &FoundPath, path: &CriticalPath) -> Table {
+    let names = PathNames { path, list: &found.list, profile: &found.explained.profile };
+    let mut sums: BTreeMap<(PathClass, String), (u64, u64)> = BTreeMap::new();
+    let name = |part: &PathPart| (part.class, names.name(part).into_owned());
+    for part in path.parts() {
+        let sum = sums.entry(name(part)).or_default();
+        *sum = (sum.0 + (part.end - part.start), sum.1 + 1);
+    }
+    let total: u64 = sums.values().map(|(nanos, _)| nanos).sum();
+    let mut rows: Vec<_> = sums.into_iter().collect();
+    rows.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
+    let mut table = Table::new("new_path", &["time_ns", "share_percent", "parts", "class", "name"]);
+    for ((class, name), (nanos, count)) in rows.into_iter().take(PATH_ROWS) {
+        let name = match class {
+            PathClass::Kernel | PathClass::Launch | PathClass::Gap => Cell::Kernels(vec![name]),
+            _ => Cell::Text(name),
+        };
+        table.add_row([
+            Cell::Nanos(nanos),
+            Cell::share(nanos, total),
+            Cell::Count(count),
+            class.word().into(),
+            name,
+        ]);
+    }
+    table
+}
+
+/// The assumptions of the prediction, and the rules that replace missing records.
+fn assumption_table(found: &FoundPath, replay: &Replay<'_>, changes: &[Change], edits: &[Edit]) -> Table {
+    let mut table = Table::new("assumptions", &["rule", "uses", "assumption"]);
+    let mut known = Vec::new();
+    table.add_row(["full_speed".into(), Cell::Nothing, "work that overlaps runs at full speed".into()]);
+    for change in changes {
+        if !known.contains(&change.assumption) {
+            known.push(change.assumption);
+            table.add_row(["change".into(), Cell::Nothing, change.assumption.into()]);
+        }
+    }
+    let mut reliances = replay.reliances(&found.explained.profile, edits);
+    if let Some(linked) = &found.explained.facts.linked {
+        // A trace has rows of calls that submit no work of their own, such as launches that a graph captured.
+        let more = [
+            (Reliance::HostFunctions, linked.host_function_calls),
+            (Reliance::Attributes, linked.attribute_launches),
+        ];
+        // Edges between nodes that the trace captured from programmatic launches do not say so.
+        if linked.captured_programmatic_launches > 0 && replay.unclear_graph_edges() > 0 {
+            *reliances.entry(Reliance::Programmatic).or_default() += replay.unclear_graph_edges();
+        }
+        for (what, count) in more.into_iter().filter(|(_, count)| *count > 0) {
+            reliances.insert(what, count);
+        }
+    }
+    for (what, count) in reliances {
+        table.add_row([what.word().into(), Cell::Count(count), reliance_words(what).into()]);
+    }
+    table
+}
+
+/// A rule that replaces a missing record, in words.
+pub(super) fn reliance_words(what: Reliance) -> &'static str {
+    match what {
+        Reliance::NoWaits => "waits are not recorded, so none gets shorter",
+        Reliance::GraphEdges => "a node of a graph waits for the one that ended last before it",
+        Reliance::Programmatic => "programmatic launches overlap by as much as in the run",
+        Reliance::DefaultStream => "default streams wait for the rest of their context, and it for them",
+        Reliance::HandOff => "threads wait for each other as in the run",
+        Reliance::LockOrder => "threads take locks in the same order as in the run",
+        Reliance::UnknownStream => "a default stream that waits is that of the event's context",
+        Reliance::CallOrder => "calls of several threads come in the same order as in the run",
+        Reliance::UnknownWait => "a call waits for the work that ended last in it",
+        Reliance::UnknownOrder => "work waits for work that ended just before it",
+        Reliance::HostFunctions => "host functions of streams take no time",
+        Reliance::Attributes => "launches with attributes are programmatic if they overlapped",
+        Reliance::NoLaunch => "work without a launch begins as early as other work allows",
+        Reliance::NoTimes => "work without times is left out",
+    }
+}

@@ -1,0 +1,50 @@
+//! Frames of a flame graph with their places: stacks that begin with the same frames share them.
+
+use super::Line;
+
+/// A frame of the picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame<'a> {
+    pub(super) name: &'a str,
+    /// Number of frames below it.
+    pub(super) depth: usize,
+    /// Weight of everything to the left of it.
+    pub(super) start: u64,
+    pub(super) weight: u64,
+    /// Weight in the older run.
+    pub(super) before: u64,
+}
+
+/// Name of the frame below all stacks.
+pub(super) const ROOT_NAME: &str = "all";
+
+/// Returns the frames that have at least `1 / fraction` of the whole weight. A frame follows the frames on top of it, so the last
+/// one is the root.
+pub(super) fn frames(lines: &[Line], fraction: u64) -> Vec<Frame<'_>> {
+    // Until a frame is complete, it has the weights to the left of it.
+    let (mut at, mut before) = (0_u64, 0_u64);
+    let mut open = vec![Frame { name: ROOT_NAME, depth: 0, start: 0, weight: 0, before: 0 }];
+    let mut done: Vec<Frame<'_>> = Vec::new();
+    for line in lines {
+        let shared =
+            open[1..].iter().zip(line.stack.split(';')).take_while(|(frame, name)| frame.name == *name);
+        let shared = 1 + shared.count();
+        done.extend(open.drain(shared..).rev().map(|frame| frame.complete(at, before)));
+        for name in line.stack.split(';').skip(shared - 1) {
+            open.push(Frame { name, depth: open.len(), start: at, weight: 0, before });
+        }
+        at = at.saturating_add(line.weight);
+        before = before.saturating_add(line.before);
+    }
+    done.extend(open.into_iter().rev().map(|frame| frame.complete(at, before)));
+    let lightest = at / fraction;
+    done.retain(|frame| frame.weight > 0 && frame.weight >= lightest);
+    done
+}
+
+impl Frame<'_> {
+    /// Returns the frame with its weights, if `end` and `before` are the weights up to its end.
+    fn complete(self, end: u64, before: u64) -> Self {
+        Self { weight: end - self.start, before: before - self.before, ..self }
+    }
+}

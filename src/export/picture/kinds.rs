@@ -1,0 +1,72 @@
+//! Classes of frames, to which `picture.css` gives colours.
+
+use super::FrameKinds;
+use super::frames::{Frame, ROOT_NAME};
+use gpuflame_model::profile::{Cause, ShownFrameKind};
+
+/// Classes with their meanings, in the order of the legend. The page of a run has the same colours.
+const KINDS: [(&str, &str); 14] = [
+    ("code", "host function"),
+    ("python", "Python"),
+    ("range", "range"),
+    ("call", "CUDA call"),
+    ("kernel", "kernel"),
+    ("copy", "copy or fill"),
+    ("graph", "graph"),
+    ("late", "idle: host late"),
+    ("launch", "idle: launch latency"),
+    ("wait", "idle: dependency or sync"),
+    ("alloc", "allocation"),
+    ("free", "free"),
+    ("root", "thread, process or GPU"),
+    ("lost", "unknown or left out"),
+];
+
+/// Classes of changes with their meanings.
+pub(super) const CHANGE_LEGEND: [(&str, &str); 4] =
+    [("c1", "less than before"), ("c4", "unchanged"), ("c7", "more than before"), ("c8", "new")];
+
+/// Returns the class of a frame by its kind.
+pub(super) fn class_of(known: &FrameKinds<'_>, frame: &Frame<'_>) -> &'static str {
+    if frame.depth == 0 && frame.name == ROOT_NAME {
+        return "all";
+    }
+    match known.get(frame.name) {
+        Some(ShownFrameKind::Code) => "code",
+        Some(ShownFrameKind::Python) => "python",
+        Some(ShownFrameKind::Call) => "call",
+        Some(ShownFrameKind::Range) => "range",
+        Some(ShownFrameKind::Root) => "root",
+        Some(ShownFrameKind::Kernel) => "kernel",
+        Some(ShownFrameKind::Copy | ShownFrameKind::Set | ShownFrameKind::Unified) => "copy",
+        Some(ShownFrameKind::Graph) => "graph",
+        Some(ShownFrameKind::Allocation) => "alloc",
+        Some(ShownFrameKind::Free) => "free",
+        Some(ShownFrameKind::Idle(Cause::HostLate)) => "late",
+        Some(ShownFrameKind::Idle(Cause::LaunchLatency)) => "launch",
+        Some(ShownFrameKind::Idle(Cause::Dependency)) => "wait",
+        Some(ShownFrameKind::Idle(Cause::Unknown) | ShownFrameKind::Marker | ShownFrameKind::Loss) | None => {
+            "lost"
+        }
+    }
+}
+
+/// Returns the classes among `used` that have a meaning, with it.
+pub(super) fn legend<'a>(used: impl Iterator<Item = &'a str> + Clone) -> Vec<(&'static str, &'static str)> {
+    KINDS.into_iter().filter(|(class, _)| used.clone().any(|used| used == *class)).collect()
+}
+
+/// Returns the class of a change: `c1` to `c3` for less, `c4` for the same, `c5` to `c7` for more, `c8` for a frame that is new.
+pub(super) fn change_class(now: u64, before: u64) -> &'static str {
+    // Changes of up to a third, up to two thirds, and more, of the larger weight.
+    let step = |larger: u64, smaller: u64| {
+        let third = larger / 3;
+        usize::from(larger - smaller > third) + usize::from(larger - smaller > third.saturating_mul(2))
+    };
+    match now {
+        _ if now == before => "c4",
+        _ if before == 0 => "c8",
+        _ if now > before => ["c5", "c6", "c7"][step(now, before)],
+        _ => ["c3", "c2", "c1"][step(before, now)],
+    }
+}

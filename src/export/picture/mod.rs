@@ -1,0 +1,302 @@
+//! Draws a flame graph as one SVG file. In a browser, its script zooms to a clicked frame, searches, and fits the picture to the
+//! window. Viewers without scripts, such as a page that shows the picture as an image, show the same frames with a fixed width.
+
+mod frames;
+mod kinds;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use self::frames::{Frame, frames};
+use super::clean;
+use super::frame::{Label, SEPARATOR};
+use super::summary_text::grouped;
+use gpuflame_model::profile::{ShownFrameKind, format_nanos};
+
+/// A folded stack, whose frames are separated by `;`, with its weight.
+pub struct Line {
+    /// Frames from [`Label::name_first`], root first.
+    pub stack: String,
+    /// Width of the stack.
+    pub weight: u64,
+    /// Weight in an older run, if the picture shows a difference.
+    pub before: u64,
+}
+
+impl Line {
+    /// A stack of a picture that shows no difference.
+    pub fn new(stack: String, weight: u64) -> Self {
+        Self { stack, weight, before: 0 }
+    }
+}
+
+/// Kind of each frame that has a name of its own; other frames are drawn as missing data.
+pub type FrameKinds<'a> = BTreeMap<std::borrow::Cow<'a, str>, ShownFrameKind>;
+
+/// What the colours of frames tell.
+pub enum Colors<'a> {
+    /// The kind of a frame.
+    Kinds(&'a FrameKinds<'a>),
+    /// How much a frame grew since the older run.
+    Changes,
+}
+
+/// Unit of the weights.
+#[derive(Clone, Copy)]
+pub enum Weights<'a> {
+    /// Times, shown in the unit that fits.
+    Nanos,
+    /// Counted things, with their plural noun.
+    Counted(&'a str),
+}
+
+/// A picture without its frames.
+pub struct Picture<'a> {
+    /// Title.
+    pub title: &'a str,
+    /// Line below the title. A long one is broken.
+    pub subtitle: &'a str,
+    /// Unit of the weights.
+    pub weights: Weights<'a>,
+    /// What the colours tell.
+    pub colors: Colors<'a>,
+    /// Whether some frames stand for several frames. The search does not know the names of those, and says so.
+    pub has_merged: bool,
+}
+
+/// Returns the kinds of labels for [`Colors::Kinds`].
+pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKinds<'a> {
+    labels.into_iter().map(|label| (label.name_first(), label.kind)).collect()
+}
+
+/// Frames narrower than 1/10,000 of the picture are not drawn: half a pixel of a picture that is 5,000 pixels wide, as one of
+/// 1,200 pixels is after zooming in four times.
+pub const MIN_WIDTH_FRACTION: u64 = 10_000;
+
+/// Width of the picture without a script, and margin at both sides, in pixels.
+const WIDTH: f64 = 1200.0;
+const MARGIN: f64 = 10.0;
+/// Width of a character of the frames' font. It is 12 pixels high, and common monospaced fonts are 0.6 times as wide as high.
+const CHAR_WIDTH: f64 = 7.2;
+/// Space between two frames, and the width from which a frame has it. Narrower frames would become too pale.
+const GAP: f64 = 0.6;
+const MIN_WIDTH_WITH_GAP: f64 = 2.0;
+/// Height of a row of frames, and of a line of text.
+const ROW: usize = 16;
+const TEXT_LINE: usize = 18;
+/// Characters of a line of text, and number of lines of a subtitle.
+const LINE_CHARS: usize = 160;
+const MAX_SUBTITLE_LINES: usize = 4;
+
+const STYLE: &str = include_str!("picture.css");
+const SCRIPT: &str = include_str!("picture.js");
+/// Word of the search for a picture whose frames are all drawn, and for one with merged frames.
+const MATCHED: [&str; 2] = ["Matched:", "Matched of the frames shown:"];
+
+/// Draws the frames of `lines`. Lines that begin with the same frames must follow each other.
+///
+/// # Errors
+/// Errors of `out`.
+pub fn draw(picture: &Picture<'_>, lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    let all = frames(lines, MIN_WIDTH_FRACTION);
+    let depth = all.iter().map(|frame| frame.depth).max().unwrap_or(0);
+    let subtitle = wrapped(picture.subtitle);
+    let top = 30 + TEXT_LINE * (subtitle.len() + 1);
+    let bottom = top + ROW * (depth + 1);
+    let height = bottom + 42;
+    write!(
+        out,
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n\
+         <svg version=\"1.1\" class=\"gpuflame\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
+         xmlns=\"http://www.w3.org/2000/svg\">\n<desc>{}</desc>\n<style>\n{STYLE}</style>\n\
+         <rect class=\"back\" width=\"100%\" height=\"100%\"/>\n\
+         <text class=\"title\" x=\"50%\" y=\"22\">{}</text>\n",
+        Escaped(&clean::line(picture.subtitle)),
+        Escaped(&clean::text(picture.title)),
+    )?;
+    for (at, line) in subtitle.iter().enumerate() {
+        let y = 22 + TEXT_LINE * (at + 1);
+        writeln!(out, "<text class=\"subtitle\" x=\"50%\" y=\"{y}\">{}</text>", Escaped(line))?;
+    }
+    write_legend(picture, &all, top - TEXT_LINE, out)?;
+    writeln!(out, "<g class=\"frames\">")?;
+    let total = all.last().map_or(0, |root| root.weight).max(1);
+    for frame in &all {
+        write_frame(picture, frame, total, bottom - ROW * (frame.depth + 1), out)?;
+    }
+    write!(
+        out,
+        "</g>\n<text class=\"details\" x=\"{MARGIN}\" y=\"{}\"> </text>\n\
+         <text class=\"reset\" x=\"{MARGIN}\" y=\"{}\">Reset zoom</text>\n\
+         <text class=\"matched\" data-word=\"{}\" x=\"{}\" y=\"{}\"> </text>\n\
+         <foreignObject class=\"box\" x=\"{}\" y=\"{}\" width=\"300\" height=\"22\"><input \
+         xmlns=\"http://www.w3.org/1999/xhtml\" type=\"search\" class=\"search\" aria-label=\"search\" \
+         placeholder=\"search: regular expression\"/></foreignObject>\n\
+         <script><![CDATA[\n{SCRIPT}]]></script>\n</svg>\n",
+        bottom + 16,
+        bottom + 35,
+        MATCHED[usize::from(picture.has_merged)],
+        WIDTH - MARGIN,
+        bottom + 16,
+        WIDTH - MARGIN - 300.0,
+        bottom + 20,
+    )?;
+    out.flush()
+}
+
+/// Writes a picture that contains only the reason why nothing is drawn.
+///
+/// # Errors
+/// Errors of `out`.
+pub fn draw_nothing(title: &str, why: &str, subtitle: &str, out: &mut dyn Write) -> io::Result<()> {
+    let lines = wrapped(subtitle);
+    let height = 80 + TEXT_LINE * lines.len();
+    write!(
+        out,
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n\
+         <svg version=\"1.1\" class=\"gpuflame\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
+         xmlns=\"http://www.w3.org/2000/svg\">\n<desc>{}</desc>\n<style>\n{STYLE}</style>\n\
+         <rect class=\"back\" width=\"100%\" height=\"100%\"/>\n\
+         <text class=\"title\" x=\"50%\" y=\"30\">{}</text>\n\
+         <text class=\"subtitle\" x=\"50%\" y=\"62\">{}</text>\n",
+        Escaped(&clean::line(subtitle)),
+        Escaped(&clean::text(title)),
+        Escaped(why),
+    )?;
+    for (at, line) in lines.iter().enumerate() {
+        let y = 72 + TEXT_LINE * (at + 1);
+        writeln!(out, "<text class=\"subtitle\" x=\"50%\" y=\"{y}\">{}</text>", Escaped(line))?;
+    }
+    writeln!(out, "</svg>")
+}
+
+/// Writes the colours that occur, with their meanings.
+fn write_legend(picture: &Picture<'_>, all: &[Frame<'_>], y: usize, out: &mut dyn Write) -> io::Result<()> {
+    let entries: Vec<(&str, &str)> = match picture.colors {
+        Colors::Kinds(known) => kinds::legend(all.iter().map(|frame| kinds::class_of(known, frame))),
+        Colors::Changes => kinds::CHANGE_LEGEND.to_vec(),
+    };
+    let mut x = MARGIN;
+    for (class, word) in entries {
+        writeln!(
+            out,
+            "<g class=\"legend {class}\"><rect x=\"{x:.1}\" y=\"{y}\" width=\"12\" height=\"12\"/><text x=\"{:.1}\" \
+             y=\"{}\">{word}</text></g>",
+            x + 16.0,
+            y + 10
+        )?;
+        x += 16.0 + CHAR_WIDTH * (word.len() + 2) as f64;
+    }
+    Ok(())
+}
+
+fn write_frame(
+    picture: &Picture<'_>,
+    frame: &Frame<'_>,
+    total: u64,
+    y: usize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let (short, whole) = match frame.name.split_once(SEPARATOR) {
+        Some((short, whole)) => (Some(short), whole),
+        None => (None, frame.name),
+    };
+    let class = match picture.colors {
+        Colors::Kinds(known) => kinds::class_of(known, frame),
+        Colors::Changes => kinds::change_class(frame.weight, frame.before),
+    };
+    let scale = (WIDTH - 2.0 * MARGIN) / total as f64;
+    let (x, width) = (MARGIN + frame.start as f64 * scale, frame.weight as f64 * scale);
+    let drawn = if width < MIN_WIDTH_WITH_GAP { width } else { width - GAP };
+    write!(out, "<g class=\"{class}\" data-x=\"{}\" data-w=\"{}\"><title", frame.start, frame.weight)?;
+    if let Some(short) = short {
+        write!(out, " data-short=\"{}\"", Escaped(short))?;
+    }
+    write!(out, ">{} ({}", Escaped(whole), picture.weights.text(frame.weight))?;
+    write!(out, ", {:.2} %", 100.0 * frame.weight as f64 / total as f64)?;
+    if matches!(picture.colors, Colors::Changes) {
+        write!(out, "; before {}", picture.weights.text(frame.before))?;
+    }
+    write!(out, ")</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{drawn:.2}\" height=\"{}\"/>", ROW - 1)?;
+    let room = ((width - 6.0).max(0.0) / CHAR_WIDTH) as usize;
+    writeln!(
+        out,
+        "<text x=\"{:.2}\" y=\"{}\">{}</text></g>",
+        x + 3.0,
+        y + 11,
+        Escaped(&fitted(short.unwrap_or(whole), room))
+    )
+}
+
+impl Weights<'_> {
+    fn text(self, weight: u64) -> String {
+        match self {
+            Self::Nanos => format_nanos(weight),
+            Self::Counted(words) => format!("{} {words}", grouped(weight)),
+        }
+    }
+}
+
+/// Returns as much of a name as fits into `room` characters; nothing if fewer than three fit. If the name is too long, a
+/// function of Python goes without its file and line.
+fn fitted(name: &str, room: usize) -> String {
+    let name = match name.char_indices().nth(room) {
+        Some(_) => without_place(name),
+        None => name,
+    };
+    match name.char_indices().nth(room) {
+        None => name.to_owned(),
+        Some(_) if room < 3 => String::new(),
+        Some(_) => name.chars().take(room - 1).chain(['…']).collect(),
+    }
+}
+
+/// Returns `forward` for `model.py(12): forward`, as torch.profiler names Python's functions.
+fn without_place(name: &str) -> &str {
+    let is_place = |place: &str| place == "nn.Module" || (place.contains(".py(") && place.ends_with(')'));
+    match name.split_once(": ") {
+        Some((place, function)) if is_place(place) && !place.contains(' ') => function,
+        _ => name,
+    }
+}
+
+/// Returns the lines of a subtitle, broken at blanks. The last line keeps what is too much.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in clean::line(text).split_whitespace() {
+        let is_last = lines.len() == MAX_SUBTITLE_LINES;
+        let Some(line) = lines.last_mut() else { break };
+        match line.is_empty() {
+            true => line.push_str(word),
+            false if is_last || line.chars().count() + word.chars().count() < LINE_CHARS => {
+                let _ = write!(line, " {word}");
+            }
+            false => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// A text as XML, between tags or in an attribute.
+struct Escaped<'a>(&'a str);
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut rest = self.0;
+        while let Some(at) = rest.find(['&', '<', '>', '"']) {
+            out.write_str(&rest[..at])?;
+            out.write_str(match rest.as_bytes()[at] {
+                b'&' => "&amp;",
+                b'<' => "&lt;",
+                b'>' => "&gt;",
+                _ => "&quot;",
+            })?;
+            rest = &rest[at + 1..];
+        }
+        out.write_str(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Programmatic launches: kernels that may begin before the kernel before them ends.
+//!
+//! ```text
+//! first   |---- trigger ---->|                  |
+//!         |################ first ##############|
+//! second                     |## second #######.|.. tail ..|
+//! ```
+//!
+//! The first kernel lets the second one begin at its trigger, or at its end. The second kernel waits at some point for the
+//! end of the first one, and runs for its tail after that. No tool records either. Both are learned from the launches that
+//! show them, and used for all launches of the same kernel.
+
+use std::collections::HashMap;
+
+use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
+use super::graph::{EdgeKind, Graph, MomentId};
+use super::kernel_times::{KernelKey, KernelTimes, LearnedKernels, Trigger, key_of};
+use gpuflame_model::record::{GraphId, GraphNodeId};
+
+/// Launches that find their stream free begin within this time of each other, in ns: 1 us on an H100.
+const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
+/// Part (1/N) of their median by which the samples of a kernel may differ.
+const MAX_SPREAD_PART: u64 = 50;
+
+/// A kernel that is or may be launched programmatically, and the kernel before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Overlap {
+    /// Number of the first kernel.
+    pub(super) before: u32,
+    /// Number of the second kernel.
+    pub(super) after: u32,
+    pub(super) place: OverlapPlace,
+    /// Latest time of the other causes of the second kernel's begin; `None` if it is unknown.
+    pub(super) other: Option<u64>,
+    /// Kind of the edge if the launch is not programmatic.
+    pub(super) kind: EdgeKind,
+}
+
+/// Moments of two kernels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OverlapPlace {
+    pub(super) before: (MomentId, MomentId),
+    pub(super) after: (MomentId, MomentId),
+    /// Position of the edge from the begin to the end of the second kernel.
+    pub(super) work_edge: usize,
+}
+
+/// Times of a kernel as its launches show them.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    durations: Vec<u64>,
+    triggers: Vec<u64>,
+    /// Number of launches that waited for the end of the kernel.
+    at_end: u64,
+    tails: Vec<u64>,
+}
+
+impl Samples {
+    fn times(&self) -> KernelTimes {
+        let trigger = match (common(&self.triggers), self.at_end) {
+            (Some(after), 0) => Some(Trigger::After(after)),
+            (None, 1..) if self.triggers.is_empty() => Some(Trigger::AtEnd),
+            _ => None,
+        };
+        KernelTimes { duration: common(&self.durations), trigger, tail: common(&self.tails) }
+    }
+}
+
+/// The median, unless the samples differ by too much.
+fn common(samples: &[u64]) -> Option<u64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let median = *sorted.get(sorted.len() / 2)?;
+    let spread = sorted[sorted.len() - 1] - sorted[0];
+    (spread <= median / MAX_SPREAD_PART).then_some(median)
+}
+
+/// Graph and nodes of an edge.
+type NodePair = (GraphId, GraphNodeId, GraphNodeId);
+
+fn pair_of(before: &Instruction<'_>, after: &Instruction<'_>) -> Option<NodePair> {
+    let node = |one: &Instruction<'_>| match one.detail {
+        InstructionDetail::Work { activity, .. } => Some((activity.graph, activity.graph_node)),
+        _ => None,
+    };
+    let ((graph, before), (_, after)) = (node(before)?, node(after)?);
+    Some((graph, before, after))
+}
+
+/// Learns the times of kernels from all pairs, and adds the edges between their kernels.
+pub(super) fn add_overlaps(
+    graph: &mut Graph,
+    list: &InstructionList,
+    overlaps: &[Overlap],
+) -> LearnedKernels {
+    if overlaps.is_empty() {
+        return LearnedKernels::default();
+    }
+    let mut learning = Learning { graph, list, learned: LearnedKernels::default(), pairs: HashMap::new() };
+    learning.learn(overlaps);
+    overlaps.iter().for_each(|overlap| learning.add_edges(overlap));
+    learning.learned
+}
+
+struct Learning<'a> {
+    graph: &'a mut Graph,
+    list: &'a InstructionList,
+    learned: LearnedKernels,
+    /// Edges of graphs, with whether a launch shows that they are programmatic.
+    pairs: HashMap<NodePair, bool>,
+}
+
+impl Learning<'_> {
+    /// Begin and end of the first kernel, and of the second.
+    fn spans(&self, overlap: &Overlap) -> ((u64, u64), (u64, u64)) {
+        let span = |(begin, end): (MomentId, MomentId)| (self.graph.time(begin), self.graph.time(end));
+        (span(overlap.place.before), span(overlap.place.after))
+    }
+
+    fn learn(&mut self, overlaps: &[Overlap]) {
+        let mut samples: HashMap<KernelKey, Samples> = HashMap::new();
+        let overlapped = |overlap: &&Overlap| {
+            let (before, after) = self.spans(overlap);
+            before.1 > after.0
+        };
+        let mut waiting: Vec<u32> = overlaps.iter().filter(overlapped).map(|overlap| overlap.after).collect();
+        waiting.sort_unstable();
+        for number in 0..self.list.len() as u32 {
+            let instruction = self.list.get(number);
+            if let (Some(key), Some((begin, end))) = (key_of(&instruction), instruction.ran)
+                && waiting.binary_search(&number).is_err()
+            {
+                samples.entry(key).or_default().durations.push(end.0 - begin.0);
+            }
+        }
+        overlaps.iter().for_each(|overlap| self.note_trigger(&mut samples, overlap));
+        self.learned.times = samples.iter().map(|(key, samples)| (*key, samples.times())).collect();
+        overlaps.iter().for_each(|overlap| self.note_tail(&mut samples, &waiting, overlap));
+        self.learned.times = samples.iter().map(|(key, samples)| (*key, samples.times())).collect();
+        overlaps.iter().for_each(|overlap| self.note_pair(overlap));
+    }
+
+    fn note_trigger(&self, samples: &mut HashMap<KernelKey, Samples>, overlap: &Overlap) {
+        let (before, after) = self.spans(overlap);
+        let Some(key) = key_of(&self.list.get(overlap.before)) else { return };
+        let of_key = samples.entry(key).or_default();
+        let is_later = |time: u64| overlap.other.is_some_and(|other| time > other + MAX_LAUNCH_SCATTER_NS);
+        if after.0 < before.1 {
+            of_key.triggers.extend(is_later(after.0).then(|| after.0.saturating_sub(before.0)));
+        } else if overlap.kind == EdgeKind::Stream {
+            of_key.at_end += u64::from(is_later(before.1));
+        }
+    }
+
+    /// A kernel that ran longer than it does alone waited for the end of the kernel before it.
+    fn note_tail(&self, samples: &mut HashMap<KernelKey, Samples>, waiting: &[u32], overlap: &Overlap) {
+        let (before, after) = self.spans(overlap);
+        let instruction = self.list.get(overlap.after);
+        let first = waiting.partition_point(|number| *number < overlap.after);
+        let is_only = waiting.get(first + 1) != Some(&overlap.after);
+        let alone = self.learned.times(&instruction).duration;
+        if let (Some(key), Some(alone)) = (key_of(&instruction), alone)
+            && after.0 < before.1
+            && before.1 <= after.1
+            && is_only
+            && after.1 - after.0 > alone
+        {
+            samples.entry(key).or_default().tails.push(after.1 - before.1);
+        }
+    }
+
+    /// An edge of a graph is programmatic if the kernels of any launch overlap, and not if one begins when the other ends.
+    fn note_pair(&mut self, overlap: &Overlap) {
+        let (first, second) = (self.list.get(overlap.before), self.list.get(overlap.after));
+        let (before, after) = self.spans(overlap);
+        if overlap.kind == EdgeKind::Stream {
+            return;
+        }
+        let Some(pair) = pair_of(&first, &second) else { return };
+        if after.0 < before.1 {
+            self.pairs.insert(pair, true);
+        } else if after.0 == before.1 && overlap.other.is_some_and(|other| other < before.1) {
+            self.pairs.entry(pair).or_insert(false);
+        }
+    }
+
+    fn add_edges(&mut self, overlap: &Overlap) {
+        let (first, second) = (self.list.get(overlap.before), self.list.get(overlap.after));
+        let (before, after) = self.spans(overlap);
+        let (times, own) = (self.learned.times(&first), self.learned.times(&second));
+        let is_early = matches!(times.trigger, Some(Trigger::After(_)));
+        let overlaps = after.0 < before.1;
+        let is_programmatic = match overlap.kind {
+            EdgeKind::Stream => overlaps || is_early,
+            _ => pair_of(&first, &second).and_then(|pair| self.pairs.get(&pair).copied()).unwrap_or(overlaps),
+        };
+        self.note_guess(overlap, &first, &second, is_programmatic);
+        let OverlapPlace { before: (begin, end), after: (began, done), work_edge } = overlap.place;
+        if !is_programmatic {
+            return self.graph.add_edge(end, began, overlap.kind, 0);
+        }
+        let lag = match times.trigger {
+            Some(Trigger::After(lag)) => lag,
+            // It decided if nothing else was as late.
+            _ if !overlaps => before.1 - before.0,
+            _ if overlap.other.is_some_and(|other| after.0 <= other + MAX_LAUNCH_SCATTER_NS) => 0,
+            _ => after.0.saturating_sub(before.0),
+        };
+        self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
+        if before.1 <= after.1 {
+            // The whole time after that end may depend on it, or the whole kernel.
+            let longest = (after.1 - before.1).min(own.duration.unwrap_or(u64::MAX).max(after.1 - after.0));
+            self.graph.add_edge(end, done, overlap.kind, own.tail.unwrap_or(longest));
+        }
+        if let Some(alone) = own.duration.filter(|_| overlaps && own.tail.is_some()) {
+            let work = &mut self.graph.edges[work_edge];
+            work.lag = work.lag.min(alone);
+        }
+    }
+
+    fn note_guess(
+        &mut self,
+        overlap: &Overlap,
+        first: &Instruction<'_>,
+        second: &Instruction<'_>,
+        is_programmatic: bool,
+    ) {
+        let (times, own) = (self.learned.times(first), self.learned.times(second));
+        let is_known = match times.trigger {
+            Some(Trigger::AtEnd) => true,
+            Some(Trigger::After(_)) => own.tail.is_some() && own.duration.is_some(),
+            None => false,
+        };
+        let is_pair_known =
+            pair_of(first, second).is_some_and(|pair| self.pairs.contains_key(&pair)) && !is_programmatic;
+        match overlap.kind {
+            EdgeKind::Stream if !is_known => self.learned.guessed.push(overlap.after),
+            EdgeKind::Stream => {}
+            _ if is_programmatic && !is_known => self.learned.guessed.push(overlap.after),
+            _ if !is_programmatic && !is_pair_known && times.trigger != Some(Trigger::AtEnd) => {
+                self.learned.unclear_edges += 1;
+            }
+            _ => {}
+        }
+    }
+}

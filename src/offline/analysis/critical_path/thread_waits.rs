@@ -1,0 +1,103 @@
+//! Calls of a thread that wait for other threads: barriers, locks and the ends of threads.
+//!
+//! Tools record the calls and not the objects, so which calls belong together follows from their times: threads that are in
+//! a barrier at the same time meet there; a call that takes a lock gets it from the thread that released one last.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::instructions::ThreadWait;
+use super::graph::{EdgeKind, Graph, HostCall, MomentId};
+use gpuflame_model::record::{IdMap, ThreadId};
+
+/// Calls by kind and position.
+pub(super) type ThreadCalls = Vec<(ThreadWait, u32)>;
+
+/// Adds the edges to the returns of calls that wait for other threads, and notes in `waits` until when they waited.
+pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &mut IdMap<u32, u64>) {
+    if calls.is_empty() {
+        return;
+    }
+    let of_kind = |wanted: ThreadWait| {
+        let of_kind = calls.iter().filter(|(kind, _)| *kind == wanted);
+        let mut calls: Vec<(HostCall, u32)> =
+            of_kind.map(|(_, at)| (graph.calls[*at as usize], *at)).collect();
+        calls.sort_by_key(|(call, at)| (call.begin, *at));
+        calls
+    };
+    let barriers = of_kind(ThreadWait::Barrier);
+    let (locks, unlocks) = (of_kind(ThreadWait::Lock), of_kind(ThreadWait::Unlock));
+    let joins = of_kind(ThreadWait::Join);
+    let mut found = Vec::new();
+    for meeting in meetings(&barriers) {
+        for (call, at) in meeting {
+            let others = meeting.iter().filter(|(other, _)| other.thread != call.thread);
+            found.extend(others.map(|(other, _)| (other.moments.0, *at)));
+        }
+    }
+    for (call, at) in &locks {
+        found.extend(release_before(&unlocks, call).map(|release| (release, *at)));
+    }
+    let last = if joins.is_empty() { BTreeMap::new() } else { last_calls(graph) };
+    for (call, at) in &joins {
+        // The threads that call nothing after it.
+        let ended = last.iter().filter(|(thread, (end, _))| **thread != call.thread && *end <= call.end);
+        found.extend(ended.map(|(_, (_, moment))| (*moment, *at)));
+    }
+    let locking: BTreeSet<ThreadId> = locks.iter().map(|(call, _)| call.thread).collect();
+    graph.shared_locks = if locking.len() > 1 { locks.len() as u64 } else { 0 };
+    found.into_iter().for_each(|(cause, at)| add_edge(graph, waits, cause, at));
+}
+
+/// Groups of calls that meet: each begins before any other of the group returns.
+fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
+    let (mut first_end, mut threads) = (0, BTreeSet::new());
+    let (mut groups, mut from) = (Vec::new(), 0);
+    for (at, (call, _)) in barriers.iter().enumerate() {
+        if at > from && (call.begin > first_end || threads.contains(&call.thread)) {
+            groups.push(&barriers[from..at]);
+            from = at;
+        }
+        if at == from {
+            threads.clear();
+            first_end = u64::MAX;
+        }
+        threads.insert(call.thread);
+        first_end = call.end.min(first_end);
+    }
+    groups.push(&barriers[from..]);
+    groups
+}
+
+/// The last release by another thread while a call waited for a lock.
+fn release_before(unlocks: &[(HostCall, u32)], lock: &HostCall) -> Option<MomentId> {
+    let until = unlocks.partition_point(|(unlock, _)| unlock.begin <= lock.end);
+    let during = unlocks[..until].iter().rev().take_while(|(unlock, _)| unlock.begin > lock.begin);
+    let mut others = during.filter(|(unlock, _)| unlock.thread != lock.thread);
+    others.next().map(|(unlock, _)| unlock.moments.0)
+}
+
+/// End of the last call, by thread.
+fn last_calls(graph: &Graph) -> BTreeMap<ThreadId, (u64, MomentId)> {
+    let mut last: BTreeMap<ThreadId, (u64, MomentId)> = BTreeMap::new();
+    for call in &graph.calls {
+        let known = last.entry(call.thread).or_insert((call.end, call.moments.1));
+        *known = (*known).max((call.end, call.moments.1));
+    }
+    last
+}
+
+fn add_edge(graph: &mut Graph, waits: &mut IdMap<u32, u64>, cause: MomentId, call: u32) {
+    let HostCall { begin, end, moments, .. } = graph.calls[call as usize];
+    let (time, rank) = (graph.time(cause), graph.moments[cause as usize].rank);
+    if time > end {
+        return;
+    }
+    // The return comes after the cause even if both have one time.
+    let returned = &mut graph.moments[moments.1 as usize];
+    returned.rank = returned.rank.max(rank);
+    graph.add_edge(cause, moments.1, EdgeKind::ThreadWait, 0);
+    if time > begin {
+        let until = waits.entry(call).or_insert(time);
+        *until = time.max(*until);
+    }
+}

@@ -1,0 +1,75 @@
+//! Finds the nodes of a graph launch that a node waits for. Nodes without an instruction, such as empty ones, do no work: a
+//! node that waits for them waits for all that they wait for.
+
+use std::collections::BTreeSet;
+
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_model::record::{GraphId, GraphNodeId, IdMap};
+
+use super::order::{Item, Source};
+use super::topology::{GraphRows, GraphTopology};
+
+pub(super) struct NodeEdges<'a> {
+    topology: &'a GraphTopology,
+    /// Numbers of the instructions, by graph launch and node.
+    numbers: IdMap<(u32, GraphNodeId), u32>,
+    /// Launch of the nodes whose edges are all known, by number.
+    known: IdMap<u32, u32>,
+    /// Launches in which a node began before one that it waits for. The edges of such a launch may be wrong.
+    contradicted: BTreeSet<u32>,
+}
+
+impl<'a> NodeEdges<'a> {
+    /// Prepares to find the edges of the nodes among `items`, which are in the order of their numbers.
+    pub(super) fn new(rows: &JoinedRows, graph_rows: &'a GraphRows, items: &[Item]) -> Self {
+        let GraphRows { topology, host_nodes } = graph_rows;
+        let node_of = |item: &Item| match item.source {
+            Source::Work(at, Some(launch)) => {
+                Some((launch, rows.activities()[at as usize].activity.graph_node))
+            }
+            Source::HostNode(at, launch) => Some((launch, host_nodes[at as usize].node)),
+            _ => None,
+        };
+        let items = if topology.is_empty() { &[] } else { items };
+        let numbers = (0..).zip(items).filter_map(|(number, item)| Some((node_of(item)?, number)));
+        Self { topology, numbers: numbers.collect(), known: IdMap::default(), contradicted: BTreeSet::new() }
+    }
+
+    /// Calls `each` with the numbers of the nodes that the node with this number waits for.
+    pub(super) fn find(
+        &mut self,
+        number: u32,
+        launch: u32,
+        (graph, node): (GraphId, GraphNodeId),
+        each: &mut dyn FnMut(u32),
+    ) {
+        if self.topology.is_empty() {
+            return;
+        }
+        let mut is_known = self.topology.knows(graph, node);
+        let mut left = self.topology.predecessors(graph, node);
+        let mut passed = BTreeSet::new();
+        while let Some(before) = left.pop() {
+            match self.numbers.get(&(launch, before)) {
+                Some(&before) if before < number => each(before),
+                Some(_) => {
+                    self.contradicted.insert(launch);
+                }
+                None if passed.insert(before) => {
+                    is_known &= self.topology.lists(before) && self.topology.knows(graph, before);
+                    left.extend(self.topology.predecessors(graph, before));
+                }
+                None => {}
+            }
+        }
+        if is_known {
+            self.known.insert(number, launch);
+        }
+    }
+
+    /// Returns the nodes whose edges are all known, by number.
+    pub(super) fn finish(self) -> IdMap<u32, ()> {
+        let known = self.known.into_iter().filter(|(_, launch)| !self.contradicted.contains(launch));
+        known.map(|(number, _)| (number, ())).collect()
+    }
+}

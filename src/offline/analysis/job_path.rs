@@ -1,0 +1,257 @@
+//! The critical path of a job, whose ranks meet in collectives.
+//!
+//! ```text
+//! rank 0   |-- work --|==== AllReduce waits ====|== moves data ==|
+//! rank 1   |------------ more work -------------|== AllReduce ===|-- work --|
+//! path     |--------- more work (rank 1) -------|== AllReduce ===|-- work --|
+//! ```
+//!
+//! The graphs of the ranks are put on one clock and become one graph. A collective moves data once the last rank has entered
+//! it: this moment follows its begins on every rank and precedes its ends. A rank that enters within the error of the clocks
+//! before the last one counts as the last one for itself, so the path stays on it.
+
+use std::collections::HashMap;
+
+use super::critical_path::graph::{Graph, MomentId, NO_CALL};
+use super::critical_path::{
+    Causes, Contradiction, CriticalPath, Edge, EdgeKind, HostCall, InstructionFacts, Moment, MomentKind,
+    PathPart, Unexplained, What,
+};
+use super::instructions::{InstructionKind, InstructionList};
+
+/// A rank of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct JobRank<'a> {
+    /// Path of this rank alone.
+    pub path: &'a CriticalPath,
+    /// Instructions of the rank.
+    pub list: &'a InstructionList,
+    /// Numbers of the instructions that are collectives. Those at one position are one collective.
+    pub collectives: &'a [u32],
+    /// Time in ns to add to the rank's times, so that all ranks have one clock.
+    pub shift: i64,
+}
+
+/// A rank that other ranks waited for in a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastRank {
+    /// Position of the collective among the collectives of a rank.
+    pub collective: usize,
+    /// Index of the rank that entered last.
+    pub rank: usize,
+    /// Whether every other rank entered earlier by more than the error of the clocks.
+    pub is_sure: bool,
+}
+
+/// The critical path of a job.
+#[derive(Debug)]
+pub struct JobPath {
+    path: CriticalPath,
+    starts: Starts,
+    /// By number of the last rank's instruction.
+    last_ranks: HashMap<u32, LastRank>,
+}
+
+impl JobPath {
+    /// Finds the path. `clock_error` is the maximum error of the clocks in ns. Returns `None` if the ranks have more than
+    /// 2^32 moments, calls or instructions together.
+    pub fn new(ranks: &[JobRank<'_>], clock_error: u64) -> Option<Self> {
+        let mut joined = Joined { clock_error, ..Joined::default() };
+        for rank in ranks {
+            joined.add_rank(rank)?;
+        }
+        for collective in 0..ranks.iter().map(|rank| rank.collectives.len()).min()? {
+            joined.add_collective(collective);
+        }
+        let Joined { mut graph, starts, last_ranks, .. } = joined;
+        graph.sort();
+        let causes = ranks.iter().map(|rank| Causes::new(rank.list)).collect();
+        let facts = JobFacts { starts: &starts, causes };
+        Some(Self { path: CriticalPath::of_facts(graph, &facts), starts, last_ranks })
+    }
+
+    /// The path, with instructions and calls of every rank, which [`in_rank`](Self::in_rank) finds.
+    pub fn path(&self) -> &CriticalPath {
+        &self.path
+    }
+
+    /// Returns the index of a part's rank, and the part with instructions and calls as the rank numbers them. Times remain on
+    /// the job's clock.
+    pub fn in_rank(&self, part: &PathPart) -> (usize, PathPart) {
+        let (rank, what) = match part.what {
+            What::Instruction(number) => {
+                let (rank, number) = self.starts.instruction(number);
+                (rank, What::Instruction(number))
+            }
+            What::Call(at) => {
+                let (rank, at) = self.starts.call(at);
+                (rank, What::Call(at))
+            }
+            What::Between(after, before) => {
+                let (rank, before) = self.starts.call(before);
+                (rank, What::Between(self.starts.call(after).1, before))
+            }
+            What::Nothing => (0, What::Nothing),
+        };
+        (rank, PathPart { what, ..*part })
+    }
+
+    /// Returns the index of the rank of an instruction of the job, and the instruction's number in the rank.
+    pub fn instruction(&self, number: u32) -> (usize, u32) {
+        self.starts.instruction(number)
+    }
+
+    /// Returns the index of the rank of a call of the job.
+    pub fn call(&self, at: u32) -> usize {
+        self.starts.call(at).0
+    }
+
+    /// Returns the rank for which a part of the path waited in a collective; `None` for other parts.
+    pub fn waited_for(&self, part: &PathPart) -> Option<LastRank> {
+        let edge = self.path.edges().get(part.edge? as usize)?;
+        let from = &self.path.moments()[edge.from as usize];
+        (from.kind == MomentKind::Arrived).then(|| self.last_ranks.get(&from.instruction).copied()).flatten()
+    }
+}
+
+/// First instruction and first call, by rank.
+#[derive(Debug, Default)]
+struct Starts(Vec<(u32, u32)>);
+
+impl Starts {
+    fn instruction(&self, number: u32) -> (usize, u32) {
+        let rank = self.0.partition_point(|start| start.0 <= number) - 1;
+        (rank, number - self.0[rank].0)
+    }
+
+    fn call(&self, at: u32) -> (usize, u32) {
+        let rank = self.0.partition_point(|start| start.1 <= at) - 1;
+        (rank, at - self.0[rank].1)
+    }
+}
+
+struct JobFacts<'a> {
+    starts: &'a Starts,
+    causes: Vec<Causes<'a>>,
+}
+
+impl InstructionFacts for JobFacts<'_> {
+    fn kind(&self, number: u32) -> InstructionKind {
+        let (rank, number) = self.starts.instruction(number);
+        self.causes[rank].kind(number)
+    }
+
+    fn cause(&self, number: u32, kind: EdgeKind) -> Unexplained {
+        let (rank, number) = self.starts.instruction(number);
+        self.causes[rank].cause(number, kind)
+    }
+}
+
+/// Begin and end of a collective on a rank, and the edge between them.
+#[derive(Clone, Copy)]
+struct Collective {
+    begin: MomentId,
+    end: MomentId,
+    work: usize,
+}
+
+/// Graphs of several ranks that become one.
+#[derive(Default)]
+struct Joined {
+    graph: Graph,
+    starts: Starts,
+    /// Number of instructions so far.
+    instructions: u32,
+    /// By rank and position.
+    collectives: Vec<Vec<Collective>>,
+    clock_error: u64,
+    last_ranks: HashMap<u32, LastRank>,
+}
+
+impl Joined {
+    fn add_rank(&mut self, rank: &JobRank<'_>) -> Option<()> {
+        let (graph, edges) = rank.path.graph();
+        let first_moment = u32::try_from(self.graph.moments.len()).ok()?;
+        let first_call = u32::try_from(self.graph.calls.len()).ok()?;
+        let first = self.instructions;
+        self.instructions = first.checked_add(u32::try_from(rank.list.len()).ok()?)?;
+        // Each collective gets one more moment.
+        u32::try_from(self.graph.moments.len() + graph.moments.len() + rank.collectives.len()).ok()?;
+        self.starts.0.push((first, first_call));
+        let time = |time: u64| time.saturating_add_signed(rank.shift);
+        self.graph.moments.extend(graph.moments.iter().map(|moment| Moment {
+            time: time(moment.time),
+            instruction: first + moment.instruction,
+            call: if moment.call == NO_CALL { NO_CALL } else { first_call + moment.call },
+            rank: first + moment.rank,
+            ..*moment
+        }));
+        let first_edge = self.graph.edges.len();
+        self.graph.edges.extend(edges.iter().map(|edge| Edge {
+            from: first_moment + edge.from,
+            to: first_moment + edge.to,
+            ..*edge
+        }));
+        self.graph.calls.extend(graph.calls.iter().map(|call| HostCall {
+            begin: time(call.begin),
+            end: time(call.end),
+            moments: (first_moment + call.moments.0, first_moment + call.moments.1),
+            ..*call
+        }));
+        self.graph.waiting.extend(graph.waiting.iter().map(|call| first_call + call));
+        let launches = graph.launch_of.iter();
+        self.graph.launch_of.extend(launches.map(|(at, launch)| (first_moment + at, first + launch)));
+        self.graph.untimed += graph.untimed;
+        self.graph.contradicted += graph.contradicted;
+        let worst = graph.worst.map(|worst| Contradiction {
+            cause: first + worst.cause,
+            effect: first + worst.effect,
+            ..worst
+        });
+        self.graph.worst = self.graph.worst.into_iter().chain(worst).max_by_key(|worst| worst.nanos);
+        self.note_collectives(first_edge, rank.collectives.iter().map(|number| first + number));
+        Some(())
+    }
+
+    /// Notes where the collectives of the last rank begin and end. Its edges begin at `first_edge`.
+    fn note_collectives(&mut self, first_edge: usize, numbers: impl Iterator<Item = u32>) {
+        let mut found: HashMap<u32, Collective> = HashMap::new();
+        for (work, edge) in self.graph.edges.iter().enumerate().skip(first_edge) {
+            if edge.kind == EdgeKind::Work {
+                let number = self.graph.moments[edge.to as usize].instruction;
+                found.insert(number, Collective { begin: edge.from, end: edge.to, work });
+            }
+        }
+        self.collectives.push(numbers.filter_map(|number| found.get(&number).copied()).collect());
+    }
+
+    /// Adds the moment at which the last rank enters a collective, and the edges to and from it.
+    fn add_collective(&mut self, position: usize) {
+        let all: Vec<Collective> =
+            self.collectives.iter().filter_map(|rank| rank.get(position).copied()).collect();
+        let mut begins: Vec<(u64, usize)> =
+            (0..).zip(&all).map(|(rank, one)| (self.graph.time(one.begin), rank)).collect();
+        begins.sort_unstable();
+        let [.., (second, _), (time, rank)] = begins[..] else { return };
+        let instruction = self.graph.moments[all[rank].begin as usize].instruction;
+        let is_sure = time - second > self.clock_error;
+        self.last_ranks.insert(instruction, LastRank { collective: position, rank, is_sure });
+        // Edges lead to it from moments of the same time, and from it only to later ones.
+        let rank = u32::MAX;
+        let arrived = self.graph.moments.len() as MomentId;
+        self.graph.moments.push(Moment { time, kind: MomentKind::Arrived, instruction, call: NO_CALL, rank });
+        for Collective { begin, end, work } in all {
+            self.graph.edges.push(Edge { from: begin, to: arrived, kind: EdgeKind::Collective, lag: 0 });
+            let lag = self.graph.time(end).saturating_sub(time);
+            if lag == 0 {
+                continue;
+            }
+            let is_tie = time - self.graph.time(begin) <= self.clock_error;
+            if !is_tie {
+                self.graph.edges[work].lag = lag;
+            }
+            let kind = if is_tie { EdgeKind::CollectiveTie } else { EdgeKind::Collective };
+            self.graph.edges.push(Edge { from: arrived, to: end, kind, lag });
+        }
+    }
+}

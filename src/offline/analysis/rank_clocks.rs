@@ -1,0 +1,146 @@
+//! Aligns the clocks of ranks by the collectives in which they meet, and states the error.
+//!
+//! No rank leaves a collective before the last rank has entered it. So for two ranks and each collective, the end on one
+//! rank is not before the start on the other. These bounds hold whatever the network does; they give an interval for the
+//! difference of the two clocks. Within it, the difference is chosen at which the ends coincide, because data arrives
+//! everywhere within microseconds. The stated error is the distance to the farther end of the interval, so the true
+//! difference is never farther away.
+//!
+//! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather, reduce-scatter
+//! and all-to-all. Kernels do not tell whether they are a broadcast, so ends that do not coincide refuse the alignment.
+
+/// Maximum difference between the ends of one collective on two ranks after the alignment, in ns.
+pub const MAX_END_SPREAD_NS: i64 = 50_000;
+/// Minimum share of the collectives that end together, in percent.
+const MIN_TOGETHER_PERCENT: usize = 90;
+
+/// Clocks of ranks, compared with that of the first one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankClocks {
+    /// Time by which each rank's clock is ahead of the first one's, in ns.
+    pub ahead: Vec<i64>,
+    /// Maximum error of `ahead`, in ns.
+    pub error: u64,
+    /// Maximum difference between the ends of one collective after the alignment, in ns, over the closest 90 %.
+    pub spread: u64,
+    /// Number of collectives.
+    pub collectives: usize,
+}
+
+/// Reason why clocks are not aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClocksRefused {
+    /// There is one rank, or no collective in which all ranks take part.
+    NoCollectives,
+    /// Ranks have different numbers of collectives, given as (index of the rank, number).
+    Counts((usize, usize), (usize, usize)),
+    /// The ends of the collectives are this far apart after the alignment, in ns.
+    Ends(u64),
+    /// A rank leaves a collective before another one enters it, for any difference of the clocks. Given as the indexes
+    /// of the ranks.
+    Contradiction(usize, usize),
+}
+
+/// Aligns ranks by collectives, given as (start, end) in ns for each rank, in the order in which they run.
+///
+/// # Errors
+/// If the collectives are not the same ones on all ranks, or do not end together.
+pub fn align_ranks(ranks: &[Vec<(i64, i64)>]) -> Result<RankClocks, ClocksRefused> {
+    let [first, others @ ..] = ranks else { return Err(ClocksRefused::NoCollectives) };
+    if others.is_empty() || first.is_empty() {
+        return Err(ClocksRefused::NoCollectives);
+    }
+    if let Some((at, other)) = ranks.iter().enumerate().find(|(_, rank)| rank.len() != first.len()) {
+        return Err(ClocksRefused::Counts((0, first.len()), (at, other.len())));
+    }
+    let mut clocks = RankClocks { ahead: vec![0], error: 0, spread: 0, collectives: first.len() };
+    for (at, rank) in ranks.iter().enumerate().skip(1) {
+        let (low, high) = bounds(first, rank);
+        if low > high {
+            return Err(ClocksRefused::Contradiction(0, at));
+        }
+        let ahead = median_difference(first, rank).clamp(low, high);
+        clocks.ahead.push(ahead);
+        clocks.error = clocks.error.max(high.abs_diff(ahead)).max(low.abs_diff(ahead));
+    }
+    clocks.spread = end_spread(ranks, &clocks.ahead);
+    match clocks.spread > MAX_END_SPREAD_NS.unsigned_abs() {
+        true => Err(ClocksRefused::Ends(clocks.spread)),
+        false => Ok(clocks),
+    }
+}
+
+/// Returns the minimum and maximum time by which `other`'s clock can be ahead of `first`'s.
+fn bounds(first: &[(i64, i64)], other: &[(i64, i64)]) -> (i64, i64) {
+    let pairs = first.iter().zip(other);
+    pairs.fold((i64::MIN, i64::MAX), |(low, high), (first, other)| {
+        (low.max(other.0.saturating_sub(first.1)), high.min(other.1.saturating_sub(first.0)))
+    })
+}
+
+fn median_difference(first: &[(i64, i64)], other: &[(i64, i64)]) -> i64 {
+    let mut all: Vec<i64> = first.iter().zip(other).map(|(one, two)| two.1.saturating_sub(one.1)).collect();
+    all.sort_unstable();
+    all[(all.len() - 1) / 2]
+}
+
+/// Returns the difference between the first and the last end of a collective that 90 % of the collectives do not exceed.
+fn end_spread(ranks: &[Vec<(i64, i64)>], ahead: &[i64]) -> u64 {
+    let mut spreads: Vec<u64> = (0..ranks[0].len())
+        .map(|at| {
+            let ends = ranks.iter().zip(ahead).map(|(rank, ahead)| rank[at].1.saturating_sub(*ahead));
+            ends.clone().max().unwrap_or(0).abs_diff(ends.min().unwrap_or(0))
+        })
+        .collect();
+    spreads.sort_unstable();
+    spreads[(spreads.len() * MIN_TOGETHER_PERCENT).div_ceil(100) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Moves a rank's clock forward.
+    fn ahead(rank: &[(i64, i64)], by: i64) -> Vec<(i64, i64)> {
+        rank.iter().map(|&(start, end)| (start + by, end + by)).collect()
+    }
+
+    /// Two ranks, in us. Rank 1 is last to the first collective and leaves it 4 us after rank 0; rank 0 is last to the
+    /// second one. Each takes 10 us.
+    const ZERO: [(i64, i64); 2] = [(0, 50_000), (90_000, 100_000)];
+    const ONE: [(i64, i64); 2] = [(40_000, 54_000), (70_000, 100_000)];
+
+    #[test]
+    fn clocks_eleven_seconds_apart_are_aligned_and_the_error_is_not_smaller_than_the_true_one() {
+        const APART: i64 = 11_500_000_000;
+        let clocks = align_ranks(&[ZERO.to_vec(), ahead(&ONE, APART)]).unwrap();
+        // The median of 4 us and 0 is the lower one. The first collective bounds the difference from below (40 - 50), the
+        // second one from above (100 - 90).
+        assert_eq!(clocks.ahead, [0, APART]);
+        assert_eq!((clocks.error, clocks.spread, clocks.collectives), (10_000, 4_000, 2));
+        let back = align_ranks(&[ahead(&ONE, APART), ZERO.to_vec()]).unwrap();
+        assert_eq!(back.ahead, [0, -APART - 4_000]);
+        assert!(back.error >= 4_000 && back.error == 14_000, "{back:?}");
+    }
+
+    #[test]
+    fn collectives_that_are_not_the_same_ones_refuse_the_alignment() {
+        let refused = |ranks: &[Vec<(i64, i64)>]| align_ranks(ranks).unwrap_err();
+        assert_eq!(refused(&[ZERO.to_vec()]), ClocksRefused::NoCollectives);
+        assert_eq!(refused(&[Vec::new(), Vec::new()]), ClocksRefused::NoCollectives);
+        assert_eq!(refused(&[ZERO.to_vec(), ONE[..1].to_vec()]), ClocksRefused::Counts((0, 2), (1, 1)));
+        // The second kernel of rank 1 is 300 us early: no difference of the clocks puts its end after the start on rank 0
+        // and keeps the first collective together.
+        let early = [(40_000, 50_000), (-230_000, -200_000)];
+        assert_eq!(refused(&[ZERO.to_vec(), early.to_vec()]), ClocksRefused::Contradiction(0, 1));
+        // Long kernels whose ends are 70 us apart in turn.
+        let (one, two) = ([(0, 500_000), (600_000, 900_000)], [(0, 570_000), (600_000, 900_000)]);
+        assert_eq!(refused(&[one.to_vec(), two.to_vec()]), ClocksRefused::Ends(70_000));
+    }
+
+    #[test]
+    fn extreme_times_stop_nothing() {
+        let extreme = vec![(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (0, 0)];
+        assert!(align_ranks(&[extreme.clone(), extreme, vec![(1, 2), (3, 4), (5, 6)]]).is_err());
+    }
+}

@@ -1,0 +1,404 @@
+//! Edits of a run: changes of work, calls and streams.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::super::critical_path::NO_CALL;
+use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
+use super::super::instructions::{After, AfterReason, InstructionKind, InstructionList};
+use super::{Replay, is_wait};
+use gpuflame_model::record::ThreadId;
+
+/// Selected instructions, or calls, by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection(Vec<bool>);
+
+impl Selection {
+    /// Selects the numbers below `count` for which `is_selected` returns true.
+    pub fn new(count: usize, is_selected: impl FnMut(u32) -> bool) -> Self {
+        Self((0..count as u32).map(is_selected).collect())
+    }
+
+    /// Whether a number is selected.
+    pub fn has(&self, number: u32) -> bool {
+        self.0.get(number as usize).copied().unwrap_or(false)
+    }
+
+    /// Number of selected instructions or calls.
+    pub fn count(&self) -> usize {
+        self.0.iter().filter(|is_selected| **is_selected).count()
+    }
+}
+
+/// A change of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Edit {
+    /// Selected work takes its time, times a factor.
+    Scale {
+        /// Instructions.
+        work: Selection,
+        /// Factor.
+        factor: f64,
+    },
+    /// Selected work is left out, and so is a call if all its work is selected.
+    Remove {
+        /// Instructions.
+        work: Selection,
+    },
+    /// Each call that launches and does not wait takes this time, in ns.
+    LaunchNanos(u64),
+    /// Launches that follow each other on a thread without a wait between them become one launch of a graph. The bounds are
+    /// moments in ns since 1970 at which no graph is open, such as the starts of steps.
+    Graphs {
+        /// Bounds, sorted.
+        bounds: Vec<u64>,
+    },
+    /// Work moves to further streams: work with another number than that before it on its stream does not wait for it. Both
+    /// meet again at the next event record, event wait or host's wait.
+    Streams {
+        /// By instruction: the number; 0 stays on the stream.
+        lanes: Vec<u8>,
+    },
+    /// Streams wait neither for events that follow selected work, nor by the rule of default streams for such work.
+    NoEvents {
+        /// Instructions.
+        work: Selection,
+    },
+    /// Selected calls do not wait. Calls that do nothing else are left out.
+    NoWaits {
+        /// Calls.
+        calls: Selection,
+    },
+    /// Selected calls, and the time before them since the thread's previous call, take their time, times a factor. Waits
+    /// are not host time.
+    ScaleHost {
+        /// Calls.
+        calls: Selection,
+        /// Factor.
+        factor: f64,
+    },
+}
+
+/// `nanos` times a factor, rounded to the nearest.
+pub(super) fn scaled(nanos: u64, factor: f64) -> u64 {
+    (nanos as f64 * factor).round() as u64
+}
+
+impl Replay<'_> {
+    /// The edges after all edits. `after`: the dependencies of the instructions if their order is not that of the run.
+    pub(super) fn edited_edges(
+        &self,
+        mut edges: Vec<Edge>,
+        edits: &[Edit],
+        after: Option<&[Vec<After>]>,
+    ) -> Vec<Edge> {
+        for edit in edits {
+            match edit {
+                Edit::Scale { work, factor } => self.scale(&mut edges, work, *factor),
+                Edit::Remove { work } => self.remove(&mut edges, work, after),
+                Edit::LaunchNanos(nanos) => self.set_launch_time(&mut edges, *nanos),
+                Edit::Graphs { bounds } => self.join_launches(&mut edges, bounds),
+                Edit::Streams { lanes } => self.move_streams(&mut edges, lanes),
+                Edit::NoEvents { work } => self.drop_events(&mut edges, work),
+                Edit::NoWaits { calls } => self.drop_waits(&mut edges, calls),
+                Edit::ScaleHost { calls, factor } => self.scale_host(&mut edges, calls, *factor),
+            }
+        }
+        edges.sort_unstable_by_key(|edge| (edge.to, edge.from, edge.kind));
+        edges
+    }
+
+    fn instruction_of(&self, moment: u32) -> u32 {
+        self.graph().moments[moment as usize].instruction
+    }
+
+    fn call_of(&self, moment: u32) -> u32 {
+        self.graph().moments[moment as usize].call
+    }
+
+    fn scale(&self, edges: &mut [Edge], work: &Selection, factor: f64) {
+        // Durations of the changed kernels that let others begin, and of those that wait for others while they run.
+        let mut changed: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        let is_scaled = |edge: &Edge| edge.kind == EdgeKind::Work && work.has(self.instruction_of(edge.to));
+        for edge in edges.iter_mut().filter(|edge| is_scaled(edge)) {
+            let old = edge.lag;
+            edge.lag = scaled(old, factor);
+            if self.overlapping.has(self.instruction_of(edge.to)) {
+                changed.insert(self.instruction_of(edge.to), (old, edge.lag));
+            }
+        }
+        if !changed.is_empty() {
+            self.change_overlaps(edges, &changed);
+        }
+    }
+
+    /// Calls that launch, with the number of instructions on the GPU that each has issued, and the number among them that
+    /// are selected.
+    fn launching_calls(&self, work: Option<&Selection>) -> BTreeMap<u32, (u32, u32)> {
+        let mut calls: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        for edge in self.edges.iter().filter(|edge| edge.kind == EdgeKind::Launch) {
+            let to = self.graph().moments[edge.to as usize];
+            let kind = self.list.get(to.instruction).kind;
+            if matches!(kind, InstructionKind::Record | InstructionKind::Wait | InstructionKind::HostFunction)
+            {
+                continue;
+            }
+            let (all, selected) = calls.entry(self.call_of(edge.from)).or_default();
+            *all += 1;
+            *selected += u32::from(work.is_some_and(|work| work.has(to.instruction)));
+        }
+        calls
+    }
+
+    fn remove(&self, edges: &mut Vec<Edge>, work: &Selection, after: Option<&[Vec<After>]>) {
+        let calls = self.launching_calls(Some(work));
+        let is_left_out = |call: u32| calls.get(&call).is_some_and(|(all, selected)| all == selected);
+        edges.retain(|edge| !(is_wait(edge.kind) && is_left_out(self.call_of(edge.to))));
+        // Work that is never submitted waits for no other stream.
+        edges.retain(|edge| edge.kind != EdgeKind::DefaultStream || !work.has(self.instruction_of(edge.to)));
+        for edge in edges.iter_mut() {
+            let to = self.graph().moments[edge.to as usize];
+            let is_gone = match edge.kind {
+                EdgeKind::Call => is_left_out(to.call) && self.call_of(edge.from) == to.call,
+                EdgeKind::Host
+                | EdgeKind::HandOff
+                | EdgeKind::ThreadWait
+                | EdgeKind::Wait
+                | EdgeKind::InferredWait => false,
+                _ => work.has(to.instruction) && to.call == NO_CALL,
+            };
+            if is_gone {
+                edge.lag = 0;
+            }
+        }
+        self.relink_overlaps(edges, work, after);
+    }
+
+    fn set_launch_time(&self, edges: &mut [Edge], nanos: u64) {
+        let calls = self.launching_calls(None);
+        let is_changed = |call: &u32| calls.contains_key(call) && !self.unwaited.contains_key(call);
+        self.set_call_times(edges, &|call, _| is_changed(&call).then_some(nanos));
+    }
+
+    /// Gives calls other durations. Work whose launch is counted from the end of its call begins as long after it as before.
+    fn set_call_times(&self, edges: &mut [Edge], duration: &dyn Fn(u32, u64) -> Option<u64>) {
+        for edge in edges {
+            let (from, to) = (self.call_of(edge.from), self.call_of(edge.to));
+            match edge.kind {
+                EdgeKind::Call if from == to => edge.lag = duration(to, edge.lag).unwrap_or(edge.lag),
+                EdgeKind::Launch if self.lags.is_from_end(self.graph(), self.list, edge) => {
+                    let call = &self.graph().calls[from as usize];
+                    let old = call.end - call.begin;
+                    if let Some(new) = duration(from, old) {
+                        edge.lag = (edge.lag + new).saturating_sub(old);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn drop_waits(&self, edges: &mut Vec<Edge>, calls: &Selection) {
+        let launching = self.launching_calls(None);
+        edges.retain(|edge| !(is_wait(edge.kind) && calls.has(self.call_of(edge.to))));
+        for edge in edges.iter_mut().filter(|edge| edge.kind == EdgeKind::Call) {
+            let (from, to) = (self.call_of(edge.from), self.call_of(edge.to));
+            if from == to && calls.has(to) {
+                let own = self.unwaited.get(&to).copied().unwrap_or(edge.lag);
+                edge.lag = if launching.contains_key(&to) { edge.lag.min(own) } else { 0 };
+            }
+        }
+    }
+
+    fn scale_host(&self, edges: &mut [Edge], calls: &Selection, factor: f64) {
+        for edge in edges.iter_mut() {
+            let (from, to) = (self.call_of(edge.from), self.graph().moments[edge.to as usize]);
+            let is_between = edge.kind == EdgeKind::Host && to.kind == MomentKind::CallBegin;
+            // The edge of a call that waits has the time of the call without its wait.
+            let is_own =
+                edge.kind == EdgeKind::Call && from == to.call && self.unwaited.contains_key(&to.call);
+            if (is_between || is_own) && calls.has(to.call) {
+                edge.lag = scaled(edge.lag, factor);
+            }
+        }
+        let is_changed = |call: u32| calls.has(call) && !self.unwaited.contains_key(&call);
+        self.set_call_times(edges, &|call, old| is_changed(call).then(|| scaled(old, factor)));
+    }
+
+    fn drop_events(&self, edges: &mut Vec<Edge>, work: &Selection) {
+        let follows = |record: u32| {
+            let before = self.list.get(record).after.iter().find(|after| after.reason == AfterReason::Stream);
+            before.is_some_and(|before| work.has(before.number))
+        };
+        edges.retain(|edge| match edge.kind {
+            EdgeKind::Event => !follows(self.instruction_of(edge.from)),
+            EdgeKind::DefaultStream | EdgeKind::InferredEvent => !work.has(self.instruction_of(edge.from)),
+            _ => true,
+        });
+    }
+
+    /// Groups of calls that could be one graph: calls of a thread that launch or that record or wait for an event on a
+    /// stream, without another call, a wait of the host or a bound between them.
+    fn capturable(&self, bounds: &[u64]) -> Vec<Vec<u32>> {
+        let graph = self.graph();
+        let mut issued: HashSet<u32> = self.launching_calls(None).into_keys().collect();
+        issued.retain(|call| !self.unwaited.contains_key(call));
+        let launching = issued.clone();
+        let is_graph =
+            |edge: &Edge| self.list.get(self.instruction_of(edge.to)).kind == InstructionKind::Graph;
+        for edge in self.edges.iter().filter(|edge| edge.kind == EdgeKind::Launch) {
+            match is_graph(edge) {
+                true => issued.remove(&self.call_of(edge.from)),
+                false => issued.insert(self.call_of(edge.from)),
+            };
+        }
+        issued.retain(|call| !self.unwaited.contains_key(call));
+        let mut open: BTreeMap<ThreadId, Vec<u32>> = BTreeMap::new();
+        let mut groups = Vec::new();
+        let mut bounds = bounds.iter().peekable();
+        let begins = graph.moments.iter().filter(|moment| moment.kind == MomentKind::CallBegin);
+        for moment in begins {
+            while bounds.next_if(|bound| **bound <= moment.time).is_some() {
+                groups.extend(std::mem::take(&mut open).into_values());
+            }
+            let group = open.entry(graph.calls[moment.call as usize].thread).or_default();
+            match issued.contains(&moment.call) {
+                true => group.push(moment.call),
+                false => groups.push(std::mem::take(group)),
+            }
+        }
+        groups.extend(open.into_values());
+        groups.retain(|group| group.iter().filter(|call| launching.contains(call)).count() > 1);
+        groups
+    }
+
+    fn join_launches(&self, edges: &mut [Edge], bounds: &[u64]) {
+        // By call: the first call of its group.
+        let mut first_of: BTreeMap<u32, u32> = BTreeMap::new();
+        for group in self.capturable(bounds) {
+            first_of.extend(group.iter().map(|call| (*call, group[0])));
+        }
+        for edge in edges {
+            let (from, to) = (self.call_of(edge.from), self.call_of(edge.to));
+            let (group, same) = (first_of.get(&from).copied(), first_of.get(&to) == first_of.get(&from));
+            let Some(first) = group else { continue };
+            match edge.kind {
+                EdgeKind::Host if same => edge.lag = 0,
+                EdgeKind::Call if same && to != first => edge.lag = 0,
+                EdgeKind::Launch if from != first => {
+                    let typical = self.lags.typical(self.graph(), self.list, edge);
+                    edge.lag = typical.unwrap_or(edge.lag).min(edge.lag);
+                    edge.from = self.graph().calls[first as usize].moments.0;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn move_streams(&self, edges: &mut Vec<Edge>, lanes: &[u8]) {
+        let places = Places::new(self, lanes);
+        let gap = self.lags.gap();
+        let mut added = Vec::new();
+        for edge in edges.iter_mut() {
+            let (cause, effect) = (self.instruction_of(edge.from), self.instruction_of(edge.to));
+            let is_call = self.call_of(edge.to) != NO_CALL;
+            match edge.kind {
+                EdgeKind::Stream | EdgeKind::Programmatic if !is_call && places.is_marker(effect) => {
+                    let others = places.last_of_lanes(cause).into_iter().filter(|other| *other != cause);
+                    added.extend(others.map(|other| Edge {
+                        from: places.ends[other as usize],
+                        lag: 0,
+                        ..*edge
+                    }));
+                }
+                EdgeKind::Stream | EdgeKind::Programmatic if !is_call && !places.belong(cause, effect) => {
+                    let is_end = self.graph().moments[edge.to as usize].kind == MomentKind::End;
+                    match places.before(effect).filter(|_| !is_end) {
+                        Some(before) => {
+                            (edge.from, edge.kind, edge.lag) =
+                                (places.ends[before as usize], EdgeKind::Stream, gap);
+                        }
+                        // Nothing before it is on its stream: the launch alone decides.
+                        None => edge.from = u32::MAX,
+                    }
+                }
+                EdgeKind::Wait | EdgeKind::InferredWait => {
+                    let others = places.last_of_lanes(cause).into_iter().filter(|other| *other != cause);
+                    added.extend(others.map(|other| Edge {
+                        from: places.ends[other as usize],
+                        lag: edge.lag,
+                        ..*edge
+                    }));
+                }
+                _ => {}
+            }
+        }
+        edges.append(&mut added);
+        edges.retain(|edge| edge.from < edge.to);
+    }
+}
+
+/// Places of work on streams.
+struct Places<'a> {
+    list: &'a InstructionList,
+    lanes: &'a [u8],
+    /// By instruction: the moment at which it is done.
+    ends: Vec<u32>,
+}
+
+impl<'a> Places<'a> {
+    fn new(replay: &Replay<'a>, lanes: &'a [u8]) -> Self {
+        let mut ends = vec![u32::MAX; replay.list.len()];
+        for (at, moment) in (0_u32..).zip(&replay.graph().moments) {
+            let is_end = matches!(moment.kind, MomentKind::End | MomentKind::GraphEnd);
+            let end = &mut ends[moment.instruction as usize];
+            if is_end || (moment.kind == MomentKind::Reached && *end == u32::MAX) {
+                *end = at;
+            }
+        }
+        Self { list: replay.list, lanes, ends }
+    }
+
+    fn lane(&self, instruction: u32) -> u8 {
+        self.lanes.get(instruction as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether the instruction holds all lanes of its stream.
+    fn is_marker(&self, instruction: u32) -> bool {
+        let kind = self.list.get(instruction).kind;
+        matches!(kind, InstructionKind::Record | InstructionKind::Wait | InstructionKind::Synchronize)
+    }
+
+    fn belong(&self, cause: u32, effect: u32) -> bool {
+        self.is_marker(cause) || self.lane(cause) == self.lane(effect)
+    }
+
+    fn chain(&self, instruction: u32) -> Option<u32> {
+        let after = self.list.get(instruction).after.iter().find(|after| after.reason == AfterReason::Stream);
+        after.map(|after| after.number)
+    }
+
+    /// The instruction before this one on its new stream.
+    fn before(&self, instruction: u32) -> Option<u32> {
+        let mut at = self.chain(instruction)?;
+        while !self.belong(at, instruction) {
+            at = self.chain(at)?;
+        }
+        (self.ends[at as usize] != u32::MAX).then_some(at)
+    }
+
+    /// By lane, the last work up to an instruction, as far back as the last marker.
+    fn last_of_lanes(&self, instruction: u32) -> Vec<u32> {
+        let (mut seen, mut found, mut at) = (HashSet::new(), Vec::new(), Some(instruction));
+        // The search ends when every lane was seen.
+        while let Some(one) = at.filter(|one| !self.is_marker(*one)) {
+            if seen.insert(self.lane(one)) && self.ends[one as usize] != u32::MAX {
+                found.push(one);
+            }
+            if seen.len() > usize::from(self.lanes.iter().copied().max().unwrap_or(0)) {
+                break;
+            }
+            at = self.chain(one);
+        }
+        found
+    }
+}

@@ -1,0 +1,82 @@
+//! The share of starts that follow from recorded moments and typical lags.
+
+use std::collections::BTreeMap;
+
+use super::super::critical_path::{Causes, Unexplained};
+use super::{Replay, is_start};
+use gpuflame_model::record::DeviceId;
+
+/// A start is explained if it is at most this far, in ns, from the computed one.
+pub(super) const TOLERANCE_NS: u64 = 2_000;
+
+/// Starts of GPU work, compared with starts that are computed from the recorded times of their dependencies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExplainedStarts {
+    /// Number of starts; those of nodes and of graph launches count each.
+    pub count: u64,
+    /// Number of starts within 2 us of the computed one.
+    pub explained: u64,
+    /// Number of starts that are earlier than computed by more than 2 us.
+    pub early: u64,
+    /// Number of starts without any recorded dependency.
+    pub unknown: u64,
+    /// Starts that are later than computed by more than 2 us: their number, and by how many ns in all, by cause.
+    pub late: BTreeMap<Unexplained, (u64, u64)>,
+    /// Streams with work.
+    pub streams: usize,
+}
+
+impl ExplainedStarts {
+    /// Share of the starts that are explained, in percent; `None` without starts.
+    pub fn share(&self) -> Option<f64> {
+        (self.count > 0).then(|| 100.0 * self.explained as f64 / self.count as f64)
+    }
+
+    pub(super) fn of(replay: &Replay<'_>) -> Self {
+        let (graph, causes) = (replay.graph(), Causes::new(replay.list));
+        let mut found = Self::default();
+        let mut streams: std::collections::BTreeSet<(Option<DeviceId>, _)> =
+            std::collections::BTreeSet::new();
+        let mut at = 0;
+        for (position, moment) in graph.moments.iter().enumerate() {
+            let first = at;
+            while replay.edges.get(at).is_some_and(|edge| edge.to as usize == position) {
+                at += 1;
+            }
+            if !is_start(moment, replay.list) {
+                continue;
+            }
+            let instruction = replay.list.get(moment.instruction);
+            streams.extend(instruction.stream.map(|stream| (instruction.device, stream)));
+            let of_moment = &replay.edges[first..at];
+            let computed = of_moment.iter().map(|edge| {
+                // The lag of the edge that decided is the recorded one, unless it is a typical one.
+                let lag = replay.lags.typical(graph, replay.list, edge).unwrap_or(edge.lag);
+                (graph.time(edge.from) + lag, edge.kind)
+            });
+            found.count += 1;
+            let Some((time, kind)) = computed.max() else {
+                found.unknown += 1;
+                continue;
+            };
+            let late = moment.time.saturating_sub(time);
+            if late > TOLERANCE_NS {
+                let sum = found.late.entry(causes.before(moment.instruction, kind)).or_default();
+                *sum = (sum.0 + 1, sum.1 + late);
+            } else if time - moment.time.min(time) > TOLERANCE_NS {
+                found.early += 1;
+            } else {
+                found.explained += 1;
+            }
+        }
+        found.streams = streams.len();
+        found
+    }
+}
+
+impl Replay<'_> {
+    /// Compares each start with the one that follows from the recorded times of its dependencies.
+    pub fn explained_starts(&self) -> ExplainedStarts {
+        ExplainedStarts::of(self)
+    }
+}

@@ -1,0 +1,266 @@
+//! Typical lags of a run: from a launch to the begin of its work, between work that waits for other work, and from the
+//! end of work to the return of the call that waited for it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::critical_path::graph::{Edge, EdgeKind, Graph, MomentKind};
+use super::super::critical_path::{CriticalPath, MAX_LATENCY_NS, Submitted};
+use super::super::instructions::{InstructionDetail, InstructionKind, InstructionList};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::Work;
+
+/// A lag with fewer samples is taken from all lags of the same kind of edge.
+const MIN_SAMPLES: usize = 8;
+
+/// Moment from which the way of a launch to the GPU is counted: the one from which it varies less in the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LaunchAnchor {
+    /// Begin of the call.
+    #[default]
+    Begin,
+    /// End of the call.
+    End,
+}
+
+/// A kernel, or kind and size of a copy or fill.
+type WorkKey = (Work, u64);
+
+/// Kind of a lag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct LagKey {
+    kind: EdgeKind,
+    /// Kind of the submitted work, and the function that submits it; only for launches.
+    submitted: Option<(Submitted, u32)>,
+    from: MomentKind,
+}
+
+/// A typical lag, for tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LagRow {
+    /// Kind of the edge.
+    pub kind: EdgeKind,
+    /// Function that submits; only for launches.
+    pub function: Option<String>,
+    /// Kind of the submitted work: `kernel`, `memory` or `graph`; only for launches.
+    pub submitted: Option<&'static str>,
+    /// Moment from which a launch is counted; only for launches.
+    pub anchor: Option<LaunchAnchor>,
+    /// Median in ns. Work may begin before the end of its call.
+    pub nanos: i64,
+    /// Number of moments that the edge decided.
+    pub samples: usize,
+}
+
+/// A typical lag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lag {
+    anchor: LaunchAnchor,
+    nanos: i64,
+    samples: usize,
+}
+
+/// Typical lags: medians over the moments that an edge of the kind decided.
+#[derive(Clone, Debug, Default)]
+pub struct Lags {
+    typical: BTreeMap<LagKey, Lag>,
+    /// Lags of launches by launched work, if it has enough samples. Copies of another size can take another way: on a
+    /// B200, copies of 5.11 MB begin 3 us before the end of their call, and copies of 5.46 MB 2 us after it.
+    by_work: HashMap<(LagKey, WorkKey), Lag>,
+    /// Lags over all functions and kinds of work, for keys without samples.
+    by_kind: BTreeMap<EdgeKind, Lag>,
+    /// Function of each call, as an index into `names`. The index is the position of the call in the graph.
+    functions: Vec<u32>,
+    names: Vec<String>,
+}
+
+/// Lags of one kind, counted from the begin and from the end of the call.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    from_begin: Vec<i64>,
+    from_end: Vec<i64>,
+}
+
+impl Samples {
+    /// Adds a lag; of launches, also the duration of the call.
+    fn add(&mut self, lag: u64, call: Option<u64>) {
+        self.from_begin.push(lag as i64);
+        self.from_end.extend(call.map(|call| lag as i64 - call as i64));
+    }
+
+    fn median(&mut self) -> Lag {
+        let samples = self.from_begin.len();
+        let is_launch = self.from_end.len() == samples && samples >= MIN_SAMPLES;
+        let is_end = is_launch && deviation(&self.from_end) < deviation(&self.from_begin);
+        self.from(if is_end { LaunchAnchor::End } else { LaunchAnchor::Begin })
+    }
+
+    fn from(&mut self, anchor: LaunchAnchor) -> Lag {
+        let samples = self.from_begin.len();
+        let values = match anchor {
+            LaunchAnchor::End => &mut self.from_end,
+            LaunchAnchor::Begin => &mut self.from_begin,
+        };
+        Lag { anchor, nanos: median(values), samples }
+    }
+}
+
+impl Lags {
+    /// Finds the lags that were typical before a moment in ns since 1970.
+    pub(super) fn fit(path: &CriticalPath, list: &InstructionList, profile: &Profile, until: u64) -> Self {
+        let (graph, edges) = path.graph();
+        let mut lags = Self::default();
+        lags.find_functions(graph, profile);
+        let mut samples: BTreeMap<LagKey, Samples> = BTreeMap::new();
+        let mut of_work: HashMap<(LagKey, WorkKey), Samples> = HashMap::new();
+        for (at, edge) in edges.iter().enumerate() {
+            if !path.decided(at) || graph.time(edge.to) > until {
+                continue;
+            }
+            let Some(key) = lags.key(graph, list, edge) else { continue };
+            let lag = graph.time(edge.to) - graph.time(edge.from);
+            let call = call_duration(graph, edge).filter(|_| edge.kind == EdgeKind::Launch);
+            // A late begin may have a cause that is not recorded; a late return is that of the thread.
+            let is_return = matches!(edge.kind, EdgeKind::Wait | EdgeKind::InferredWait);
+            if !is_return && lag > MAX_LATENCY_NS + call.unwrap_or(0) {
+                continue;
+            }
+            let of_key = samples.entry(key).or_default();
+            of_key.add(lag, call);
+            if let Some(work) = work(graph, list, edge).filter(|_| call.is_some()) {
+                of_work.entry((key, work)).or_default().add(lag, call);
+            }
+        }
+        let mut by_kind: BTreeMap<EdgeKind, Samples> = BTreeMap::new();
+        for (key, of_key) in &samples {
+            let of_kind = by_kind.entry(key.kind).or_default();
+            of_kind.from_begin.extend(&of_key.from_begin);
+            of_kind.from_end.extend(&of_key.from_end);
+        }
+        lags.by_kind = by_kind.into_iter().map(|(kind, mut samples)| (kind, samples.median())).collect();
+        for (key, mut of_key) in samples {
+            let own = of_key.median();
+            let lag = if own.samples < MIN_SAMPLES {
+                Lag { samples: own.samples, ..lags.by_kind[&key.kind] }
+            } else {
+                own
+            };
+            lags.typical.insert(key, lag);
+        }
+        of_work.retain(|_, samples| samples.from_begin.len() >= MIN_SAMPLES);
+        let lag = |((key, work), mut samples): ((LagKey, WorkKey), Samples)| {
+            let anchor = lags.typical.get(&key)?.anchor;
+            Some(((key, work), samples.from(anchor)))
+        };
+        lags.by_work = of_work.into_iter().filter_map(lag).collect();
+        lags
+    }
+
+    fn find_functions(&mut self, graph: &Graph, profile: &Profile) {
+        let mut known: HashMap<&str, u32> = HashMap::new();
+        for call in &graph.calls {
+            let name = gpuflame_export::compose::call(profile, call.context);
+            let next = self.names.len() as u32;
+            let number = *known.entry(name).or_insert_with(|| {
+                self.names.push(name.to_owned());
+                next
+            });
+            self.functions.push(number);
+        }
+    }
+
+    fn of(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<&Lag> {
+        let key = self.key(graph, list, edge)?;
+        let of_work = key.submitted.and_then(|_| self.by_work.get(&(key, work(graph, list, edge)?)));
+        of_work.or_else(|| self.typical.get(&key)).or_else(|| self.by_kind.get(&key.kind))
+    }
+
+    /// The typical lag of an edge in ns; `None` if its lag is a duration, or if there are no samples.
+    pub(super) fn typical(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<u64> {
+        let lag = self.of(graph, list, edge)?;
+        let call = match lag.anchor {
+            LaunchAnchor::End => call_duration(graph, edge).unwrap_or(0) as i64,
+            LaunchAnchor::Begin => 0,
+        };
+        Some((call + lag.nanos).max(0) as u64)
+    }
+
+    /// Whether the lag of a launch is counted from the end of its call.
+    pub(super) fn is_from_end(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> bool {
+        let lag = self.of(graph, list, edge);
+        lag.is_some_and(|lag| lag.anchor == LaunchAnchor::End)
+    }
+
+    /// Typical lag from the end of work to the begin of the next on its stream, in ns; 0 without samples.
+    pub(super) fn gap(&self) -> u64 {
+        let key = LagKey { kind: EdgeKind::Stream, submitted: None, from: MomentKind::End };
+        self.typical.get(&key).map_or(0, |lag| lag.nanos.max(0) as u64)
+    }
+
+    /// All lags, for tables.
+    pub fn rows(&self) -> Vec<LagRow> {
+        let row = |(key, lag): (&LagKey, &Lag)| LagRow {
+            kind: key.kind,
+            function: key.submitted.map(|(_, function)| self.names[function as usize].clone()),
+            submitted: key.submitted.map(|(submitted, _)| submitted.word()),
+            anchor: key.submitted.map(|_| lag.anchor),
+            nanos: lag.nanos,
+            samples: lag.samples,
+        };
+        self.typical.iter().map(row).collect()
+    }
+
+    /// Returns the kind of the lag of an edge; `None` if the lag is a duration of work, of a call or of the host.
+    fn key(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<LagKey> {
+        let (from, to) = (&graph.moments[edge.from as usize], &graph.moments[edge.to as usize]);
+        // A stream reaches records and waits without delay.
+        let is_marker =
+            || to.kind == MomentKind::Reached && list.get(to.instruction).kind != InstructionKind::Graph;
+        let has_lag = match edge.kind {
+            EdgeKind::Work
+            | EdgeKind::Call
+            | EdgeKind::Host
+            | EdgeKind::HandOff
+            | EdgeKind::ThreadWait
+            | EdgeKind::Programmatic => false,
+            EdgeKind::Wait | EdgeKind::InferredWait => true,
+            // The end of a programmatic launch, or the last node of a graph.
+            _ if matches!(to.kind, MomentKind::End | MomentKind::GraphEnd) => false,
+            // A node that overlaps the one before it.
+            EdgeKind::GraphNode => from.kind == MomentKind::End,
+            _ => !is_marker(),
+        };
+        let submitted = match edge.kind {
+            EdgeKind::Launch => Submitted::of(list.get(to.instruction).kind)
+                .map(|submitted| (submitted, self.functions.get(from.call as usize).copied().unwrap_or(0))),
+            _ => None,
+        };
+        has_lag.then_some(LagKey { kind: edge.kind, submitted, from: from.kind })
+    }
+}
+
+/// Duration of the call from which an edge comes.
+fn call_duration(graph: &Graph, edge: &Edge) -> Option<u64> {
+    let call = graph.calls.get(graph.moments[edge.from as usize].call as usize)?;
+    Some(call.end - call.begin)
+}
+
+/// The work that an edge leads to: the kernel, or kind and size of a copy or fill.
+fn work(graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<WorkKey> {
+    match list.get(graph.moments[edge.to as usize].instruction).detail {
+        InstructionDetail::Work { activity, .. } => Some((activity.work(), activity.bytes())),
+        _ => None,
+    }
+}
+
+/// Median distance from the median.
+fn deviation(values: &[i64]) -> i64 {
+    let mut values = values.to_vec();
+    let middle = median(&mut values);
+    values.iter_mut().for_each(|value| *value = (*value - middle).abs());
+    median(&mut values)
+}
+
+fn median(values: &mut [i64]) -> i64 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}

@@ -1,0 +1,191 @@
+//! Replay of a run: the times at which its calls and its GPU work happen follow from the dependency graph alone.
+//!
+//! ```text
+//! recorded   launch |- 5 us -| gemm 40 us |- 1 us -| relu 10 us |
+//! replayed   gemm begins 5 us after its launch; relu 1 us after gemm, or 5 us after its own launch if that is later
+//! what if    gemm takes 20 us: relu begins 20 us earlier, unless its own launch is the later one now
+//! ```
+//!
+//! A moment comes as late as the latest of the moments that it depends on, each with its lag. Two kinds of lags exist:
+//! the edge that decided a moment keeps the time that was recorded, so that a replay without edits returns the recorded
+//! times; all other edges have typical lags of the run ([`Lags`]).
+//!
+//! Nothing is executed, and work that overlaps is assumed not to slow each other down.
+
+mod checks;
+mod edits;
+mod explained;
+mod lags;
+mod overlaps;
+mod reliance;
+mod reorder;
+mod schedule;
+
+pub use checks::ReplayCheck;
+pub use edits::{Edit, Selection};
+pub use explained::ExplainedStarts;
+pub use lags::{LagRow, Lags, LaunchAnchor};
+pub use reliance::Reliance;
+pub use schedule::{ReplayedWork, Schedule};
+
+use reorder::Settled;
+
+use super::critical_path::graph::{Edge, EdgeKind, Graph, MomentKind};
+use super::critical_path::{CriticalPath, Moment, is_cuda_call};
+use super::instructions::{InstructionKind, InstructionList};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::IdMap;
+
+/// A run that can be replayed.
+#[derive(Debug)]
+pub struct Replay<'a> {
+    path: &'a CriticalPath,
+    list: &'a InstructionList,
+    lags: Lags,
+    /// Sorted by `to`.
+    edges: Vec<Edge>,
+    /// By position of a call: shortest duration of a call of this function that did not wait. Only of calls that waited.
+    unwaited: IdMap<u32, u64>,
+    /// Kernels that let another kernel begin before their end, or that wait for another kernel while they run.
+    overlapping: Selection,
+}
+
+impl<'a> Replay<'a> {
+    /// Prepares the run for replays. The typical lags are those of the whole run.
+    pub fn new(path: &'a CriticalPath, list: &'a InstructionList, profile: &Profile) -> Self {
+        Self::fitted(path, list, profile, u64::MAX)
+    }
+
+    /// Prepares the run for replays with lags that were typical before a moment in ns since 1970.
+    pub fn fitted(path: &'a CriticalPath, list: &'a InstructionList, profile: &Profile, until: u64) -> Self {
+        let (graph, sorted) = path.graph();
+        let lags = Lags::fit(path, list, profile, until);
+        let mut edges: Vec<Edge> = sorted.to_vec();
+        for edge in &mut edges {
+            let recorded = graph.time(edge.to) - graph.time(edge.from);
+            edge.lag = lags.typical(graph, list, edge).map_or(edge.lag, |lag| lag.min(recorded));
+        }
+        let (unwaited, overlapping) = (IdMap::default(), Selection::default());
+        let mut replay = Self { path, list, lags, edges, unwaited, overlapping };
+        replay.keep_recorded();
+        replay.unwaited = replay.find_unwaited(profile);
+        replay.overlapping = replay.find_overlapping();
+        replay
+    }
+
+    /// Gives the edge that decides each moment the recorded lag.
+    fn keep_recorded(&mut self) {
+        let graph = self.graph();
+        let mut edges = std::mem::take(&mut self.edges);
+        for of_moment in edges.chunk_by_mut(|a, b| a.to == b.to) {
+            let earliest = |edge: &Edge| {
+                (graph.time(edge.from) + edge.lag, graph.time(edge.from), edge.kind != EdgeKind::Host)
+            };
+            if let Some(decides) = of_moment.iter_mut().max_by_key(|edge| earliest(edge)) {
+                decides.lag = graph.time(decides.to) - graph.time(decides.from);
+            }
+        }
+        self.edges = edges;
+    }
+
+    fn find_overlapping(&self) -> Selection {
+        let instruction = |moment: u32| self.moments()[moment as usize].instruction;
+        let programmatic = self.edges.iter().filter(|edge| edge.kind == EdgeKind::Programmatic);
+        let both = programmatic.flat_map(|edge| [edge.from, edge.to]).map(instruction);
+        let numbers: std::collections::BTreeSet<u32> = both.collect();
+        match numbers.last() {
+            Some(last) => Selection::new(*last as usize + 1, |number| numbers.contains(&number)),
+            None => Selection::default(),
+        }
+    }
+
+    /// Durations that calls would have without their waits: the shortest of a call of the same function that did not wait.
+    fn find_unwaited(&self, profile: &Profile) -> IdMap<u32, u64> {
+        let waited: std::collections::BTreeSet<u32> = self
+            .edges
+            .iter()
+            .filter(|edge| is_wait(edge.kind))
+            .map(|edge| self.graph().moments[edge.to as usize].call)
+            .collect();
+        let mut shortest: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
+        let calls = &self.graph().calls;
+        let name = |at: u32| gpuflame_export::compose::call(profile, calls[at as usize].context);
+        for (at, call) in (0_u32..).zip(calls).filter(|(at, _)| !waited.contains(at)) {
+            let known = shortest.entry(name(at)).or_insert(u64::MAX);
+            *known = (call.end - call.begin).min(*known);
+        }
+        let of_all = shortest.iter().filter(|(name, _)| is_cuda_call(name)).map(|(_, nanos)| *nanos).min();
+        let of_all = of_all.unwrap_or(0);
+        waited.iter().map(|at| (*at, shortest.get(name(*at)).copied().unwrap_or(of_all))).collect()
+    }
+
+    fn graph(&self) -> &'a Graph {
+        self.path.graph().0
+    }
+
+    /// Typical lags.
+    pub fn lags(&self) -> &Lags {
+        &self.lags
+    }
+
+    /// Moments of the run, by recorded time. A [`Schedule`] has a time for each.
+    pub fn moments(&self) -> &'a [Moment] {
+        &self.graph().moments
+    }
+
+    /// The critical path of the recorded run.
+    pub fn path(&self) -> &'a CriticalPath {
+        self.path
+    }
+
+    /// Replays the run as it was recorded.
+    pub fn identity(&self) -> Schedule {
+        Schedule::of(self.graph(), &self.edges, &|_, _| false)
+    }
+
+    /// Replays the run with typical lags in place of recorded ones. Moments for which `is_fixed` returns true keep their
+    /// recorded time. Durations of work and calls, and the times between calls are kept.
+    pub fn model(&self, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Schedule {
+        let graph = self.graph();
+        let mut edges = self.edges.clone();
+        for edge in &mut edges {
+            if let Some(typical) = self.lags.typical(graph, self.list, edge) {
+                edge.lag = typical;
+            } else if edge.kind == EdgeKind::Call
+                && let Some(shortest) = self.unwaited.get(&graph.moments[edge.to as usize].call)
+            {
+                edge.lag = edge.lag.min(*shortest);
+            }
+        }
+        Schedule::of(graph, &edges, is_fixed)
+    }
+
+    /// Replays the run, with moments fixed for which `is_fixed` returns true.
+    pub fn partial(&self, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Schedule {
+        Schedule::of(self.graph(), &self.edges, is_fixed)
+    }
+
+    /// Replays the run with edits, all at once.
+    pub fn edited(&self, edits: &[Edit]) -> Schedule {
+        self.settle(edits).schedule
+    }
+
+    /// The critical path after edits.
+    pub fn edited_path(&self, edits: &[Edit]) -> CriticalPath {
+        let Settled { schedule, edges, .. } = self.settle(edits);
+        CriticalPath::of_graph(schedule.graph(self.graph(), edges), self.list)
+    }
+}
+
+fn is_wait(kind: EdgeKind) -> bool {
+    matches!(kind, EdgeKind::Wait | EdgeKind::InferredWait)
+}
+
+/// Whether GPU work, or a graph as a whole, begins at this moment.
+fn is_start(moment: &Moment, list: &InstructionList) -> bool {
+    match moment.kind {
+        MomentKind::Begin => true,
+        MomentKind::Reached => list.get(moment.instruction).kind == InstructionKind::Graph,
+        _ => false,
+    }
+}

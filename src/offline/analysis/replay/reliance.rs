@@ -1,0 +1,138 @@
+//! The rules that a prediction follows if records are missing.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::super::critical_path::NO_CALL;
+use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
+use super::super::instructions::InstructionKind;
+use super::{Edit, Replay};
+use gpuflame_model::profile::Profile;
+
+/// A rule that replaces a missing record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reliance {
+    /// Waits of the host and of streams are not recorded.
+    NoWaits,
+    /// The edges of graphs are not recorded: a node comes after the node that ended last before it.
+    GraphEdges,
+    /// When a kernel lets a programmatic launch begin is not recorded, and no launch shows it: after the same time as in the
+    /// run, or at its end.
+    Programmatic,
+    /// The kinds of streams are not recorded: default streams wait for other streams of their context, and these for them.
+    DefaultStream,
+    /// A thread waited for another thread: after the same time as in the run.
+    HandOff,
+    /// Several threads take locks: in the order of the run.
+    LockOrder,
+    /// Which context's default stream waits is not recorded: that of the event.
+    UnknownStream,
+    /// No order of the calls was found from which the same order follows.
+    CallOrder,
+    /// A call waited for the work that ended last before it returned.
+    UnknownWait,
+    /// Work waited for work that ended just before it began.
+    UnknownOrder,
+    /// Host functions in streams have no rows.
+    HostFunctions,
+    /// Whether launches with attributes are programmatic is not recorded: they are if they overlapped in the run.
+    Attributes,
+    /// Work has no launch in the data: it begins at the recorded time at the earliest, or right after other work.
+    NoLaunch,
+    /// Work has no times.
+    NoTimes,
+}
+
+impl Reliance {
+    /// Word for tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::NoWaits => "no_wait_records",
+            Self::GraphEdges => "graph_edges",
+            Self::Programmatic => "programmatic",
+            Self::DefaultStream => "default_stream",
+            Self::HandOff => "hand_off",
+            Self::LockOrder => "lock_order",
+            Self::UnknownStream => "unknown_stream",
+            Self::CallOrder => "call_order",
+            Self::UnknownWait => "unknown_wait",
+            Self::UnknownOrder => "unknown_order",
+            Self::HostFunctions => "host_functions",
+            Self::Attributes => "launch_attributes",
+            Self::NoLaunch => "no_launch_record",
+            Self::NoTimes => "no_times",
+        }
+    }
+}
+
+impl Replay<'_> {
+    /// Rules that the replay follows after the edits because records are missing, with the number of uses.
+    pub fn reliances(&self, profile: &Profile, edits: &[Edit]) -> BTreeMap<Reliance, u64> {
+        let mut found: BTreeMap<Reliance, u64> = BTreeMap::new();
+        let mut add = |what: Reliance, count: u64| {
+            if count > 0 {
+                *found.entry(what).or_default() += count;
+            }
+        };
+        let moments = &self.graph().moments;
+        for edge in &self.edges {
+            let what = match edge.kind {
+                EdgeKind::GraphNode if moments[edge.to as usize].kind != MomentKind::GraphEnd => {
+                    Reliance::GraphEdges
+                }
+                EdgeKind::DefaultStream if !self.knows_streams(edge) => Reliance::DefaultStream,
+                EdgeKind::HandOff => Reliance::HandOff,
+                EdgeKind::InferredWait => Reliance::UnknownWait,
+                EdgeKind::InferredOrder | EdgeKind::InferredEvent => Reliance::UnknownOrder,
+                _ => continue,
+            };
+            add(what, 1);
+        }
+        let launched: HashSet<u32> = self
+            .edges
+            .iter()
+            .filter(|edge| matches!(edge.kind, EdgeKind::Launch | EdgeKind::GraphLaunch))
+            .map(|edge| edge.to)
+            .collect();
+        let begins = (0_u32..).zip(moments).filter(|(_, moment)| moment.kind == MomentKind::Begin);
+        add(Reliance::NoLaunch, begins.filter(|(at, _)| !launched.contains(at)).count() as u64);
+        add(Reliance::NoTimes, self.path.untimed());
+        let mut has_waits = false;
+        for number in 0..self.list.len() as u32 {
+            let instruction = self.list.get(number);
+            let name = instruction.call.map(|call| gpuflame_export::compose::call(profile, call.context));
+            let is_call = |part: &str| u64::from(name.is_some_and(|name| name.contains(part)));
+            has_waits |= match instruction.kind {
+                InstructionKind::Wait | InstructionKind::Record => true,
+                InstructionKind::Synchronize => is_call("pthread_") == 0,
+                _ => false,
+            };
+            if instruction.kind != InstructionKind::HostFunction {
+                add(Reliance::HostFunctions, is_call("LaunchHostFunc"));
+            }
+            if instruction.programmatic.is_none() {
+                add(Reliance::Attributes, is_call("LaunchKernelEx"));
+            }
+        }
+        add(Reliance::Programmatic, self.graph().kernels.guessed.len() as u64 + self.guessed_by(edits));
+        add(Reliance::LockOrder, self.graph().shared_locks);
+        add(Reliance::UnknownStream, self.list.unclear_waits());
+        add(Reliance::CallOrder, u64::from(!self.settle(edits).is_settled));
+        let has_calls = moments.iter().any(|moment| moment.call != NO_CALL);
+        add(Reliance::NoWaits, u64::from(has_calls && !has_waits));
+        found
+    }
+
+    /// Number of edges of graphs that may be programmatic, although no launch shows it.
+    pub fn unclear_graph_edges(&self) -> u64 {
+        self.graph().kernels.unclear_edges
+    }
+
+    /// Whether the kinds of both streams of an edge are recorded.
+    fn knows_streams(&self, edge: &Edge) -> bool {
+        [edge.from, edge.to].into_iter().all(|moment| {
+            let instruction = self.list.get(self.graph().moments[moment as usize].instruction);
+            let stream = instruction.context.zip(instruction.stream);
+            stream.is_some_and(|(context, stream)| self.list.is_blocking(context, stream).is_some())
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! The times of a replay.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::super::critical_path::Moment;
+use super::super::critical_path::graph::{Edge, Graph, MomentKind};
+use super::super::instructions::InstructionList;
+
+/// When each moment of the run happens in a replay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    times: Vec<u64>,
+    /// Start and end of the run.
+    window: (u64, u64),
+    /// Places of the moments in an order in which every edge leads to a later place, by position; none if positions are one.
+    places: Option<Vec<u32>>,
+}
+
+/// A piece of work in a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayedWork {
+    /// Number of the instruction.
+    pub instruction: u32,
+    /// Start in ns since 1970.
+    pub start: u64,
+    /// End in ns since 1970.
+    pub end: u64,
+}
+
+impl Schedule {
+    /// Computes the time of each moment. `edges` are sorted by `to` and lead to later positions. A moment without edges, and
+    /// one for which `is_fixed` returns true, keeps its recorded time.
+    pub(super) fn of(graph: &Graph, edges: &[Edge], is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Self {
+        let mut times = vec![0; graph.moments.len()];
+        let mut at = 0;
+        for (position, moment) in graph.moments.iter().enumerate() {
+            let mut time = None;
+            while let Some(edge) = edges.get(at).filter(|edge| edge.to as usize == position) {
+                time = Some(times[edge.from as usize] + edge.lag).max(time);
+                at += 1;
+            }
+            times[position] = match time {
+                Some(time) if !is_fixed(position, moment) => time,
+                _ => moment.time,
+            };
+        }
+        Self::from_times(times, None)
+    }
+
+    fn from_times(times: Vec<u64>, places: Option<Vec<u32>>) -> Self {
+        let first = times.iter().min().copied().unwrap_or(0);
+        let window = (first, times.iter().max().copied().unwrap_or(0));
+        Self { times, window, places }
+    }
+
+    /// Like `of`, with edges that may lead to earlier positions. Returns `None` if they form a circle.
+    pub(super) fn in_any_order(graph: &Graph, edges: &[Edge]) -> Option<Self> {
+        let mut by_from = edges.to_vec();
+        by_from.sort_unstable_by_key(|edge| edge.from);
+        let count = graph.moments.len();
+        let mut missing = vec![0_u32; count];
+        edges.iter().for_each(|edge| missing[edge.to as usize] += 1);
+        let mut ready: BinaryHeap<Reverse<u32>> =
+            (0..count as u32).filter(|at| missing[*at as usize] == 0).map(Reverse).collect();
+        let mut times = vec![0; count];
+        ready.iter().for_each(|Reverse(at)| times[*at as usize] = graph.time(*at));
+        let (mut places, mut next) = (vec![0; count], 0);
+        while let Some(Reverse(at)) = ready.pop() {
+            places[at as usize] = next;
+            next += 1;
+            let first = by_from.partition_point(|edge| edge.from < at);
+            for edge in by_from[first..].iter().take_while(|edge| edge.from == at) {
+                let to = edge.to as usize;
+                times[to] = times[to].max(times[at as usize] + edge.lag);
+                missing[to] -= 1;
+                if missing[to] == 0 {
+                    ready.push(Reverse(edge.to));
+                }
+            }
+        }
+        (next as usize == count).then(|| Self::from_times(times, Some(places)))
+    }
+
+    /// Time of a moment, by position, in ns since 1970.
+    pub fn time(&self, moment: usize) -> u64 {
+        self.times[moment]
+    }
+
+    /// All times, by position of the moment.
+    pub fn times(&self) -> &[u64] {
+        &self.times
+    }
+
+    /// Start and end of the run, in ns since 1970.
+    pub fn window(&self) -> (u64, u64) {
+        self.window
+    }
+
+    /// Pieces of work, in the order in which they began in the recorded run.
+    pub fn works(&self, moments: &[Moment], list: &InstructionList) -> Vec<ReplayedWork> {
+        let mut ends = vec![None; list.len()];
+        for (at, moment) in moments.iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End) {
+            ends[moment.instruction as usize] = Some(self.times[at]);
+        }
+        let begins = moments.iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::Begin);
+        let work = |(at, moment): (usize, &Moment)| {
+            let end = ends[moment.instruction as usize]?;
+            Some(ReplayedWork { instruction: moment.instruction, start: self.times[at], end })
+        };
+        begins.filter_map(work).collect()
+    }
+
+    /// The graph with these times and edges.
+    pub(super) fn graph(&self, recorded: &Graph, edges: Vec<Edge>) -> Graph {
+        // Every edge leads forward in the order of places, so equal times keep it.
+        let place = |at: u32| self.places.as_ref().map_or(at, |places| places[at as usize]);
+        let mut order: Vec<u32> = (0..self.times.len() as u32).collect();
+        order.sort_by_key(|at| (self.times[*at as usize], place(*at)));
+        let mut position = vec![0; order.len()];
+        for (at, id) in (0_u32..).zip(&order) {
+            position[*id as usize] = at;
+        }
+        let moments = order
+            .iter()
+            .map(|id| Moment { time: self.times[*id as usize], ..recorded.moments[*id as usize] });
+        let mut edges = edges;
+        for edge in &mut edges {
+            (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
+        }
+        edges.sort_unstable_by_key(|edge| (edge.to, edge.from, edge.kind));
+        let mut calls = recorded.calls.clone();
+        for call in &mut calls {
+            let (begin, end) = call.moments;
+            (call.begin, call.end) = (self.times[begin as usize], self.times[end as usize]);
+            call.moments = (position[begin as usize], position[end as usize]);
+        }
+        let launch_of =
+            recorded.launch_of.iter().map(|(moment, launch)| (position[*moment as usize], *launch));
+        Graph { moments: moments.collect(), edges, calls, launch_of: launch_of.collect(), ..Graph::default() }
+    }
+}

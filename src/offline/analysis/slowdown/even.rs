@@ -1,0 +1,43 @@
+//! The ideal durations of a job: operations that should take equally long take their average.
+
+use super::model::{Average, JobModel};
+
+impl JobModel {
+    /// Returns the durations with every set of equal operations at its mean (computation) or median (communication),
+    /// over all workers and steps.
+    pub(super) fn even_durations(&self) -> Vec<f64> {
+        let lanes = self.lanes();
+        let sets = self.ops.iter().map(|op| op.even_with + 1).max().unwrap_or(0);
+        let mut values: Vec<Vec<f64>> = vec![Vec::new(); sets];
+        for (op, durations) in self.ops.iter().zip(self.durations.chunks(lanes)) {
+            values[op.even_with].extend(durations);
+        }
+        let mut averages: Vec<Option<f64>> = vec![None; sets];
+        let mut even = Vec::with_capacity(self.durations.len());
+        for op in &self.ops {
+            let set = &mut values[op.even_with];
+            let average = *averages[op.even_with].get_or_insert_with(|| match op.average {
+                Average::Mean => mean(set),
+                Average::Median => median(set),
+            });
+            even.extend(std::iter::repeat_n(average, lanes));
+        }
+        even
+    }
+}
+
+/// Returns the mean; 0 without values.
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Returns the median, for an even number of values the mean of the middle two; 0 without values.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let half = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[half],
+        _ => f64::midpoint(values[half - 1], values[half]),
+    }
+}

@@ -1,0 +1,133 @@
+//! The operations of a pipeline, as they are recorded.
+
+use crate::analysis::slowdown::model::Average;
+
+/// Kind of an operation of a pipeline, in the order of their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PipelineKind {
+    /// Backward pass of a microbatch.
+    BackwardCompute,
+    /// Receives a gradient from the next stage.
+    BackwardRecv,
+    /// Sends a gradient to the previous stage.
+    BackwardSend,
+    /// All-reduce of the embedding's gradients, between the first and the last stage.
+    EmbeddingGradsAllReduce,
+    /// Forward pass of a microbatch.
+    ForwardCompute,
+    /// Receives activations from the previous stage.
+    ForwardRecv,
+    /// Sends activations to the next stage.
+    ForwardSend,
+    /// Mark after the last computation.
+    Gc,
+    /// Reduce-scatter of the gradients over the replicas.
+    GradsReduceScatter,
+    /// All-reduce of the layer norm's gradients.
+    LayernormGradsAllReduce,
+    /// Update of the weights.
+    Optimizer,
+    /// Clipping of the gradients, for which all workers meet.
+    OptimizerClipMainGrad,
+    /// All-gather of the weights over the replicas.
+    ParamsAllGather,
+    /// All-reduce of gradients that are not part of the reduce-scatter.
+    SeparateGradsAllReduce,
+}
+
+impl PipelineKind {
+    /// All kinds.
+    pub const ALL: [Self; 14] = [
+        Self::BackwardCompute,
+        Self::BackwardRecv,
+        Self::BackwardSend,
+        Self::EmbeddingGradsAllReduce,
+        Self::ForwardCompute,
+        Self::ForwardRecv,
+        Self::ForwardSend,
+        Self::Gc,
+        Self::GradsReduceScatter,
+        Self::LayernormGradsAllReduce,
+        Self::Optimizer,
+        Self::OptimizerClipMainGrad,
+        Self::ParamsAllGather,
+        Self::SeparateGradsAllReduce,
+    ];
+
+    /// Returns the name that the files use.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::BackwardCompute => "backward-compute",
+            Self::BackwardRecv => "backward-recv",
+            Self::BackwardSend => "backward-send",
+            Self::EmbeddingGradsAllReduce => "embedding-grads-all-reduce",
+            Self::ForwardCompute => "forward-compute",
+            Self::ForwardRecv => "forward-recv",
+            Self::ForwardSend => "forward-send",
+            Self::Gc => "gc",
+            Self::GradsReduceScatter => "grads-reduce-scatter",
+            Self::LayernormGradsAllReduce => "layernorm-grads-all-reduce",
+            Self::Optimizer => "optimizer",
+            Self::OptimizerClipMainGrad => "optimizer-clip-main-grad",
+            Self::ParamsAllGather => "params-all-gather",
+            Self::SeparateGradsAllReduce => "separate-grads-all-reduce",
+        }
+    }
+
+    /// Returns the kind of this name.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+
+    /// Returns the name under which savings are reported. Both sides of a message are one.
+    pub(super) fn reported_as(self) -> &'static str {
+        match self {
+            Self::ForwardSend | Self::ForwardRecv => "forward messages",
+            Self::BackwardSend | Self::BackwardRecv => "backward messages",
+            other => other.word(),
+        }
+    }
+
+    pub(super) fn is_compute(self) -> bool {
+        matches!(self, Self::ForwardCompute | Self::BackwardCompute)
+    }
+
+    pub(super) fn is_message(self) -> bool {
+        matches!(self, Self::ForwardSend | Self::ForwardRecv | Self::BackwardSend | Self::BackwardRecv)
+    }
+
+    pub(super) fn average(self) -> Average {
+        match self {
+            Self::ForwardCompute | Self::BackwardCompute | Self::Gc | Self::Optimizer => Average::Mean,
+            _ => Average::Median,
+        }
+    }
+}
+
+/// A recorded operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PipelineOp {
+    /// Data-parallel rank of the worker.
+    pub replica: u32,
+    /// Stage of the worker.
+    pub stage: u32,
+    /// Global rank of the worker.
+    pub rank: u32,
+    /// Number of the step.
+    pub step: i64,
+    /// Kind.
+    pub kind: PipelineKind,
+    /// Number of the operation among those of its kind on this worker in this step, by start.
+    pub sequence: u32,
+    /// Part of the model within the stage, if a stage has several (virtual stages); -1 for an operation of no part.
+    pub chunk: i32,
+    /// Part of the model over all stages; -1 for an operation of no part.
+    pub global_chunk: i32,
+    /// Start, in seconds.
+    pub start: f64,
+    /// Duration, in seconds.
+    pub duration: f64,
+}
+
+/// Name of an operation: kind, sequence number and stage.
+pub(super) type OpKey = (PipelineKind, u32, u32);

@@ -1,0 +1,241 @@
+//! Builds a model from ranks whose GPU work is known: work between collectives, and collectives in which all ranks meet.
+//!
+//! A step lasts from the end of the last collective of the step before, which all ranks leave together, to the end of its
+//! own last collective. So each rank's times are taken from its own clock only.
+
+use super::model::{Average, JobModel, ModelError, Op};
+use crate::analysis::rank_clocks::{ClocksRefused, RankClocks, align_ranks};
+
+/// GPU work of a rank.
+#[derive(Clone, Debug, Default)]
+pub struct RankTimeline {
+    /// Number of the rank.
+    pub rank: u32,
+    /// Number of steps of the program; 0 if unknown.
+    pub steps: u64,
+    /// Collectives, by start.
+    pub collectives: Vec<TimedCollective>,
+    /// Times of work other than collectives as (start, end) in ns, by start, without overlaps.
+    pub work: Vec<(i64, i64)>,
+}
+
+/// A collective of a rank, with times in ns on the rank's clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimedCollective {
+    /// Name of the kernel.
+    pub name: String,
+    /// Start.
+    pub start: i64,
+    /// End.
+    pub end: i64,
+}
+
+/// Facts about ranks that were found while their model was built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankFacts {
+    /// Differences of the clocks.
+    pub clocks: RankClocks,
+    /// Why the whole time counts as one step; `None` if steps are known.
+    pub one_step_because: Option<String>,
+}
+
+/// Builds the model of ranks.
+///
+/// # Errors
+/// If the ranks do not run the same collectives, or these do not end together.
+pub fn ranks_model(ranks: &[RankTimeline]) -> Result<(JobModel, RankFacts), ModelError> {
+    if ranks.len() == 1 {
+        return Err(ModelError::new("there is one rank; stragglers are found by comparing ranks"));
+    }
+    let clocks = align_timelines(ranks)?;
+    let (steps, one_step_because) = find_steps(ranks);
+    let model = Lanes { ranks, steps: &steps }.model()?;
+    Ok((model, RankFacts { clocks, one_step_because }))
+}
+
+/// Aligns the clocks of ranks by their collectives.
+///
+/// # Errors
+/// If the ranks do not run the same collectives, or these do not end together.
+pub fn align_timelines(ranks: &[RankTimeline]) -> Result<RankClocks, ModelError> {
+    let [first, others @ ..] = ranks else { return Err(ModelError::new("there is no rank")) };
+    for other in others {
+        require_same_collectives(first, other)?;
+    }
+    let spans: Vec<Vec<(i64, i64)>> =
+        ranks.iter().map(|rank| rank.collectives.iter().map(|one| (one.start, one.end)).collect()).collect();
+    align_ranks(&spans).map_err(|refused| explain(refused, ranks))
+}
+
+fn require_same_collectives(one: &RankTimeline, other: &RankTimeline) -> Result<(), ModelError> {
+    let (count, other_count) = (one.collectives.len(), other.collectives.len());
+    if count != other_count {
+        return Err(ModelError::new(format!(
+            "rank {} has {count} collectives, rank {} has {other_count}",
+            one.rank, other.rank
+        )));
+    }
+    let mut pairs = one.collectives.iter().zip(&other.collectives);
+    match pairs.position(|(one, other)| one.name != other.name) {
+        Some(at) => Err(ModelError::new(format!(
+            "collective {at} of rank {} is {}, that of rank {} is {}",
+            one.rank, one.collectives[at].name, other.rank, other.collectives[at].name
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn explain(refused: ClocksRefused, ranks: &[RankTimeline]) -> ModelError {
+    ModelError::new(match refused {
+        ClocksRefused::NoCollectives => "no rank runs a collective".to_owned(),
+        ClocksRefused::Counts((one, count), (other, other_count)) => format!(
+            "rank {} has {count} collectives, rank {} has {other_count}",
+            ranks[one].rank, ranks[other].rank
+        ),
+        ClocksRefused::Ends(nanos) => format!(
+            "the ranks leave collectives {} us apart, so they are not the same collectives, or only part of the ranks \
+             takes part in each",
+            nanos / 1000
+        ),
+        ClocksRefused::Contradiction(one, other) => format!(
+            "rank {} leaves a collective before rank {} enters it, so they are not the same collectives",
+            ranks[one].rank, ranks[other].rank
+        ),
+    })
+}
+
+/// Collectives of a step: the one before, and the first and last one, by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StepCollectives {
+    before: usize,
+    first: usize,
+    last: usize,
+}
+
+/// Divides the collectives into steps. The first step has no collective before it, so it is left out.
+fn find_steps(ranks: &[RankTimeline]) -> (Vec<StepCollectives>, Option<String>) {
+    let names: Vec<&str> = ranks[0].collectives.iter().map(|one| one.name.as_str()).collect();
+    let steps = ranks[0].steps;
+    let count = usize::try_from(steps).unwrap_or(usize::MAX);
+    let why = if ranks.iter().any(|rank| rank.steps != steps) {
+        "the ranks have different numbers of steps".to_owned()
+    } else if count < 2 {
+        format!("the files have {}", if count == 1 { "one step" } else { "no steps" })
+    } else if !names.len().is_multiple_of(count) || names.len() < count {
+        format!("{} collectives cannot be divided over {steps} steps", names.len())
+    } else if !repeats(&names, names.len() / count) {
+        "the steps have different collectives".to_owned()
+    } else {
+        let length = names.len() / count;
+        let step = |at: usize| StepCollectives {
+            before: at * length - 1,
+            first: at * length,
+            last: (at + 1) * length - 1,
+        };
+        return ((1..count).map(step).collect(), None);
+    };
+    (vec![StepCollectives { before: 0, first: 1, last: names.len().saturating_sub(1) }], Some(why))
+}
+
+fn repeats(names: &[&str], length: usize) -> bool {
+    names.iter().zip(&names[length..]).all(|(one, next)| one == next)
+}
+
+/// All ranks in all steps.
+struct Lanes<'a> {
+    ranks: &'a [RankTimeline],
+    steps: &'a [StepCollectives],
+}
+
+impl Lanes<'_> {
+    fn model(&self) -> Result<JobModel, ModelError> {
+        let first = self.steps[0];
+        if first.first > first.last {
+            return Err(ModelError::new(
+                "there is one collective; a step needs one before it and one at its end",
+            ));
+        }
+        let mut model = JobModel {
+            kinds: vec!["GPU work".to_owned(), "GPU idle".to_owned()],
+            replicas: self.ranks.len(),
+            stages: 1,
+            steps: (0..self.steps.len() as i64).map(|step| step + i64::from(self.steps.len() > 1)).collect(),
+            workers: self.ranks.iter().map(|rank| rank.rank).collect(),
+            measured: self.steps.iter().map(|step| self.measured(step)).collect(),
+            ..JobModel::default()
+        };
+        for position in 0..=first.last - first.first {
+            self.add_collective(&mut model, position)?;
+        }
+        model.find_order()?;
+        Ok(model)
+    }
+
+    /// Adds the work and the idle time before a collective, and the collective.
+    fn add_collective(&self, model: &mut JobModel, position: usize) -> Result<(), ModelError> {
+        let before = self.collective_before(position);
+        let (mut work, mut idle, mut transfer) = (Vec::new(), Vec::new(), Vec::new());
+        for step in self.steps {
+            for rank in self.ranks {
+                let one = &rank.collectives[step.first + position];
+                let free = rank.collectives[before.map_or(step.before, |at| step.first + at)].end;
+                if free > one.start {
+                    return Err(ModelError::new(format!(
+                        "rank {} begins a collective before it has left the last one of the step before",
+                        rank.rank
+                    )));
+                }
+                let busy = busy_within(&rank.work, free, one.start);
+                work.push(busy as f64);
+                idle.push(one.start.saturating_sub(free).saturating_sub(busy) as f64);
+            }
+            let durations = self.ranks.iter().map(|rank| &rank.collectives[step.first + position]);
+            let shortest = durations.map(|one| one.end.saturating_sub(one.start)).min().unwrap_or(0).max(0);
+            transfer.extend(std::iter::repeat_n(shortest as f64, self.ranks.len()));
+        }
+        let name = &self.ranks[0].collectives[self.steps[0].first + position].name;
+        let kind = model.kinds.iter().position(|kind| kind == name).unwrap_or_else(|| {
+            model.kinds.push(name.clone());
+            model.kinds.len() - 1
+        });
+        let mut after: Vec<usize> = before.map(|at| 3 * at + 2).into_iter().collect();
+        for (kind, average, durations) in
+            [(0, Average::Mean, work), (1, Average::Mean, idle), (kind, Average::Median, transfer)]
+        {
+            let at = model.ops.len();
+            model.ops.push(Op { kind, even_with: at, average, after, ..Op::default() });
+            model.durations.extend(durations);
+            after = vec![at];
+        }
+        model.add_group(after, true);
+        Ok(())
+    }
+
+    /// Returns the last collective of the step that has ended on all ranks and in all steps when the one at `position`
+    /// begins. Collectives on several streams may overlap.
+    fn collective_before(&self, position: usize) -> Option<usize> {
+        (0..position).rev().find(|&at| {
+            self.steps.iter().all(|step| {
+                self.ranks.iter().all(|rank| {
+                    rank.collectives[step.first + at].end <= rank.collectives[step.first + position].start
+                })
+            })
+        })
+    }
+
+    /// Returns the time of a step in ns: the mean over the ranks.
+    fn measured(&self, step: &StepCollectives) -> f64 {
+        let time = |rank: &RankTimeline| {
+            let ends = rank.collectives[step.first..=step.last].iter().map(|one| one.end);
+            ends.max().unwrap_or(0).saturating_sub(rank.collectives[step.before].end) as f64
+        };
+        self.ranks.iter().map(time).sum::<f64>() / self.ranks.len() as f64
+    }
+}
+
+/// Returns the time in ns between `from` and `to` in which work ran.
+fn busy_within(work: &[(i64, i64)], from: i64, to: i64) -> i64 {
+    let first = work.partition_point(|span| span.1 <= from);
+    let inside = work[first..].iter().take_while(|span| span.0 < to);
+    inside.map(|span| span.1.min(to).saturating_sub(span.0.max(from))).fold(0, i64::saturating_add)
+}

@@ -1,0 +1,108 @@
+//! Tracks of slices that an analysis adds to a timeline, with flows between the slices.
+
+use super::proto;
+use gpuflame_export::clean;
+
+/// A track of slices, which are sorted by time and do not overlap.
+pub struct SliceTrack<'a> {
+    /// Name of the track that contains this one; `None` for a track directly below the process.
+    pub group: Option<&'static str>,
+    /// Name of the track.
+    pub name: String,
+    /// Category of the slices.
+    pub category: &'static str,
+    /// Slices, which are made when they are written: a run may have millions.
+    pub slices: Box<dyn Iterator<Item = TrackSlice> + 'a>,
+}
+
+/// A slice of a track.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrackSlice {
+    /// Start in ns since 1970.
+    pub start: u64,
+    /// End in ns since 1970.
+    pub end: u64,
+    /// Title of the slice.
+    pub title: String,
+    /// Facts in text, as (name, value).
+    pub texts: Vec<(&'static str, String)>,
+    /// Facts in numbers, as (name, value).
+    pub numbers: Vec<(&'static str, u64)>,
+    /// Numbers of the flows that begin in the slice.
+    pub flows: Vec<u64>,
+    /// Numbers of the flows that end in the slice.
+    pub ending_flows: Vec<u64>,
+}
+
+/// Number of the track of the process.
+const PROCESS: u64 = 1;
+/// First number of an added track. Tracks of threads are below 2^32 + 2.
+const FIRST_TRACK: u64 = 1 << 33;
+
+/// Numbers of tracks.
+#[derive(Default)]
+pub(super) struct TrackNumbers {
+    used: u64,
+    groups: Vec<(&'static str, u64)>,
+}
+
+impl TrackNumbers {
+    fn next(&mut self) -> u64 {
+        self.used += 1;
+        FIRST_TRACK + self.used - 1
+    }
+}
+
+/// Returns the number of a new track, and the packets that describe it and its group.
+pub(super) fn track_packets(numbers: &mut TrackNumbers, track: &SliceTrack<'_>) -> (u64, Vec<proto::Packet>) {
+    let mut packets = Vec::new();
+    let mut describe = |uuid: u64, name: &str, parent: u64| {
+        let track = proto::Track {
+            uuid: Some(uuid),
+            name: Some(clean::text(name)),
+            parent: Some(parent),
+            ..proto::Track::default()
+        };
+        packets.push(proto::Packet { track: Some(track), ..proto::Packet::default() });
+    };
+    let parent = track.group.map_or(PROCESS, |group| {
+        if let Some((_, uuid)) = numbers.groups.iter().find(|(name, _)| *name == group) {
+            return *uuid;
+        }
+        let uuid = numbers.next();
+        numbers.groups.push((group, uuid));
+        describe(uuid, group, PROCESS);
+        uuid
+    });
+    let uuid = numbers.next();
+    describe(uuid, &track.name, parent);
+    (uuid, packets)
+}
+
+/// Returns the packets of the begin and the end of a slice.
+pub(super) fn slice_packets(track: u64, category: &str, slice: TrackSlice) -> [proto::Packet; 2] {
+    let text = |(name, value): &(&str, String)| proto::Annotation {
+        text: Some(clean::text(value)),
+        ..proto::Annotation::named(name)
+    };
+    let number = |(name, value): &(&str, u64)| proto::Annotation {
+        number: Some(*value),
+        ..proto::Annotation::named(name)
+    };
+    let begin = proto::TrackEvent {
+        annotations: slice.texts.iter().map(text).chain(slice.numbers.iter().map(number)).collect(),
+        kind: Some(1),
+        track: Some(track),
+        categories: vec![category.to_owned()],
+        name: Some(clean::text(&slice.title)),
+        flows: slice.flows,
+        ending_flows: slice.ending_flows,
+        ..proto::TrackEvent::default()
+    };
+    let end = proto::TrackEvent { kind: Some(2), track: Some(track), ..proto::TrackEvent::default() };
+    [(slice.start, begin), (slice.end, end)].map(|(time, event)| proto::Packet {
+        timestamp: Some(time),
+        track_event: Some(event),
+        ..proto::Packet::default()
+    })
+}

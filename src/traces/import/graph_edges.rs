@@ -1,0 +1,278 @@
+//! The edges of graphs. PyTorch's Cuspy draws them as flows between the nodes of each launch: from the end of one node
+//! to the start of another, with ids from 2^40 up. Other flows lead from a call to the nodes that wait for no other
+//! node.
+//!
+//! A flow identifies its ends only by lane and time. If several nodes fit, the edge is unknown. The edges of a node to
+//! which no flow leads are unknown, too, because Cuspy draws no edge from a node that has no row (an empty node). Nodes
+//! that record events take no time: an edge through such a node becomes an edge between the nodes around it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::launch_flows::FlowEnd;
+use super::model::IdleNode;
+use super::work::OpRecord;
+use gpuflame_model::record::{
+    CorrelationId, DeviceId, GpuContextId, GraphEdge, GraphId, GraphNodeId, HostNode, IdMap, Nanos, Row,
+    StreamId,
+};
+
+/// Smallest id of a flow between nodes of a graph.
+pub(super) const FIRST_DEPENDENCY_FLOW: u64 = 1 << 40;
+/// Maximum difference in ns between the end of a node and the start of a flow at this end. The start and the duration
+/// of the node are rounded separately.
+const MAX_ROUNDING_NS: i64 = 2;
+
+/// Start or end of a flow, and the correlation id of the event there.
+type EndAtEvent = (FlowEnd, Option<u64>);
+
+/// A node, identified by its graph and its node id.
+type NodeKey = (u32, u64);
+
+/// A run of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NodeRun {
+    lane: u32,
+    start: i64,
+    end: i64,
+    correlation: u64,
+    key: NodeKey,
+}
+
+/// A run of a node that does no GPU work.
+#[derive(Clone, Copy, Debug)]
+struct IdleRun {
+    run: NodeRun,
+    is_host: bool,
+    place: (u32, u32, u32),
+}
+
+/// Flows with ids of dependencies, and nodes that do no GPU work. Filled while the collector reads the trace.
+#[derive(Debug, Default)]
+pub(super) struct GraphFlows {
+    /// Starts and ends of flows, by flow id, each with the correlation id of the event there.
+    flows: BTreeMap<u64, [Vec<EndAtEvent>; 2]>,
+    idle: Vec<IdleRun>,
+    /// Operations to which a flow with the operation's correlation id leads.
+    launched_ops: Vec<u32>,
+    /// Whether nodes are shown on streams of their own, as they are if their edges are drawn.
+    pub(super) has_moved: bool,
+}
+
+impl GraphFlows {
+    pub(super) fn add(&mut self, end: FlowEnd, correlation: Option<u64>, begins: bool) {
+        self.flows.entry(end.id).or_default()[usize::from(!begins)].push((end, correlation));
+    }
+
+    pub(super) fn add_idle(&mut self, lane: u32, node: &IdleNode<'_>) {
+        let run = &node.run;
+        let key = (run.graph.unwrap_or(0), run.graph_node.unwrap_or(0));
+        let correlation = run.correlation.unwrap_or(0);
+        let place = (run.device.unwrap_or(0), run.context.unwrap_or(0), run.stream.unwrap_or(0));
+        let run = NodeRun { lane, start: run.start, end: run.end, correlation, key };
+        self.idle.push(IdleRun { run, is_host: node.is_host, place });
+    }
+
+    /// Notes that a flow with the operation's correlation id leads to it.
+    pub(super) fn note_launch_flow(&mut self, op: u32) {
+        self.launched_ops.push(op);
+    }
+
+    /// Finds the edges. Passes the ends of all other flows to `other`, with the correlation id of the event there and
+    /// whether the end is the flow's start. `launch_ends` are the ends of flows from calls.
+    pub(super) fn resolve(
+        self,
+        ops: &[OpRecord],
+        launch_ends: &[FlowEnd],
+        other: &mut dyn FnMut(FlowEnd, Option<u64>, bool),
+    ) -> GraphEdges {
+        let mut edges = GraphEdges { idle: self.idle, ..GraphEdges::default() };
+        if self.flows.is_empty() && !self.has_moved {
+            return edges;
+        }
+        let runs = Runs::new(ops, &edges.idle);
+        let mut others = Vec::new();
+        for [starts, ends] in self.flows.into_values() {
+            let found = match (&starts[..], &ends[..]) {
+                ([(start, _)], [(end, _)]) => runs.between(start, end),
+                _ => Vec::new(),
+            };
+            match found[..] {
+                [] => {
+                    others.extend(starts.into_iter().map(|(end, id)| (end, id, true)));
+                    others.extend(ends.into_iter().map(|(end, id)| (end, id, false)));
+                }
+                [(from, to)] => edges.add(Some(from), to),
+                _ => found.iter().for_each(|(_, to)| edges.add(None, *to)),
+            }
+        }
+        others.sort_by_key(|(end, ..)| (end.time, end.id));
+        others.into_iter().for_each(|(end, id, begins)| other(end, id, begins));
+        let launched = self.launched_ops.iter().map(|op| &ops[*op as usize]);
+        let mut roots: HashSet<NodeKey> = launched.map(|op| (op.graph, op.graph_node)).collect();
+        let flows: HashSet<(u32, i64, u64)> =
+            launch_ends.iter().map(|end| (end.lane, end.time, end.id)).collect();
+        let is_root = |run: &&NodeRun| flows.contains(&(run.lane, run.start, run.correlation));
+        roots.extend(runs.by_start.iter().filter(is_root).map(|run| run.key));
+        edges.find_graphs_without_edges(&runs, &roots);
+        edges.mark_unknown(&runs, &roots);
+        edges.pass_events();
+        edges
+    }
+}
+
+/// Runs of nodes, by lane and time.
+struct Runs {
+    by_start: Vec<NodeRun>,
+    by_end: Vec<NodeRun>,
+}
+
+impl Runs {
+    fn new(ops: &[OpRecord], idle: &[IdleRun]) -> Self {
+        let of_op = |op: &OpRecord| NodeRun {
+            lane: op.lane,
+            start: op.start,
+            end: op.end,
+            correlation: op.correlation,
+            key: (op.graph, op.graph_node),
+        };
+        let runs = ops.iter().map(of_op).chain(idle.iter().map(|idle| idle.run));
+        let mut by_start: Vec<_> =
+            runs.filter(|run| run.correlation != 0 && run.key.0 != 0 && run.key.1 != 0).collect();
+        by_start.sort_unstable();
+        let mut by_end = by_start.clone();
+        by_end.sort_unstable_by_key(|run| (run.lane, run.end));
+        Self { by_start, by_end }
+    }
+
+    /// Returns the pairs of nodes of one launch between which a flow may lead.
+    fn between(&self, from: &FlowEnd, to: &FlowEnd) -> Vec<(NodeKey, NodeKey)> {
+        let (low, high) = (from.time - MAX_ROUNDING_NS, from.time + MAX_ROUNDING_NS);
+        let first = self.by_end.partition_point(|run| (run.lane, run.end) < (from.lane, low));
+        let ended = self.by_end[first..].iter().take_while(|run| (run.lane, run.end) <= (from.lane, high));
+        let first = self.by_start.partition_point(|run| (run.lane, run.start) < (to.lane, to.time));
+        let began = self.by_start[first..].iter();
+        let began = began.take_while(|run| (run.lane, run.start) == (to.lane, to.time));
+        let pairs = ended.flat_map(|before| began.clone().map(move |after| (before, after)));
+        let is_of_launch = |(before, after): &(&NodeRun, &NodeRun)| {
+            before.correlation == after.correlation
+                && before.key.0 == after.key.0
+                && before.key != after.key
+                // The first node has a duration and ends where the second begins.
+                && (before.start, before.end) <= (after.start, after.end)
+        };
+        let pairs: BTreeSet<_> =
+            pairs.filter(is_of_launch).map(|(before, after)| (before.key, after.key)).collect();
+        pairs.into_iter().collect()
+    }
+}
+
+/// Edges of the graphs of a trace, and the nodes that do no GPU work.
+#[derive(Debug, Default)]
+pub(super) struct GraphEdges {
+    /// Graphs that have no edges.
+    without_edges: BTreeSet<u32>,
+    /// Nodes that each node waits for; `None` stands for an unknown node.
+    before: BTreeMap<NodeKey, BTreeSet<Option<NodeKey>>>,
+    idle: Vec<IdleRun>,
+}
+
+impl GraphEdges {
+    fn add(&mut self, from: Option<NodeKey>, to: NodeKey) {
+        self.before.entry(to).or_default().insert(from);
+    }
+
+    /// Finds the graphs of which every node is one to which a flow leads from the launch.
+    fn find_graphs_without_edges(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
+        let graphs = |is_root: bool| {
+            let nodes = runs.by_start.iter().filter(move |run| roots.contains(&run.key) == is_root);
+            nodes.map(|run| run.key.0).collect::<BTreeSet<u32>>()
+        };
+        let with_edges: BTreeSet<u32> = self.before.keys().map(|key| key.0).chain(graphs(false)).collect();
+        self.without_edges = graphs(true).difference(&with_edges).copied().collect();
+    }
+
+    /// Notes that nodes to which no flow leads wait for unknown nodes. Does so only if other edges of their graph are
+    /// known.
+    fn mark_unknown(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
+        let graphs: HashSet<u32> = self.before.keys().map(|key| key.0).collect();
+        let nodes: BTreeSet<NodeKey> = runs.by_start.iter().map(|run| run.key).collect();
+        let nodes = nodes.into_iter().filter(|key| graphs.contains(&key.0));
+        for node in nodes.filter(|key| !roots.contains(key)) {
+            self.before.entry(node).or_insert_with(|| BTreeSet::from([None]));
+        }
+    }
+
+    /// Replaces each edge from a node that records an event by edges from the nodes for which that node waits.
+    fn pass_events(&mut self) {
+        let idle = self.idle.iter().filter(|idle| !idle.is_host);
+        let events: HashSet<NodeKey> = idle.map(|idle| idle.run.key).collect();
+        if events.is_empty() {
+            return;
+        }
+        let all = std::mem::take(&mut self.before);
+        for (node, before) in all.iter().filter(|(node, _)| !events.contains(node)) {
+            let mut left: Vec<Option<NodeKey>> = before.iter().copied().collect();
+            let mut passed = HashSet::new();
+            while let Some(one) = left.pop() {
+                match one.filter(|key| events.contains(key)) {
+                    None => self.add(one, *node),
+                    Some(event) if passed.insert(event) => {
+                        left.extend(all.get(&event).into_iter().flatten().copied());
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Returns the lane, start and correlation id of each node that does no GPU work.
+    pub(super) fn idle_places(&self) -> HashSet<(u32, i64, u64)> {
+        self.idle.iter().map(|idle| (idle.run.lane, idle.run.start, idle.run.correlation)).collect()
+    }
+
+    /// Correlation ids of the calls that submitted host functions to streams, which are in no graph.
+    pub(super) fn host_function_calls(&self) -> HashSet<u64> {
+        let of_streams = self.idle.iter().filter(|idle| idle.is_host && idle.run.key.0 == 0);
+        of_streams.map(|idle| idle.run.correlation).collect()
+    }
+
+    /// Returns the correlation ids of the launches whose nodes called functions on the host, and of those calls.
+    pub(super) fn host_launches(&self) -> IdMap<u64, Option<CorrelationId>> {
+        self.idle.iter().filter(|idle| idle.is_host).map(|idle| (idle.run.correlation, None)).collect()
+    }
+
+    /// Emits the edges, and the host functions whose launch is among `launches`.
+    pub(super) fn emit(
+        &self,
+        launches: &IdMap<u64, Option<CorrelationId>>,
+        nanos: &dyn Fn(i64) -> Nanos,
+        each: &mut dyn FnMut(&Row<'_>),
+    ) {
+        // No node has the number 0, so this row only says that the graph's edges are recorded.
+        for graph in &self.without_edges {
+            each(&Row::GraphEdge(GraphEdge { graph: GraphId(*graph), from: None, to: GraphNodeId(0) }));
+        }
+        for (&(graph, to), before) in &self.before {
+            for from in before {
+                let (graph, to) = (GraphId(graph), GraphNodeId(to));
+                let from = from.map(|(_, node)| GraphNodeId(node));
+                each(&Row::GraphEdge(GraphEdge { graph, from, to }));
+            }
+        }
+        for IdleRun { run, place: (device, context, stream), .. } in
+            self.idle.iter().filter(|idle| idle.is_host)
+        {
+            let Some(Some(correlation)) = launches.get(&run.correlation) else { continue };
+            each(&Row::HostNode(HostNode {
+                correlation: *correlation,
+                device: DeviceId(*device),
+                context: GpuContextId(*context),
+                stream: StreamId(*stream),
+                start: nanos(run.start),
+                end: nanos(run.end),
+                graph: GraphId(run.key.0),
+                node: GraphNodeId(run.key.1),
+            }));
+        }
+    }
+}

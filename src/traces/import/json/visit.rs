@@ -1,0 +1,79 @@
+//! Visitors receive the events that a scan finds. One kind reads the events at once; the other notes them for another
+//! thread (`pipeline`).
+
+use std::ops::Range;
+
+use super::super::Text;
+use super::super::model::{Event, Property, RawEvent, Sink, Wants};
+use super::ReadCounts;
+use super::buffer::Buffer;
+use super::cursor::{Shape, Value};
+use super::dialect;
+use super::fields::Fields;
+use super::mask::InstructionSet;
+
+/// Position of an event and of its fields in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundEvent {
+    pub(super) fields: Fields,
+    pub(super) begin: u32,
+    pub(super) end: u32,
+}
+
+/// Position of a key of the trace object, and of its value, in a buffer.
+#[derive(Clone, Debug)]
+pub(super) struct FoundProperty {
+    pub(super) key: Value,
+    pub(super) value: Range<usize>,
+}
+
+/// Receives events and keys of the trace object, in the order of the file. Positions count from the first byte of `bytes`.
+pub(super) trait Visitor {
+    /// Receives an event.
+    fn event<L: InstructionSet>(&mut self, bytes: &[u8], found: &FoundEvent, counts: &mut ReadCounts);
+
+    /// Receives a key of the trace object other than `traceEvents`.
+    fn property(&mut self, bytes: &[u8], found: FoundProperty);
+
+    /// Called after the scan has used `consumed` bytes of the buffer. Returns a buffer that begins with the remaining
+    /// bytes.
+    fn end_of_buffer(&mut self, buffer: Buffer, consumed: usize) -> Buffer;
+}
+
+/// Passes each event to a sink.
+pub(super) struct ToSink<'a, S> {
+    wants: Wants,
+    sink: &'a mut S,
+}
+
+impl<'a, S: Sink> ToSink<'a, S> {
+    pub(super) fn new(sink: &'a mut S) -> Self {
+        Self { wants: sink.wants(), sink }
+    }
+}
+
+impl<S: Sink> Visitor for ToSink<'_, S> {
+    #[inline(always)]
+    fn event<L: InstructionSet>(&mut self, bytes: &[u8], found: &FoundEvent, counts: &mut ReadCounts) {
+        let FoundEvent { fields, begin, end } = found;
+        dialect::emit::<L>(bytes, fields, self.wants, counts, self.sink);
+        if self.wants.has(Wants::RAW) {
+            let (category, name) =
+                (dialect::to_text(bytes, fields.category), dialect::to_text(bytes, fields.name));
+            let text = &bytes[*begin as usize..*end as usize];
+            self.sink.raw(RawEvent { text, category, name });
+        }
+    }
+
+    fn property(&mut self, bytes: &[u8], found: FoundProperty) {
+        if self.wants.has(Wants::NAMES) {
+            let key = Text::json(found.key.slice(bytes), found.key.shape == Shape::Escaped);
+            self.sink.event(&Event::Property(Property { key, value: &bytes[found.value] }));
+        }
+    }
+
+    fn end_of_buffer(&mut self, mut buffer: Buffer, consumed: usize) -> Buffer {
+        buffer.consume(consumed);
+        buffer
+    }
+}

@@ -1,0 +1,42 @@
+//! Ranges that the program named, with their times in the trace. Rows contain ranges only as frames of stacks, without
+//! times.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::slices::FrameClass;
+use super::trace_collector::TraceCollector;
+use gpuflame_model::record::{Nanos, ThreadId};
+
+/// A range that the program named (`record_function`, NVTX), or a step of the profiler.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamedRange {
+    /// Start, on the clock of the rows.
+    pub start: Nanos,
+    /// End, on the clock of the rows.
+    pub end: Nanos,
+    /// Thread that opened the range.
+    pub thread: ThreadId,
+    /// Name of the range.
+    pub name: Arc<str>,
+}
+
+impl TraceCollector {
+    /// Returns the ranges and steps of all threads, by start. Call after begin and end events are paired, and before
+    /// the slices become stacks. `to_rows` converts a time to the clock of the rows.
+    pub(super) fn named_ranges(&self, to_rows: &dyn Fn(i64) -> Nanos) -> Vec<NamedRange> {
+        // A few names occur thousands of times in most traces, so each text is stored once.
+        let mut names: HashMap<u32, Arc<str>> = HashMap::new();
+        let mut ranges = Vec::new();
+        for (thread, slices) in self.thread_numbers().into_iter().zip(&self.slices) {
+            for slice in slices.iter().filter(|slice| slice.class() == FrameClass::Range) {
+                let label = slice.label();
+                let name = names.entry(label).or_insert_with(|| self.labels.text(label).into());
+                let (start, end) = (to_rows(slice.start), to_rows(slice.end));
+                ranges.push(NamedRange { start, end, thread, name: Arc::clone(name) });
+            }
+        }
+        ranges.sort_unstable();
+        ranges
+    }
+}

@@ -1,0 +1,63 @@
+//! Reads the kinds of streams, and the host functions of streams and graphs, in exports of Nsight Systems.
+
+use super::Id;
+use super::model::*;
+use super::nsys::{NsysReader, no_name, process_of};
+use super::sqlite::{self, integer, integer_u32};
+use gpuflame_model::error::Result;
+
+impl<S: Sink> NsysReader<'_, S> {
+    /// Reads the kinds of streams. The table gives the parts of a global id in columns of their own.
+    pub(super) fn read_streams(&mut self) -> Result<()> {
+        let table = "TARGET_INFO_CUDA_STREAM";
+        if !self.base.has_table(table) {
+            return Ok(());
+        }
+        let wanted = ["hwId", "vmId", "processId", "contextId", "streamId", "flag"];
+        let columns = wanted.map(|column| self.base.column(table, "T", column)).join(", ");
+        // The table describes streams, so its rows do not count as events.
+        self.base.for_each_row(&format!("SELECT {columns} FROM {table} AS T"), |row| {
+            let part = |at: usize| integer(row, at).unwrap_or(0);
+            let process = integer(row, 2).map(|process| part(0) << 32 | part(1) << 24 | process);
+            self.sink.event(&Event::Stream(StreamFlag {
+                process: process.map_or(Id::None, Id::Number),
+                context: integer_u32(row, 3),
+                stream: integer_u32(row, 4),
+                flag: integer_u32(row, 5),
+            }));
+        })
+    }
+
+    /// Reads host functions. Those of streams have no graph.
+    pub(super) fn read_host_functions(&mut self) -> Result<()> {
+        let table = "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH";
+        const WANTED: [&str; 9] = [
+            "start",
+            "end",
+            "globalPid",
+            "correlationId",
+            "deviceId",
+            "contextId",
+            "streamId",
+            "graphNodeId",
+            "graphId",
+        ];
+        self.for_each_row(table, &no_name(), &WANTED, |reader, row| {
+            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
+            let run = Op {
+                start,
+                end,
+                process: process_of(integer(row, 3)),
+                correlation: sqlite::id(row, 4),
+                device: integer_u32(row, 5),
+                context: integer_u32(row, 6),
+                stream: integer_u32(row, 7),
+                graph_node: sqlite::id(row, 8),
+                graph: integer_u32(row, 9).filter(|&id| id != 0),
+                ..Op::default()
+            };
+            reader.sink.event(&Event::IdleNode(IdleNode { is_host: true, run }));
+            true
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! `gpuflame causal` on programs whose functions and kernels have known times. Each function and each kernel is then really made
+//! faster, and the program runs again: the saved time must be the one that the command promises.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod programs;
+mod recorded;
+
+use serde_json::Value;
+use support::command;
+
+use programs::{Change, Program, SHAPES, Shape};
+
+/// Row of a function or kernel, as the command prints it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    saved_ns: u64,
+    percent: f64,
+    holds_to: u64,
+}
+
+/// Name of a row: of Python's frames without the file, of kernels without their parameters.
+fn name(row: &Value) -> &str {
+    row["name"].as_str().unwrap().trim_start_matches("planted.py(2): ").trim_end_matches("()")
+}
+
+/// The row of a planted function or kernel. Those that are not on the critical path have no row, and save nothing.
+fn said(table: &Value, planted: &str) -> Said {
+    let rows = table["causal"].as_array().unwrap();
+    rows.iter().find(|row| name(row) == planted).map_or_else(Said::default, |row| Said {
+        saved_ns: row["saved_ns"].as_u64().unwrap(),
+        percent: row["saved_percent"].as_f64().unwrap(),
+        holds_to: row["holds_to_percent"].as_u64().unwrap(),
+    })
+}
+
+fn causal(folder: &std::path::Path, file: &str) -> Value {
+    let ran = command::gpuflame(folder, ["-q", "causal", file, "-n", "0", "--format", "json"]).ok();
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+/// Names that are planted in a shape, with the change that makes each one faster.
+fn planted(shape: &'static Shape) -> impl Iterator<Item = (&'static str, impl Fn(u64) -> Change)> {
+    let functions = shape.functions.iter().map(|(name, ..)| (*name, true));
+    let kernels = shape.kernels.iter().map(|(name, _)| (*name, false));
+    functions.chain(kernels).map(|(name, is_function)| {
+        let change = move |percent| match is_function {
+            true => Change::Function(name, percent),
+            false => Change::Kernel(name, percent),
+        };
+        (name, change)
+    })
+}
+
+/// A rerun with a function or kernel that is 10 % faster saves the predicted time. The saved time grows evenly up to the
+/// speed-up that the command prints, and not beyond.
+#[test]
+fn reruns_with_faster_functions_and_kernels_save_the_predicted_time() {
+    let (mut count, mut saving) = (0, 0);
+    for shape in &SHAPES {
+        let program = Program { shape, steps: 10, scale: 1 };
+        let base = program.run(Change::None);
+        let table = causal(base.folder(), base.trace());
+        let total = base.length_ns();
+        for (name, change) in planted(shape) {
+            let said = said(&table, name);
+            let saved = |speed_up: u64| total as i64 - program.run(change(100 - speed_up)).length_ns() as i64;
+            let real = saved(10);
+            let what = format!("{}, {name}: {said:?}, really {real} of {total} ns", shape.name);
+            assert_eq!(said.saved_ns as i64, real, "{what}");
+            assert!((said.percent - 100.0 * real as f64 / total as f64).abs() < 0.01, "{what}");
+            count += 1;
+            if real == 0 {
+                continue;
+            }
+            saving += 1;
+            // 2 % is the tolerance that docs/what-if.md names.
+            let is_even = |speed_up: u64| {
+                let even = real as f64 * speed_up as f64 / 10.0;
+                (saved(speed_up) as f64 - even).abs() <= 0.02 * even
+            };
+            for speed_up in (20..=said.holds_to).step_by(10) {
+                assert!(is_even(speed_up), "{what}: {speed_up} % faster saves {}", saved(speed_up));
+            }
+            let beyond = said.holds_to + 10;
+            assert!(beyond > 100 || !is_even(beyond), "{what}: it holds at {beyond} %");
+        }
+    }
+    // docs/accuracy.md names these numbers.
+    assert_eq!((count, saving), (31, 24));
+}

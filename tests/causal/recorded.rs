@@ -1,0 +1,19 @@
+//! A recording of gpuflame names the functions as the program does. Its times of the host are real, so they are not compared.
+
+use crate::causal;
+use crate::programs::{Change, Finished, Program, SHAPES};
+use crate::support::Way;
+
+#[test]
+fn functions_of_a_recording_have_the_names_of_the_program() {
+    // The host decides when this program ends, however late a busy machine makes it.
+    let shape = SHAPES.iter().find(|shape| shape.name == "launch_bound").unwrap();
+    let program = Program { shape, steps: 4, scale: 50 };
+    let run = program.prepare(Way::Injected, Change::None).env("GPUSIM_PACE", "1");
+    let recorded = Finished::new(run.env("GPUFLAME_FORMATS", "gfr").env("GPUFLAME_DEPS", "1").ok());
+    let table = causal(recorded.folder(), "out.gfr");
+    for (name, ..) in shape.functions {
+        let row = table["causal"].as_array().unwrap().iter().find(|row| row["name"] == *name);
+        assert_eq!(row.map(|row| &row["kind"]), Some(&"function".into()), "{name}: {table:#}");
+    }
+}

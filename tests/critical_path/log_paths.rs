@@ -1,0 +1,316 @@
+//! Longest paths of a simulated program, from the simulator's log alone. The log names the reasons for which work waited.
+//!
+//! All dependencies of the log are followed again and again until no moment comes later. Each moment then has the time of
+//! the log, which shows that no dependency is missing here.
+//!
+//! The log does not say which thread a thread waited for. A thread may have waited for the last call of every other thread
+//! that ended since its own last call.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use super::random_program::number;
+
+/// Time that each call takes, in ns, unless it waits.
+const CALL_NS: u64 = 1_000;
+/// Time from the begin of a call until its work is on the GPU, in ns.
+pub(super) const LAUNCH_NS: u64 = 5_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Moment {
+    CallBegin(usize),
+    CallEnd(usize),
+    Begin(u64),
+    End(u64),
+}
+
+/// Owner of the time of a dependency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A call, by position in the log.
+    Call(usize),
+    /// An operation, by its number in the log.
+    Op(u64),
+    /// A thread between two calls.
+    Host,
+}
+
+struct Dependency {
+    from: Moment,
+    to: Moment,
+    /// Time between the moments at least, in ns.
+    nanos: u64,
+    owners: [Owner; 2],
+}
+
+struct Call {
+    corr: u64,
+    thread: u64,
+    begin: u64,
+    end: u64,
+}
+
+/// Longest paths of a program.
+pub(super) struct LogPaths {
+    calls: Vec<Call>,
+    /// Operations by begin, end and correlation id.
+    ops: BTreeMap<(u64, u64, u64), Vec<u64>>,
+    times: BTreeMap<Moment, u64>,
+    dependencies: Vec<Dependency>,
+    /// Moments of longest paths to the last moment.
+    on_path: BTreeSet<Moment>,
+    /// Length of the longest paths to the last moment, by their start.
+    end: u64,
+}
+
+impl LogPaths {
+    /// `end` is the time of the last moment.
+    pub(super) fn new(schedule: &[Value], end: u64) -> Self {
+        let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
+        let calls = rows("call").map(|row| Call {
+            corr: number(row, "corr"),
+            thread: number(row, "thread"),
+            begin: number(row, "begin"),
+            end: number(row, "end"),
+        });
+        let mut paths = Self {
+            calls: calls.collect(),
+            ops: BTreeMap::new(),
+            times: BTreeMap::new(),
+            dependencies: Vec::new(),
+            on_path: BTreeSet::new(),
+            end,
+        };
+        paths.add_calls();
+        paths.add_threads();
+        let ops: Vec<&Value> = rows("op").collect();
+        ops.iter().for_each(|op| paths.add_op(op));
+        paths.add_programmatic(&ops);
+        rows("wait").for_each(|wait| paths.add_wait(wait));
+        paths.check_times();
+        paths.follow_back();
+        paths
+    }
+
+    fn add(&mut self, from: Moment, to: Moment, nanos: u64, owners: [Owner; 2]) {
+        self.dependencies.push(Dependency { from, to, nanos, owners });
+    }
+
+    fn add_calls(&mut self) {
+        for (at, call) in self.calls.iter().enumerate() {
+            self.times.insert(Moment::CallBegin(at), call.begin);
+            self.times.insert(Moment::CallEnd(at), call.end);
+            let (from, to) = (Moment::CallBegin(at), Moment::CallEnd(at));
+            self.dependencies.push(Dependency { from, to, nanos: CALL_NS, owners: [Owner::Call(at); 2] });
+        }
+    }
+
+    /// Adds the order of calls, by thread. Calls are sorted by begin.
+    fn add_threads(&mut self) {
+        let mut last: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut found = Vec::new();
+        for (at, call) in self.calls.iter().enumerate() {
+            let own = last.get(&call.thread).copied();
+            let since = own.map_or(0, |own| self.calls[own].end);
+            let others = last.iter().filter(|(thread, _)| **thread != call.thread).map(|(_, other)| *other);
+            let others = others.filter(|other| (since..=call.begin).contains(&self.calls[*other].end));
+            found.extend(own.into_iter().chain(others).map(|before| (before, at)));
+            last.insert(call.thread, at);
+        }
+        for (before, at) in found {
+            let nanos = self.calls[at].begin - self.calls[before].end;
+            self.add(Moment::CallEnd(before), Moment::CallBegin(at), nanos, [Owner::Host; 2]);
+        }
+    }
+
+    fn add_op(&mut self, op: &Value) {
+        let (id, begin, end, corr) =
+            (number(op, "op"), number(op, "begin"), number(op, "end"), number(op, "corr"));
+        self.ops.entry((begin, end, corr)).or_default().push(id);
+        self.times.insert(Moment::Begin(id), begin);
+        self.times.insert(Moment::End(id), end);
+        if op["programmatic"] == false {
+            self.add(Moment::Begin(id), Moment::End(id), end - begin, [Owner::Op(id); 2]);
+        }
+        let call = self.call_of(corr);
+        self.add(Moment::CallBegin(call), Moment::Begin(id), LAUNCH_NS, [Owner::Call(call), Owner::Op(id)]);
+        for wait in op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] != "programmatic") {
+            self.add_until(number(wait, "op"), number(wait, "until"), Moment::Begin(id));
+        }
+        // A copy that its call waits for.
+        if self.calls[call].end == end {
+            self.add(Moment::End(id), Moment::CallEnd(call), 0, [Owner::Call(call); 2]);
+        }
+    }
+
+    fn call_of(&self, corr: u64) -> usize {
+        self.calls.iter().position(|call| call.corr == corr).unwrap()
+    }
+
+    /// Adds a wait for an operation, or for an event that was recorded when its stream was free.
+    fn add_until(&mut self, op: u64, until: u64, to: Moment) {
+        let owner = match to {
+            Moment::CallEnd(at) => Owner::Call(at),
+            Moment::Begin(id) | Moment::End(id) => Owner::Op(id),
+            Moment::CallBegin(_) => Owner::Host,
+        };
+        if self.times.get(&Moment::End(op)) == Some(&until) {
+            self.add(Moment::End(op), to, 0, [owner; 2]);
+            return;
+        }
+        let records: Vec<usize> = (0..self.calls.len()).filter(|at| self.calls[*at].begin == until).collect();
+        records.into_iter().for_each(|at| self.add(Moment::CallBegin(at), to, 0, [owner; 2]));
+    }
+
+    /// Adds what programmatic launches wait for. Names of kernels tell when they let the next one begin (`_t500`), when they
+    /// wait for the kernel before them (`_s200`), and how long they run (`_d900`).
+    fn add_programmatic(&mut self, ops: &[&Value]) {
+        let by_id: HashMap<u64, &Value> = ops.iter().map(|op| (number(op, "op"), *op)).collect();
+        for op in ops {
+            let id = number(op, "op");
+            for wait in op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] == "programmatic") {
+                let before = number(wait, "op");
+                match part_of_name(by_id[&before], "_t") {
+                    Some(nanos) => {
+                        self.add(Moment::Begin(before), Moment::Begin(id), nanos, [Owner::Op(before); 2])
+                    }
+                    None => self.add(Moment::End(before), Moment::Begin(id), 0, [Owner::Op(before); 2]),
+                }
+            }
+            if op["programmatic"] == true {
+                let nanos = part_of_name(op, "_d").unwrap();
+                let preamble = part_of_name(op, "_s").unwrap_or(nanos);
+                self.add(Moment::Begin(id), Moment::End(id), nanos, [Owner::Op(id); 2]);
+                for before in kernels_before(op, ops) {
+                    self.add(Moment::End(before), Moment::End(id), nanos - preamble, [Owner::Op(id); 2]);
+                }
+            }
+        }
+    }
+
+    fn add_wait(&mut self, wait: &Value) {
+        let is_of_host = ["event", "stream", "context"].iter().any(|kind| wait["kind"] == *kind);
+        let call = self.call_of(number(wait, "corr"));
+        if is_of_host && number(wait, "until") > self.calls[call].begin + CALL_NS && wait["result"] == 0 {
+            self.add_until(number(wait, "op"), number(wait, "until"), Moment::CallEnd(call));
+        }
+    }
+
+    /// Asserts that the longest paths give the times of the log.
+    fn check_times(&self) {
+        let later: BTreeSet<Moment> = self.dependencies.iter().map(|one| one.to).collect();
+        let mut longest: BTreeMap<Moment, u64> =
+            self.times.iter().map(|(at, time)| (*at, if later.contains(at) { 0 } else { *time })).collect();
+        let mut has_changed = true;
+        while has_changed {
+            has_changed = false;
+            for one in &self.dependencies {
+                let time = longest[&one.from] + one.nanos;
+                if time > longest[&one.to] {
+                    longest.insert(one.to, time);
+                    has_changed = true;
+                }
+            }
+        }
+        for (at, time) in &self.times {
+            assert_eq!(longest[at], *time, "the log does not explain {at:?}");
+        }
+    }
+
+    /// Collects the moments from which a path without spare time leads to the last moment.
+    fn follow_back(&mut self) {
+        let last = self.times.iter().filter(|(_, time)| **time == self.end).map(|(at, _)| *at);
+        let mut left: Vec<Moment> = last.collect();
+        while let Some(at) = left.pop() {
+            if self.on_path.insert(at) {
+                let before =
+                    self.dependencies.iter().filter(|one| one.to == at && self.has_no_spare_time(one));
+                left.extend(before.map(|one| one.from));
+            }
+        }
+    }
+
+    fn has_no_spare_time(&self, one: &Dependency) -> bool {
+        self.times[&one.from] + one.nanos == self.times[&one.to]
+    }
+
+    /// Whether a longest path spends the time from `start` to `end` in something of this owner.
+    pub(super) fn spends(&self, owner: Owner, start: u64, end: u64) -> bool {
+        self.dependencies.iter().any(|one| {
+            one.owners.contains(&owner)
+                && self.on_path.contains(&one.to)
+                && self.has_no_spare_time(one)
+                && self.times[&one.from] <= start
+                && end <= self.times[&one.to]
+        })
+    }
+
+    /// Whether a longest path spends the time from `start` to `end` on the thread, which then begins a call.
+    pub(super) fn spends_on_host(&self, thread: u64, start: u64, end: u64) -> bool {
+        let is_next = |call: &Call| call.thread == thread && call.begin == end;
+        let Some(mut at) = self.calls.iter().position(is_next) else { return false };
+        loop {
+            if !self.on_path.contains(&Moment::CallBegin(at)) {
+                return false;
+            }
+            let Some(before) = self.calls[..at].iter().rposition(|call| call.thread == thread) else {
+                return false;
+            };
+            if self.calls[before].end <= start {
+                return self.calls[before].end == start;
+            }
+            at = before;
+        }
+    }
+
+    /// Whether a longest path may lead from the end of a call of another thread to the begin of a call of this one.
+    pub(super) fn hands_off(&self, thread: u64, start: u64, end: u64) -> bool {
+        let is_next = |at: usize| self.calls[at].thread == thread && self.calls[at].begin == end;
+        let is_before = |at: usize| self.calls[at].thread != thread && self.calls[at].end == start;
+        self.dependencies.iter().any(|one| match (one.from, one.to) {
+            (Moment::CallEnd(from), Moment::CallBegin(to)) => {
+                is_before(from) && is_next(to) && self.on_path.contains(&one.to)
+            }
+            _ => false,
+        })
+    }
+
+    /// Calls of a thread that begin at a time.
+    pub(super) fn calls(&self, thread: u64, begin: u64) -> Vec<Owner> {
+        let found = self.calls.iter().enumerate();
+        let found = found.filter(|(_, call)| call.thread == thread && call.begin == begin);
+        found.map(|(at, _)| Owner::Call(at)).collect()
+    }
+
+    /// Operations with these times and correlation id.
+    pub(super) fn ops(&self, begin: u64, end: u64, corr: u64) -> Vec<Owner> {
+        self.ops.get(&(begin, end, corr)).into_iter().flatten().map(|id| Owner::Op(*id)).collect()
+    }
+
+    /// Operations of a call that begin at a time.
+    pub(super) fn ops_beginning(&self, begin: u64, corr: u64) -> Vec<Owner> {
+        let begun = self.ops.iter().filter(|((at, _, id), _)| (*at, *id) == (begin, corr));
+        begun.flat_map(|(_, ids)| ids).map(|id| Owner::Op(*id)).collect()
+    }
+}
+
+/// Number after a mark in the name of a kernel.
+fn part_of_name(op: &Value, mark: &str) -> Option<u64> {
+    let (_, rest) = op["name"].as_str()?.split_once(mark)?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+/// Kernels whose end a programmatic launch waits for: those of the edges of its graph, or the last one of its stream.
+fn kernels_before(op: &Value, ops: &[&Value]) -> Vec<u64> {
+    if op["graph"] != 0 {
+        let waits = op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] == "programmatic");
+        return waits.map(|wait| number(wait, "op")).collect();
+    }
+    let is_before = |other: &&&Value| {
+        number(other, "op") < number(op, "op")
+            && (&other["context"], &other["stream"]) == (&op["context"], &op["stream"])
+    };
+    ops.iter().filter(is_before).map(|other| number(other, "op")).max().into_iter().collect()
+}

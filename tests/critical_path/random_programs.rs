@@ -1,0 +1,388 @@
+//! Random simulated programs. The path is compared with the longest paths of the simulator's log. Each program runs again with
+//! one piece of work that takes longer or shorter, and the simulator tells how much later or earlier the program ends: that
+//! is what slack and savings promise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+
+use gpusim_selftest::Outcome;
+use serde_json::Value;
+
+use super::log_paths::{LAUNCH_NS, LogPaths, Owner};
+use super::random_program::{
+    self, Counts, GRAPHS, HOST_FUNCTIONS, HOST_NODES, LEGACY_STREAM, PROGRAMMATIC, THREADS, assert_features,
+    count_features, end_of, number,
+};
+
+/// A random program.
+#[derive(Clone, Copy, Debug)]
+struct Program {
+    seed: u32,
+    without: u32,
+}
+
+impl Program {
+    /// Chooses the features by the seed: programs whose traces have all that decides their times, programs with one feature
+    /// that traces do not record, and programs with all.
+    fn new(seed: u32) -> Self {
+        let unrecorded = PROGRAMMATIC | HOST_FUNCTIONS | LEGACY_STREAM | THREADS;
+        let without = match seed % 8 {
+            0 => unrecorded | GRAPHS | HOST_NODES,
+            1 => unrecorded,
+            2 => unrecorded & !PROGRAMMATIC,
+            3 => unrecorded & !THREADS,
+            4 => unrecorded & !LEGACY_STREAM,
+            5 => unrecorded & !HOST_FUNCTIONS,
+            6 => HOST_FUNCTIONS,
+            _ => 0,
+        };
+        Self { seed, without }
+    }
+
+    /// `change`: an operation, and by how many nanoseconds it is longer.
+    fn run(self, change: Option<(u64, i64)>) -> Outcome {
+        let change = change.map(|(op, by)| format!("{op}:{by}"));
+        let variables: Vec<_> = change.iter().map(|change| ("GPUSIM_CHANGE", change.as_str())).collect();
+        random_program::run(self.seed, self.without, &variables)
+    }
+
+    /// By how much later the program ends than at `end` if an operation takes longer, in ns.
+    fn delay(self, op: &Value, by: i64, end: u64) -> i64 {
+        end_of(&self.run(Some((number(op, "op"), by))).schedule) as i64 - end as i64
+    }
+}
+
+/// Records that decide the times of a program and are missing in its trace. The first three make slack smaller, never larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lack {
+    /// Edges of a graph with several nodes.
+    GraphEdges,
+    /// When a kernel lets the next one begin.
+    Triggers,
+    /// Time of a launch: every launch of a kind waited for other work.
+    LaunchTimes,
+    /// Host functions of streams.
+    HostFunctions,
+    /// Implicit waits of the default stream and of other streams for it.
+    DefaultStream,
+    /// Waits of threads for each other.
+    Threads,
+}
+
+fn lacks(schedule: &[Value]) -> BTreeSet<Lack> {
+    let ops: Vec<&Value> = schedule.iter().filter(|row| row["what"] == "op").collect();
+    let is_of_default_stream = |row: &Value| row["what"] != "stream" && row["stream"] == 7;
+    let is_other_thread = |row: &Value| row["what"] == "call" && row["thread"] != 1_000;
+    let found = [
+        (Lack::GraphEdges, !has_known_edges(&ops)),
+        (Lack::Triggers, ops.iter().any(|op| op["programmatic"] == true)),
+        (Lack::LaunchTimes, !has_launch_times(&ops)),
+        (Lack::HostFunctions, ops.iter().any(|op| op["kind"] == "host" && op["graph"] == 0)),
+        (Lack::DefaultStream, schedule.iter().any(is_of_default_stream)),
+        (Lack::Threads, schedule.iter().any(is_other_thread)),
+    ];
+    found.into_iter().filter(|(_, is_lacking)| *is_lacking).map(|(lack, _)| lack).collect()
+}
+
+/// Whether the shortest launch of each kind is one that waited for nothing. A kind with less than 8 launches has the time of
+/// another kind.
+fn has_launch_times(ops: &[&Value]) -> bool {
+    let mut kinds: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
+    for op in ops.iter().filter(|op| op["kind"] != "host" || op["graph"] != 0) {
+        let kind = match op["kind"].as_str() {
+            _ if op["graph"] != 0 => "graph",
+            Some("kernel") => "kernel",
+            _ => "memory",
+        };
+        let lag = number(op, "begin") - number(op, "enqueue");
+        let first = kinds.entry(kind).or_default().entry(number(op, "corr")).or_insert(lag);
+        *first = lag.min(*first);
+    }
+    let is_known = |lags: &BTreeMap<u64, u64>| lags.len() < 8 || lags.values().any(|lag| *lag == LAUNCH_NS);
+    kinds.values().all(is_known)
+}
+
+/// Whether each graph of several nodes has an edge. A trace does not tell graphs without edges from those whose edges it lacks.
+fn has_known_edges(ops: &[&Value]) -> bool {
+    let mut graphs: BTreeMap<u64, (BTreeSet<u64>, bool)> = BTreeMap::new();
+    for op in ops.iter().filter(|op| op["graph"] != 0) {
+        let (nodes, has_edges) = graphs.entry(number(op, "graph")).or_default();
+        nodes.insert(number(op, "node"));
+        *has_edges |= waits_of(op).any(|wait| wait["why"] == "edge");
+    }
+    graphs.values().all(|(nodes, has_edges)| nodes.len() == 1 || *has_edges)
+}
+
+fn waits_of(op: &Value) -> impl Iterator<Item = &Value> {
+    op["waits"].as_array().unwrap().iter()
+}
+
+fn deps(trace: &str, name: &str) -> Value {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
+    std::fs::write(&file, trace).unwrap();
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+        command.args(["-q", "deps", "--format", "json"]).arg(&file).output().unwrap()
+    };
+    let (one, other) = (run(), run());
+    std::fs::remove_file(&file).unwrap();
+    assert!(one.status.success(), "{name}: {}", String::from_utf8_lossy(&one.stderr));
+    assert_eq!(one.stdout, other.stdout, "{name}: two runs print the same");
+    serde_json::from_slice(&one.stdout).unwrap()
+}
+
+/// A program with the dependencies that the command prints.
+struct Checked<'a> {
+    program: Program,
+    lacks: &'a BTreeSet<Lack>,
+    schedule: &'a [Value],
+    /// Start and end of the path.
+    window: (u64, u64),
+    nodes: BTreeMap<&'a str, &'a Value>,
+}
+
+/// Checks a program, and the slack of one in `every` pieces of work.
+fn check(program: Program, every: usize, counts: &mut Counts) {
+    let outcome = program.run(None);
+    let schedule = &outcome.schedule;
+    count_features(schedule, counts);
+    let ops: Vec<&Value> = schedule.iter().filter(|row| row["what"] == "op").collect();
+    if ops.iter().all(|op| op["kind"] == "host") {
+        return;
+    }
+    let lacks = lacks(schedule);
+    counts.add(if lacks.is_empty() { "programs with all records" } else { "programs without some records" });
+    let deps = deps(&outcome.kineto, &format!("path-{}", program.seed));
+    let start = number(&deps["facts"], "start_ns");
+    let window = (start, start + number(&deps["facts"], "duration_ns"));
+    let nodes = deps["nodes"].as_array().unwrap().iter().map(|node| (node["id"].as_str().unwrap(), node));
+    let checked = Checked { program, lacks: &lacks, schedule, window, nodes: nodes.collect() };
+    checked.check_parts(deps["path"].as_array().unwrap(), counts);
+    let said = said(&deps);
+    for (at, op) in ops.iter().enumerate() {
+        let key = (number(op, "begin") - start, number(op, "end") - start, number(op, "corr"));
+        let Some(Some(one)) = said.get(&key).copied() else { continue };
+        checked.check_reason(op, one, counts);
+        if at % every == (program.seed as usize) % every && key.1 - key.0 > STEP_NS {
+            checked.check_change(op, one, counts);
+        }
+    }
+}
+
+/// Slack, saving and reason as the command prints them for a piece of work.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    slack: u64,
+    saving: u64,
+    /// Why it began when it did.
+    reason: &'static str,
+}
+
+/// Pieces of work as the command prints them, by begin, end and correlation id, as far as these are unique.
+fn said(deps: &Value) -> BTreeMap<(u64, u64, u64), Option<Said>> {
+    let mut all = BTreeMap::new();
+    for node in deps["nodes"].as_array().unwrap().iter().filter(|node| node["kind"] == "work") {
+        let key = (number(node, "start_ns"), number(node, "end_ns"), number(node, "correlation"));
+        let reasons = [
+            "launch",
+            "stream",
+            "programmatic",
+            "event",
+            "default_stream",
+            "graph_launch",
+            "graph_edge",
+            "graph_node",
+            "same_graph",
+        ];
+        let reason = reasons.into_iter().find(|reason| node["decided_by"] == *reason).unwrap_or("nothing");
+        let one = Said { slack: number(node, "slack_ns"), saving: number(node, "saving_ns"), reason };
+        all.entry(key).and_modify(|known| *known = None).or_insert(Some(one));
+    }
+    all
+}
+
+const STEP_NS: u64 = 1_000;
+
+impl Checked<'_> {
+    /// The path is as long as the longest path of the log, and consists of its parts if the trace has all that decides.
+    fn check_parts(&self, parts: &[Value], counts: &mut Counts) {
+        let Self { program, window, lacks, .. } = self;
+        let end = end_of(self.schedule);
+        assert_eq!(window.1, end, "{program:?}: the path ends with the program");
+        let paths = LogPaths::new(self.schedule, end);
+        let mut at = window.0;
+        for part in parts {
+            assert_eq!(window.0 + number(part, "start_ns"), at, "{program:?}: no gap and no overlap: {part}");
+            let start = at;
+            at += number(part, "duration_ns");
+            let is_longest = self.is_of_longest_path(&paths, part, start, at);
+            assert!(is_longest || !lacks.is_empty(), "{program:?}: not on a longest path: {part}");
+            let word = if is_longest { "on" } else { "not on" };
+            match lacks.is_empty() {
+                true => counts.add(format!("parts {word} a longest path")),
+                false => counts.add(format!("parts {word} a longest path, some records missing")),
+            }
+        }
+        assert_eq!(at, end, "{program:?}: the parts add up");
+    }
+
+    /// Whether a longest path of the log spends the time of a part in the same call or work.
+    fn is_of_longest_path(&self, paths: &LogPaths, part: &Value, start: u64, end: u64) -> bool {
+        let Some(node) = part["node"].as_str().and_then(|id| self.nodes.get(id)) else { return false };
+        let time = |key: &str| self.window.0 + number(node, key);
+        let spends = |owners: Vec<Owner>| owners.into_iter().any(|owner| paths.spends(owner, start, end));
+        match part["class"].as_str().unwrap() {
+            "kernel" | "memory" | "host_function" => {
+                spends(paths.ops(time("start_ns"), time("end_ns"), number(node, "correlation")))
+            }
+            "launch" => spends(paths.ops_beginning(end, number(node, "correlation"))),
+            "call" => spends(paths.calls(number(node, "thread"), time("start_ns"))),
+            "host" => paths.spends_on_host(number(node, "thread"), start, end),
+            "hand_off" => paths.hands_off(number(node, "thread"), start, end),
+            _ => false,
+        }
+    }
+
+    /// Compares the reason with the cause that the simulator logged.
+    fn check_reason(&self, op: &Value, said: Said, counts: &mut Counts) {
+        let cause = op["cause"].as_str().unwrap();
+        let tied = |why: &str| {
+            let mut until = waits_of(op).filter(|wait| wait["until"] == op["ready"]);
+            // A kernel that a trigger lets begin within a microsecond of its launch is taken for launched.
+            let late_ns = number(op, "begin") - number(op, "arrive");
+            let is_launch = late_ns == 0 || (cause == "programmatic" && late_ns <= 1_000);
+            until.any(|wait| wait["why"] == why) || (is_launch && why == "launch")
+        };
+        let is_same = match said.reason {
+            // A stream reaches an event wait, which then decides; the next work is in the order of the stream.
+            "stream" => tied("stream") || tied("event") || tied("programmatic"),
+            "graph_edge" => tied("edge") || tied("programmatic"),
+            "graph_launch" | "graph_node" | "same_graph" => op["graph"] != 0,
+            "nothing" => false,
+            reason => tied(reason),
+        };
+        // An implicit wait is always inferred. A wrong one may end by chance when the recorded one does, or contradict it.
+        let is_inferred =
+            self.lacks.contains(&Lack::DefaultStream) && ["default_stream", "nothing"].contains(&said.reason);
+        if is_inferred || !self.is_recorded(op) {
+            counts.add(if is_same { "cause inferred right" } else { "cause inferred wrong" });
+            return;
+        }
+        assert!(is_same, "{:?}: {cause} but {said:?}: {op}", self.program);
+        counts.add(match said.reason {
+            "stream" => "stream",
+            "launch" => "launch",
+            "programmatic" => "programmatic",
+            "graph_edge" => "graph edge",
+            _ => "graph",
+        });
+    }
+
+    /// Whether the trace has the last reason for which a piece of work waited.
+    fn is_recorded(&self, op: &Value) -> bool {
+        let rows = |what: &'static str| self.schedule.iter().filter(move |row| row["what"] == what);
+        let stream = |row: &Value| (row["context"].clone(), row["stream"].clone());
+        let is_shown = |id: &Value| {
+            let mut with_id = rows("op").filter(|op| op["op"] == *id);
+            with_id.all(|op| op["kind"] != "host" || op["graph"] != 0)
+        };
+        let is_event_shown = |wait: &Value| {
+            let waits = rows("wait").filter(|row| {
+                row["kind"] == "stream_wait" && row["until"] == wait["until"] && stream(row) == stream(op)
+            });
+            let records = waits.filter_map(|row| {
+                rows("wait").find(|record| record["kind"] == "record" && record["corr"] == row["record"])
+            });
+            let of_op = rows("op").find(|other| other["op"] == wait["op"]).map(stream);
+            records.map(stream).any(|record| of_op.as_ref().is_none_or(|of_op| *of_op == record))
+        };
+        let last = waits_of(op).filter(|wait| wait["until"] == op["ready"] && op["cause"] != "launch");
+        last.into_iter().all(|wait| {
+            is_shown(&wait["op"])
+                && wait["why"] != "default_stream"
+                && (wait["why"] != "event" || is_event_shown(wait))
+        })
+    }
+
+    /// Runs the program again with one piece of work longer by its slack, or shorter, and compares the ends. If the trace has
+    /// all that decides, both are exact. Unknown edges of graphs, triggers and times of launches make both smaller, never larger.
+    fn check_change(&self, op: &Value, said: Said, counts: &mut Counts) {
+        let Self { program, lacks, window: (_, end), .. } = self;
+        let later = if said.slack > 0 { program.delay(op, said.slack as i64, *end) } else { 0 };
+        let saved = -program.delay(op, -(STEP_NS as i64), *end);
+        let claimed = said.saving.min(STEP_NS) as i64;
+        if lacks.iter().any(|lack| *lack > Lack::LaunchTimes) {
+            counts.add(if later == 0 { "slack inferred right" } else { "slack inferred too large" });
+            counts.add(if claimed <= saved { "saving inferred right" } else { "saving inferred too large" });
+            return;
+        }
+        assert_eq!(later, 0, "{program:?}: longer by its slack, {said:?}: {op}");
+        assert!(claimed <= saved, "{program:?}: it saves {saved}, {said:?}: {op}");
+        counts.add("longer by its slack");
+        counts.add(if claimed > 0 { "shorter on the path" } else { "shorter off the path" });
+        if !lacks.is_empty() {
+            return;
+        }
+        assert_eq!(claimed, saved, "{program:?}: {said:?}: {op}");
+        let later = program.delay(op, (said.slack + STEP_NS) as i64, *end);
+        assert_eq!(later, STEP_NS as i64, "{program:?}: longer by more than its slack, {said:?}: {op}");
+        counts.add("exact");
+        match op["kind"].as_str() {
+            Some("host") => counts.add("exact for a host function"),
+            _ if op["graph"] != 0 => counts.add("exact for a node"),
+            _ => {}
+        }
+    }
+}
+
+/// Checks a program per seed. Returns how often each thing was checked. If records are missing, the command infers, and most
+/// of its answers must be right: 93 to 100 % were.
+fn check_programs(seeds: std::ops::Range<u32>, every: usize) -> Counts {
+    let mut counts = Counts::default();
+    seeds.for_each(|seed| check(Program::new(seed), every, &mut counts));
+    eprintln!("{counts:#?}");
+    let inferred = [
+        (
+            "parts on a longest path, some records missing",
+            "parts not on a longest path, some records missing",
+        ),
+        ("cause inferred right", "cause inferred wrong"),
+        ("slack inferred right", "slack inferred too large"),
+        ("saving inferred right", "saving inferred too large"),
+    ];
+    for (right, wrong) in inferred {
+        let (right_count, wrong_count) = (counts.of(right), counts.of(wrong));
+        assert!(right_count > 8 * wrong_count, "{right}: {counts:?}");
+    }
+    counts
+}
+
+#[test]
+fn paths_and_slack_of_random_programs_are_those_of_the_log() {
+    let counts = check_programs(0..48, 3);
+    let all = [
+        ("stream", 100),
+        ("launch", 100),
+        ("graph", 50),
+        ("graph edge", 50),
+        // Most triggers of these programs come so late that the stream's order decides.
+        ("programmatic", 2),
+        ("parts on a longest path", 300),
+        ("longer by its slack", 100),
+        ("shorter on the path", 50),
+        ("exact", 50),
+        ("exact for a node", 20),
+        ("exact for a host function", 2),
+    ];
+    for (what, least) in all {
+        assert!(counts.of(what) > least, "{what}: {counts:?}");
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn paths_and_slack_of_1000_random_programs_are_those_of_the_log() {
+    let counts = check_programs(40..1040, 8);
+    assert_features(&counts, 200);
+}

@@ -1,0 +1,163 @@
+//! Small programs whose traces have rows that torch.profiler does not write. The effect of each row is computed by hand.
+
+use serde_json::{Value, json};
+
+use super::by_hand::{Trace, tables};
+
+/// A kind of a stream, in CUPTI's numbers.
+fn stream(trace: Trace, stream: u32, flag: u32) -> Trace {
+    trace.add(json!({
+        "ph": "M", "name": "cuda_stream", "pid": 0, "tid": stream, "ts": 0,
+        "args": { "context": 1, "stream": stream, "flag": flag },
+    }))
+}
+
+/// A call that waits for another thread.
+fn thread_wait(trace: Trace, name: &str, thread: u32, (from, to): (u32, u32)) -> Trace {
+    trace.add(json!({
+        "ph": "X", "cat": "pthread", "name": name, "pid": 1, "tid": thread, "ts": from, "dur": to - from, "args": {},
+    }))
+}
+
+/// Length after a change in ns, and the rules that replace missing records.
+fn predict(trace: Trace, name: &str, options: &[&str]) -> (u64, Vec<String>) {
+    let file = trace.write(&format!("records-{name}"));
+    let tables = tables(&[&["what-if", file.to_str().unwrap()], options].concat());
+    let rules = tables["assumptions"].as_array().unwrap().iter();
+    let rules = rules.map(|row| row["rule"].as_str().unwrap().to_owned());
+    let missing = rules.filter(|rule| rule != "full_speed" && rule != "change");
+    (tables["total"][0]["after_ns"].as_u64().unwrap(), missing.collect())
+}
+
+/// `first` runs on the default stream, and `second` later on another one.
+fn two_streams() -> Trace {
+    Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("first", 1, 7, (15, 75))
+        .call("cudaLaunchKernel", 2, 5, (70, 80))
+        .kernel("second", 2, 20, (85, 125))
+        .call("cudaStreamSynchronize", 3, 5, (80, 130))
+        .sync(3, 20, (81, 125))
+}
+
+#[test]
+fn a_stream_waits_for_the_default_stream_unless_it_does_not_block() {
+    let double = &["--scale", "first=2"];
+    let with = |flag: u32| stream(stream(two_streams(), 7, 3), 20, flag);
+    // `first` ends at 135, `second` runs from 135 to 175, and the wait returns 5 us later.
+    assert_eq!(predict(two_streams(), "unknown", double), (180_000, vec!["default_stream".to_owned()]));
+    assert_eq!(predict(with(1), "blocking", double), (180_000, vec![]));
+    // `second` ends at 125 as before, and `first` at 135.
+    assert_eq!(predict(with(2), "non-blocking", double), (135_000, vec![]));
+    assert_eq!(predict(with(0), "no-kind", double), (180_000, vec!["default_stream".to_owned()]));
+}
+
+fn with_host_function(has_row: bool) -> Trace {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("first", 1, 7, (15, 75))
+        .call("cudaLaunchHostFunc", 2, 5, (10, 20))
+        .call("cudaLaunchKernel", 3, 5, (20, 30))
+        .kernel("second", 3, 7, (95, 135))
+        .call("cudaStreamSynchronize", 4, 5, (30, 140))
+        .sync(4, 7, (31, 135));
+    let row = json!({
+        "ph": "X", "cat": "host_launch", "name": "HostFunction", "pid": 0, "tid": 7, "ts": 75, "dur": 20,
+        "args": { "device": 0, "context": 1, "stream": 7, "correlation": 2 },
+    });
+    if has_row { trace.add(row) } else { trace }
+}
+
+#[test]
+fn a_host_function_of_a_stream_takes_its_time_after_its_own_launch() {
+    let short = &["--scale", "first=0.01"];
+    // `first` ends at 15.6. The function is launched at 10, runs from 25 to 45, and `second` to 85.
+    assert_eq!(predict(with_host_function(true), "host-function", short), (90_000, vec![]));
+    // Without the row, the 20 us between the kernels stay.
+    let rules = vec!["host_functions".to_owned()];
+    assert_eq!(predict(with_host_function(false), "no-host-function", short), (80_600, rules));
+}
+
+#[test]
+fn a_barrier_opens_when_the_last_thread_arrives() {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("first", 1, 7, (15, 75))
+        .call("cudaStreamSynchronize", 2, 5, (10, 85))
+        .sync(2, 7, (11, 75))
+        .call("cudaLaunchKernel", 3, 6, (0, 10))
+        .kernel("other", 3, 8, (15, 25))
+        .call("cudaLaunchKernel", 4, 6, (90, 100))
+        .kernel("last", 4, 8, (105, 115));
+    let trace = thread_wait(trace, "pthread_barrier_wait", 6, (12, 85));
+    let trace = || thread_wait(Trace::clone(&trace), "pthread_barrier_wait", 5, (85, 85));
+    // `first` ends at 45, its wait returns at 55, and the other thread launches `last` at 60.
+    assert_eq!(predict(trace(), "barrier", &["--scale", "first=0.5"]), (85_000, vec![]));
+    // It arrives at 25.6 at the earliest, which is after the other thread.
+    assert_eq!(predict(trace(), "barrier-short", &["--scale", "first=0.01"]), (55_600, vec![]));
+}
+
+/// `early` lets the next kernel begin after 20 us. `next` needs 40 us alone, and 10 us after the end of `early`.
+fn programmatic() -> Trace {
+    let call: Value = json!({
+        "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 1, "tid": 5, "ts": 50, "dur": 10,
+        "args": { "correlation": 3, "programmatic": 1 },
+    });
+    Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("next", 1, 7, (15, 55))
+        .call("cudaLaunchKernel", 2, 5, (40, 50))
+        .kernel("early", 2, 7, (55, 115))
+        .add(call)
+        .kernel("next", 3, 7, (75, 125))
+        .call("cudaStreamSynchronize", 4, 5, (60, 125))
+        .sync(4, 7, (61, 125))
+}
+
+#[test]
+fn a_programmatic_launch_keeps_the_times_that_its_kernels_show() {
+    let predict = |factor: &str| {
+        let option = format!("early={factor}");
+        predict(programmatic(), &format!("programmatic-{factor}"), &["--scale", &option])
+    };
+    // It begins at 75 as before, and needs 40 us.
+    assert_eq!(predict("0.5"), (115_000, vec![]));
+    // `early` ends at 70, before its trigger.
+    assert_eq!(predict("0.25"), (110_000, vec![]));
+    // `early` ends at 175.
+    assert_eq!(predict("2"), (185_000, vec![]));
+}
+
+/// A thread records an event after `first`, and 5 us later another thread lets its stream wait for the event.
+fn two_threads() -> Trace {
+    let mut trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("first", 1, 7, (15, 75))
+        .call("cudaEventRecord", 2, 5, (10, 12))
+        .call("cudaStreamWaitEvent", 3, 6, (15, 17))
+        .call("cudaLaunchKernel", 4, 6, (17, 27))
+        .kernel("second", 4, 8, (75, 85));
+    for thread in [5, 6] {
+        trace = thread_wait(trace, "pthread_barrier_wait", thread, (0, 0));
+    }
+    let record = json!({
+        "ph": "X", "cat": "cuda_event", "name": "cudaEvent", "pid": 0, "tid": 7, "ts": 10, "dur": 0,
+        "args": { "event_id": 9, "stream": 7, "correlation": 2, "device": 0, "context": 1 },
+    });
+    let wait = json!({
+        "ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 8, "ts": 15, "dur": 1,
+        "args": {
+            "cuda_sync_kind": "Stream Wait Event", "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 2,
+            "wait_on_cuda_event_id": 9, "stream": 8, "correlation": 3, "device": 0, "context": 1,
+        },
+    });
+    stream(stream(trace, 7, 2), 8, 2).add(record).add(wait)
+}
+
+#[test]
+fn a_wait_before_the_record_of_its_event_does_not_hold_the_stream() {
+    // The record stays before the wait: `second` begins when `first` ends.
+    assert_eq!(predict(two_threads(), "order", &["--launch-ns", "12000"]), (85_000, vec![]));
+    // The event is recorded at 20, after the wait at 15: `second` runs from 32 to 42, and `first` ends last.
+    assert_eq!(predict(two_threads(), "other-order", &["--launch-ns", "20000"]), (75_000, vec![]));
+}
