@@ -271,9 +271,9 @@ impl<'a> Finder<'a> {
         let stream = sync.stream.and_then(|stream| {
             let context = match sync.kind {
                 SyncKind::STREAM_WAIT => self.places.context_of_wait(&sync, stream),
-                _ => sync.context,
+                _ => Some(sync.context),
             };
-            self.places.find_stream(context, stream)
+            self.places.find_stream(context?, stream)
         });
         // A call that did not wait, such as a query of unfinished work, depends on nothing.
         if sync.result != 0 {

@@ -437,7 +437,7 @@ impl InstructionList {
         });
         let context = match sync.stream.filter(|_| kind == SyncKind::STREAM_WAIT) {
             Some(stream) => self.places.context_of_wait(sync, stream),
-            None => sync.context,
+            None => Some(sync.context),
         };
         let (kind, detail) = match kind {
             SyncKind::STREAM_WAIT => (InstructionKind::Wait, InstructionDetail::Event { event }),
@@ -450,8 +450,8 @@ impl InstructionList {
             kind,
             call: timed,
             correlation: sync.correlation,
-            device: self.places.device_of(context),
-            context: Some(context),
+            device: context.and_then(|context| self.places.device_of(context)),
+            context,
             stream: sync.stream,
             detail,
             ..base

@@ -96,8 +96,8 @@ pub(super) struct Places {
     streams: IdMap<(GpuContextId, StreamId), ()>,
     /// Context by the stream's number. `None` if several contexts use the number.
     contexts: IdMap<StreamId, Option<GpuContextId>>,
-    /// Contexts of waits on streams whose number several contexts use, by correlation id.
-    of_waits: IdMap<CorrelationId, GpuContextId>,
+    /// By correlation id: contexts of waits on streams whose number several contexts use. `None` if the context is not clear.
+    of_waits: IdMap<CorrelationId, Option<GpuContextId>>,
     /// Number of such waits whose context is not clear.
     pub(super) unclear_waits: u64,
 }
@@ -128,7 +128,7 @@ impl Places {
 
     /// Finds the contexts of waits on streams whose number several contexts use, such as default streams: the row may have the
     /// context of the event. A thread works in one context until it changes its device, so the context is that of the work
-    /// that the thread submitted before and after the wait.
+    /// that the thread submitted before and after the wait. If these differ, the context is not clear.
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -165,25 +165,27 @@ impl Places {
             };
             let Some(thread) = thread_of(launched) else { continue };
             let (last, waits) = threads.entry(thread).or_default();
-            match last.replace(context).is_none_or(|last| last == context) {
-                true => self.of_waits.extend(waits.drain(..).map(|wait| (wait, context))),
-                false => self.unclear_waits += waits.drain(..).count() as u64,
-            }
+            let context = Some(context);
+            let same = context.filter(|_| last.is_none() || *last == context);
+            *last = context;
+            self.of_waits.extend(waits.drain(..).map(|wait| (wait, same)));
         }
         for (last, waits) in threads.into_values() {
-            if let Some(context) = last {
-                self.of_waits.extend(waits.into_iter().map(|wait| (wait, context)));
-            }
+            self.of_waits.extend(waits.into_iter().map(|wait| (wait, last)));
         }
+        self.unclear_waits = self.of_waits.values().filter(|context| context.is_none()).count() as u64;
     }
 
-    /// Returns the context of the stream that waits. The row may have the context of the event, which another GPU may
-    /// have recorded. The stream is then the only one with its number.
-    pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> GpuContextId {
-        let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(sync.context);
+    /// Returns the context of the stream that waits, unless it is not clear. The row may have the context of the event, which
+    /// another GPU may have recorded. The stream is then the only one with its number.
+    pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
+        let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
         match self.streams.contains_key(&(context, stream)) {
-            true => context,
-            false => self.contexts.get(&stream).copied().flatten().unwrap_or(context),
+            true => Some(context),
+            false => match self.contexts.get(&stream) {
+                Some(only) => *only,
+                None => Some(context).filter(|_| self.devices.len() < 2),
+            },
         }
     }
 

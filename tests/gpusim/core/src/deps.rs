@@ -72,7 +72,12 @@ pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
         result: 0,
     };
     let now = clock::now();
-    journal::wait(thread::current(), Dependency { start: now, end: now, ..dependency }, event.target());
+    journal::wait(
+        thread::current(),
+        Dependency { start: now, end: now, ..dependency },
+        event.target(),
+        Some(stream),
+    );
     note(dependency);
     sync_id
 }
@@ -108,7 +113,7 @@ pub fn waited(
                 Target { mark, record: None }
             }
         };
-        journal::wait(thread::current(), dependency, target);
+        journal::wait(thread::current(), dependency, target, stream);
     }
     note(dependency);
 }

@@ -41,6 +41,8 @@ pub struct WaitRow {
     pub dependency: Dependency,
     pub thread: u32,
     pub device: u32,
+    /// Context of the stream that waits. The wait itself may have the context of the event.
+    pub stream_context: Option<u32>,
     /// Goal of the wait.
     pub target: Target,
 }
@@ -120,10 +122,11 @@ pub fn op(
 }
 
 /// Notes a wait.
-pub fn wait(thread: &Thread, dependency: Dependency, target: Target) {
+pub fn wait(thread: &Thread, dependency: Dependency, target: Target, stream: Option<&Stream>) {
     if let Some(mut journal) = journal() {
         let (thread, device) = (thread_id(thread), context::device_of(dependency.context));
-        journal.waits.push(WaitRow { dependency, thread, device, target });
+        let stream_context = stream.map(|stream| stream.context.uid);
+        journal.waits.push(WaitRow { dependency, thread, device, stream_context, target });
     }
 }
 
@@ -262,13 +265,14 @@ fn wait_line(row: &WaitRow) -> String {
     let known = |id: u32| if id == crate::deps::NONE { "null".to_owned() } else { id.to_string() };
     format!(
         "{{\"what\":\"wait\",\"kind\":\"{kind}\",\"corr\":{},\"thread\":{},\"device\":{},\"context\":{},\"stream\":{},\
-         \"event\":{},\"record\":{},\"op\":{},\"until\":{},\"begin\":{},\"end\":{},\
+         \"stream_context\":{},\"event\":{},\"record\":{},\"op\":{},\"until\":{},\"begin\":{},\"end\":{},\
          \"result\":{}}}\n",
         dependency.correlation,
         row.thread,
         row.device,
         dependency.context,
         known(dependency.stream),
+        row.stream_context.map_or("null".to_owned(), |context| context.to_string()),
         known(dependency.event),
         row.target.record.map_or("null".to_owned(), |(correlation, _)| correlation.to_string()),
         row.target.mark.op,
