@@ -16,8 +16,8 @@ export function critical({ answer, ns, parts }: NonNullable<Panel["critical"]>, 
 }
 
 /** Returns a part in words, such as `kernel: gemm in forward`. */
-export function partText({ label, name, function: caller }: CriticalPart): string {
-  return `${label}${name === "" ? "" : `: ${name}`}${caller === null ? "" : ` in ${caller}`}`;
+export function partText({ label, name, function: caller, rank }: CriticalPart): string {
+  return `${rank === undefined ? "" : `rank ${rank}, `}${label}${name === "" ? "" : `: ${name}`}${caller === null ? "" : ` in ${caller}`}`;
 }
 
 function item(part: CriticalPart, whole: number, actions: PathActions): HTMLElement {
@@ -26,7 +26,8 @@ function item(part: CriticalPart, whole: number, actions: PathActions): HTMLElem
   bar.style.background = CLASS_COLOURS[part.kind] ?? OTHER_COLOUR;
   const action = (text: string, act: () => void) => element("button", { type: "button", class: "link", click: act }, text);
   const count = part.count === 1 ? "1 part" : `${part.count.toLocaleString("en")} parts`;
-  const all = part.count === 1 ? null : action("show all in the timeline", () => actions.markAll(part));
+  const hasPlaces = part.longest !== null;
+  const all = part.count === 1 || !hasPlaces ? null : action("show all in the timeline", () => actions.markAll(part));
   return element(
     "li",
     {},
@@ -37,6 +38,6 @@ function item(part: CriticalPart, whole: number, actions: PathActions): HTMLElem
     ` (${count}) `,
     all,
     all === null ? null : " ",
-    action(part.count === 1 ? "show in the timeline" : "show the longest", () => actions.showLongest(part)),
+    !hasPlaces ? null : action(part.count === 1 ? "show in the timeline" : "show the longest", () => actions.showLongest(part)),
   );
 }

@@ -35,7 +35,7 @@ function draw(app: HTMLElement, report: Report): (slices: Uint8Array) => void {
   };
   const actions: PathActions = {
     markAll: inTimeline((to, part) => to.mark(part.marks, partText(part))),
-    showLongest: inTimeline((to, part) => to.showPart(part.marks, part.longest)),
+    showLongest: inTimeline((to, part) => part.longest && to.showPart(part.marks, part.longest)),
   };
   const sections = panels.map((data) => panel(data, selection, find, actions));
   const links = [graph, ...sections].map((section) => {

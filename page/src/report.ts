@@ -87,8 +87,10 @@ export interface CriticalPart extends KindName {
   name: string;
   full: string;
   function: string | null;
+  /** The rank, if the path is that of a job. Its parts have no places in the timeline. */
+  rank?: number;
   /** Start and end of the longest part, in ns. */
-  longest: [start: number, end: number];
+  longest: [start: number, end: number] | null;
   /** Start and length of each part, one after the other, in ns. Parts that are close to each other are merged. */
   marks: number[];
 }

@@ -58,7 +58,7 @@ impl JobReport {
         Ok(Self { parts: parts.collect(), found, shown })
     }
 
-    fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.shown.1 - self.shown.0
     }
 
@@ -81,10 +81,10 @@ impl JobReport {
     }
 
     /// Lines above the tables.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> [String; 3] {
         let changes = group_digits(self.last_ranks().count() as u64);
         let path = format!("the path changes to the last rank at {changes} collectives{}", self.doubt());
-        vec![self.alignment(), path, answer(&self.local_parts(), self.total())]
+        [self.alignment(), path, answer(&self.local_parts(), self.total())]
     }
 
     fn alignment(&self) -> String {
@@ -172,21 +172,29 @@ impl JobReport {
         table
     }
 
-    /// Time on the path by rank, class and name.
-    fn name_table(&self, most: usize) -> Table {
-        let mut groups: Vec<(usize, PathGroup)> = Vec::new();
+    /// Returns the parts by rank, class, function and name, with the number of the rank. The group with most time comes
+    /// first.
+    pub(super) fn groups(&self) -> Vec<(u32, PathGroup)> {
+        let mut groups: Vec<(u32, PathGroup)> = Vec::new();
         for rank in 0..self.found.ranks.len() {
             let of_rank = self.parts.iter().filter(|one| one.rank == rank).map(|one| one.part);
             let of_rank: Vec<PathPart> = of_rank.collect();
-            groups.extend(path_groups(self.names(rank), &of_rank).into_iter().map(|group| (rank, group)));
+            let of_rank = path_groups(self.names(rank), &of_rank).into_iter();
+            groups.extend(of_rank.map(|group| (self.number(rank), group)));
         }
         // The sort is stable: groups of equal time are in the order of ranks.
         groups.sort_by_key(|(_, group)| Reverse(group.nanos));
+        groups
+    }
+
+    /// Time on the path by rank, class and name.
+    fn name_table(&self, most: usize) -> Table {
+        let groups = self.groups();
         let columns = &["time_ns", "share_percent", "parts", "rank", "class", "function", "name"];
         let mut table = Table::new("path_names", columns);
         table.set_all_rows(groups.len());
         for (rank, group) in groups.into_iter().take(most) {
-            let rank = Cell::Id(self.number(rank).into());
+            let rank = Cell::Id(rank.into());
             let sums = group_sums(&group, self.total()).into_iter();
             table.add_row(sums.chain([rank]).chain(group_names(group)));
         }

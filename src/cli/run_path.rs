@@ -11,7 +11,7 @@ use super::path_tables::{answer, group_names, group_sums};
 use super::table_output::{Table, group_digits};
 
 /// Number of parts that are shown.
-const MAX_PARTS: usize = 5;
+pub(super) const MAX_PARTS: usize = 5;
 
 /// Rows from which the path is found. Keeps none if there are too many.
 pub(super) struct PathRows {
@@ -24,6 +24,11 @@ impl PathRows {
     /// Keeps at most `max_count` calls and activities.
     pub(super) fn with_max(max_count: usize) -> Self {
         Self { rows: InstructionRows::default(), count: 0, max_count }
+    }
+
+    /// Number of calls and activities so far.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     fn is_full(&mut self) -> bool {

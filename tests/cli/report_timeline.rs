@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::report::{between, data, decoded, report, two_functions};
 use crate::support::command::gpuflame;
-use crate::support::scratch;
 use crate::support::traces::Trace;
+use crate::support::{rank_traces, scratch};
 
 /// A slice: start, length, index of its name, count and busy time.
 type Slice = [i64; 5];
@@ -108,6 +108,36 @@ fn idle_time_in_the_timeline_has_the_causes_and_sums_of_top_by_idle() {
     let all =
         top["idle"].as_array().unwrap().iter().map(|row| row["total_ns"].as_i64().unwrap()).sum::<i64>();
     assert_eq!(idle.values().sum::<i64>(), all);
+}
+
+#[test]
+fn the_critical_path_of_a_job_is_that_of_the_verb() {
+    let folder = scratch("report-job-path");
+    rank_traces::two_ranks(&folder);
+    let data = data(&report(&folder, &["rank0.json", "rank1.json"]));
+    let panel = data["panels"].as_array().unwrap().iter().find(|panel| panel["id"] == "critical").unwrap();
+    // Three steps of 65 us; the first call is 1 us before the first kernel, and the last kernel ends 1 us after its step.
+    assert_eq!(panel["critical"]["ns"], 196_000);
+    let note = panel["note"].as_str().unwrap();
+    assert!(note.starts_with("The clocks of 2 ranks are aligned by 6 collectives"), "{note}");
+    let args = ["critical-path", "rank0.json", "rank1.json", "--number", "5", "--format", "json"];
+    let verb: Value = serde_json::from_str(&gpuflame(&folder, args).ok().stdout).unwrap();
+    let parts = panel["critical"]["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 5);
+    for (part, row) in parts.iter().zip(verb["path_names"].as_array().unwrap()) {
+        let fields = [
+            ("ns", "time_ns"),
+            ("count", "parts"),
+            ("rank", "rank"),
+            ("kind", "class"),
+            ("function", "function"),
+            ("full", "name"),
+        ];
+        for (ours, theirs) in fields {
+            assert_eq!(part[ours], row[theirs], "{part}");
+        }
+        assert_eq!((&part["longest"], &part["marks"]), (&Value::Null, &serde_json::json!([])), "{part}");
+    }
 }
 
 #[test]

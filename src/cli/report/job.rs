@@ -1,11 +1,13 @@
 //! The runs of a page: one run, or the ranks of a job.
 
 use super::super::console::Console;
+use super::super::critical_path_job::JobReport;
 use super::super::input::{Facts, Source};
 use super::super::measured_part::MeasuredPart;
 use super::super::name_flags::NameFlags;
 use super::super::run_path::{PathRows, RunPath};
 use super::super::summary::{Answers, quoted_for_shell, summarize};
+use super::super::table_output::group_digits;
 use super::bars::{DeviceBar, device_bars};
 use super::step_panel::RankSteps;
 use super::work_panels::{WorkDurations, WorkSums};
@@ -19,7 +21,7 @@ use gpuflame_offline::report::{ReportViews, Timeline, TimelineActivities};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
 
-/// Maximum number of calls and activities in a run whose path is found. Their rows take 250 MB.
+/// Maximum number of calls and activities in a run, or in all ranks of a job, whose path is found. Their rows take 250 MB.
 const MAX_PATH_ROWS: usize = 2_000_000;
 
 /// A run of the page, without its samples.
@@ -32,6 +34,15 @@ pub(super) struct RankFacts {
     pub(super) bars: Vec<DeviceBar>,
     pub(super) steps: RankSteps,
     pub(super) kind: Kind,
+    has_only_sums: bool,
+}
+
+/// The critical path of the page.
+pub(super) enum PagePath {
+    Run(RunPath),
+    Job(Box<JobReport>),
+    /// The path of several ranks is not known, for this reason.
+    UnknownOfJob(String),
 }
 
 /// All runs of a page.
@@ -41,8 +52,7 @@ pub(super) struct Job {
     pub(super) work: WorkSums,
     /// Timeline of the runs. Empty if the runs have only sums.
     pub(super) timeline: Timeline,
-    /// Critical path; `None` if there are several ranks.
-    pub(super) path: Option<RunPath>,
+    pub(super) path: PagePath,
     /// Findings about the run, or about the job of several ranks, the worst first.
     pub(super) findings: Vec<Finding>,
     /// Work and communication by rank, compared with the other ranks. Empty if there is one rank.
@@ -66,17 +76,19 @@ impl Job {
         let mut order: Vec<usize> = (0..sources.len()).collect();
         order.sort_by_key(|&at| numbers[at]);
         let (mut views, mut work) = (ReportViews::default(), WorkSums::default());
-        let (mut timeline, mut path) = (Timeline::default(), None);
+        let (mut timeline, mut path, mut path_rows_of_job) = (Timeline::default(), None, 0);
         let (mut ranks, mut runs, mut findings) = (Vec::new(), Vec::new(), Vec::new());
         let mut part = MeasuredPart::default();
         for at in order {
             let (source, rank) = (&sources[at], numbers[at]);
             let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
             let mut activities = TimelineActivities::default();
-            let mut path_rows = (!is_job).then(|| PathRows::with_max(MAX_PATH_ROWS));
-            let sinks = (&mut delays, ((&mut durations, &mut activities), path_rows.as_mut()));
+            // The rows of a job are counted only.
+            let mut path_rows = PathRows::with_max(if is_job { 0 } else { MAX_PATH_ROWS });
+            let sinks = (&mut delays, ((&mut durations, &mut activities), &mut path_rows));
             let (mut run, found) = summarize(source, reading.clone(), console, sinks)?;
-            path = path_rows.map(|rows| RunPath::find(&mut run.explained, rows));
+            path_rows_of_job += path_rows.count();
+            path = (!is_job).then(|| RunPath::find(&mut run.explained, path_rows));
             let parts = path.as_ref().map_or(&[][..], RunPath::parts);
             let (profile, facts) = (&run.explained.profile, &run.explained.facts);
             if facts.has_only_sums {
@@ -101,6 +113,7 @@ impl Job {
             times = all.into_iter().zip(compared).collect();
             findings = job_findings(runs);
         }
+        let path = path.map_or_else(|| job_path(sources, &ranks, path_rows_of_job, console), PagePath::Run);
         Ok(Self { ranks, views, work, timeline, path, findings, times, part })
     }
 
@@ -128,6 +141,26 @@ impl Job {
     }
 }
 
+/// Finds the path of a job. Its files are read once more.
+fn job_path(sources: &[Source], ranks: &[RankFacts], rows: usize, console: Console) -> PagePath {
+    if ranks.iter().any(|rank| rank.has_only_sums) {
+        return PagePath::UnknownOfJob(
+            "The critical path needs every call of each rank: record with `gpuflame run --rows COMMAND`."
+                .into(),
+        );
+    }
+    if rows > MAX_PATH_ROWS {
+        let max_count = group_digits(MAX_PATH_ROWS as u64);
+        return PagePath::UnknownOfJob(format!(
+            "The ranks have more than {max_count} calls and activities: `gpuflame critical-path RANK0 RANK1 ...` finds the path of the job."
+        ));
+    }
+    match JobReport::read(sources, false, (None, None), Console { quiet: true, ..console }) {
+        Ok(report) => PagePath::Job(Box::new(report)),
+        Err(error) => PagePath::UnknownOfJob(format!("The ranks have no common path: {error}.")),
+    }
+}
+
 fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answers: Answers) -> RankFacts {
     RankFacts {
         rank,
@@ -138,6 +171,7 @@ fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answ
         bars: device_bars(profile),
         steps: RankSteps::new(rank, profile.step_series()),
         kind: facts.kind,
+        has_only_sums: facts.has_only_sums,
     }
 }
 

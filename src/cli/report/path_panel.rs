@@ -4,11 +4,13 @@ use gpuflame_export::short_kernels;
 use gpuflame_offline::analysis::{PathClass, PathPart};
 use serde_json::{Value, json};
 
+use super::super::critical_path_job::JobReport;
 use super::super::path_groups::PathGroup;
-use super::super::run_path::{RunPath, UnknownPath};
+use super::super::run_path::{MAX_PARTS, RunPath, UnknownPath};
 use super::super::shorten::{MAX_NAME_CHARS, shortened};
 use super::super::table_output::group_digits;
-use super::job::Job;
+use super::job::{Job, PagePath};
+use super::words::capitalized;
 
 /// Maximum length of a name in a tooltip, in characters.
 const MAX_FULL_CHARS: usize = 2_000;
@@ -19,12 +21,8 @@ const MAX_MARKS: usize = 500;
 pub(super) fn panel(job: &Job) -> Value {
     let mut panel = json!({"id": "critical", "title": "Critical path"});
     match &job.path {
-        None => {
-            panel["why"] =
-                "The page shows several ranks. `gpuflame critical-path FILE` finds the path of one.".into()
-        }
-        Some(RunPath::Unknown(why)) => panel["why"] = why_words(why).into(),
-        Some(RunPath::Found { parts, answer, groups }) => {
+        PagePath::Run(RunPath::Unknown(why)) => panel["why"] = why_words(why).into(),
+        PagePath::Run(RunPath::Found { parts, answer, groups }) => {
             let zero = job.timeline.start().unwrap_or(0);
             panel["critical"] = json!({
                 "answer": answer,
@@ -32,6 +30,12 @@ pub(super) fn panel(job: &Job) -> Value {
                 "parts": groups.iter().map(|group| group_json(group, parts, zero)).collect::<Vec<_>>(),
             });
         }
+        PagePath::Job(report) => {
+            let [alignment, changes, answer] = report.lines();
+            panel["note"] = format!("{}; {changes}.", capitalized(&alignment)).into();
+            panel["critical"] = job_json(report, &answer);
+        }
+        PagePath::UnknownOfJob(why) => panel["why"] = why.as_str().into(),
     }
     panel
 }
@@ -52,11 +56,23 @@ fn why_words(why: &UnknownPath) -> String {
     }
 }
 
+/// Returns the path of a job. The rows of the timeline have the clocks of their ranks, so its parts have no places there.
+fn job_json(report: &JobReport, answer: &str) -> Value {
+    let parts = report.groups().into_iter().take(MAX_PARTS).map(|(rank, group)| {
+        let mut part = group_json(&group, &[], 0);
+        part["rank"] = rank.into();
+        part["count"] = group.parts.len().into();
+        part
+    });
+    json!({"answer": answer, "ns": report.total(), "parts": parts.collect::<Vec<_>>()})
+}
+
 fn group_json(group: &PathGroup, parts: &[PathPart], zero: u64) -> Value {
     let spans: Vec<(u64, u64)> = group
         .parts
         .iter()
-        .map(|&at| (parts[at].start.saturating_sub(zero), parts[at].end.saturating_sub(zero)))
+        .filter_map(|&at| parts.get(at))
+        .map(|part| (part.start.saturating_sub(zero), part.end.saturating_sub(zero)))
         .collect();
     let longest = spans.iter().max_by_key(|(start, end)| (end - start, std::cmp::Reverse(*start)));
     let is_kernel = matches!(group.class, PathClass::Kernel | PathClass::Launch | PathClass::Gap);
