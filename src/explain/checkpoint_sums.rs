@@ -45,7 +45,8 @@ mod kind {
     pub(super) const STEP_SERIES: u8 = 21;
 }
 
-/// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
+/// Upper limit for the total of the sums in a file. No real run exceeds it, and sums below it cannot overflow when they
+/// are added.
 const MAX_TOTAL: u64 = 1 << 62;
 /// Maximum number of values, two per bucket, in a sum that stores a part of a histogram. A histogram has at most 36
 /// such sums.
@@ -89,9 +90,8 @@ impl Explain {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
-    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums). They are those that
-    /// would result if the window's pending launches never got an activity. Returns the number of launches that are
-    /// still pending.
+    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums). Launches without an
+    /// activity so far are written as if they never got one. Returns the number of launches that are still pending.
     pub fn write_window_sums(
         &mut self,
         mut part: WindowSums,
@@ -123,8 +123,8 @@ impl Explain {
         open
     }
 
-    /// Forgets the sums and windows that were read from a file. Call before reading the sums and windows of another
-    /// file with the same stacks.
+    /// Forgets the sums and windows that were read from a file. Call before reading another file that has the same
+    /// stacks.
     pub fn forget_checkpoint(&mut self) {
         self.checkpoint = None;
         self.profile.forget_windows();
@@ -140,8 +140,8 @@ impl Explain {
         self.ceiling.saturating_sub(held) >= copies + samples
     }
 
-    /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, existing files must not
-    /// be appended to.
+    /// Number of stacks, kernels and thread names dropped so far. After this number has grown, do not append to an
+    /// existing file.
     pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }
@@ -269,8 +269,8 @@ pub(super) fn sums(
     step_sums(profile.step_series(), ledger.steps.first, kind::STEP_SERIES, each);
 }
 
-/// Returns the values of the steps. Times are split into seconds and nanoseconds. The reason is that older versions add
-/// up all values, even of sums whose kind they do not know, and limit the total to `MAX_TOTAL`.
+/// Returns the values of the steps. Times are split into seconds and nanoseconds. The reason: older versions add up all
+/// values, even of unknown kinds of sums, and limit the total to `MAX_TOTAL`.
 fn step_values(steps: StepTotals) -> [u64; 8] {
     let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
@@ -460,8 +460,8 @@ pub(super) struct CheckpointSums {
 }
 
 impl CheckpointSums {
-    /// Adds a sum. The sum is skipped if this version does not know its kind or if its values are impossible. `first`
-    /// maps a context to the context that represents it (the first one with the same stack).
+    /// Adds a sum. Skips the sum if this version does not know its kind, or if its values are impossible. `first` maps
+    /// a context to the context that represents it (the first one with the same stack).
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
         let _ = self.add_sum(&mut Fields(key), values, first);
     }
@@ -473,7 +473,7 @@ impl CheckpointSums {
         first: impl Fn(ContextId) -> ContextId,
     ) -> Option<()> {
         let of = key.u8()?;
-        // The timestamps after the first seven values are not sums, so they are not counted.
+        // The first seven values are sums; the values after them are timestamps, which do not count toward the limit.
         let counted = if of == kind::TIME { values.get(..7)? } else { values };
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
         self.total = total.filter(|total| *total < MAX_TOTAL)?;
@@ -494,7 +494,7 @@ impl CheckpointSums {
             (kind::DELAYS, _) => {
                 let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
                 let device = DeviceId(key.u32()?);
-                // All parts of one kind of work are consecutive.
+                // All sums of one kind of work follow each other.
                 if self.delays.last().is_none_or(|last| (last.work, last.device) != (work, device)) {
                     self.delays.push(WorkDelays { work, device, delays: LaunchDelays::default() });
                 }

@@ -22,11 +22,11 @@ pub struct Stacks {
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
-    /// Maps the id of each merged context to the context that represents it, and to the thread of the merged context.
-    /// Contexts that represent themselves are not in this map. A stack may have several ids, because a thread may give
-    /// a stack a new id at any time.
+    /// Maps the id of each merged context to the context that represents it, and to the thread of the merged context. A
+    /// context that represents itself is not in this map. A stack may have several ids, because a thread may give a
+    /// stack a new id at any time.
     firsts: IdMap<ContextId, (ContextId, ThreadId)>,
-    /// Lowest id that new launches may have. Lower ids were forgotten, unless their contexts represent themselves.
+    /// Lowest id that new launches may have. Lower ids were forgotten, except for contexts that represent themselves.
     begin: ContextId,
     stacks: Stacks,
 }
@@ -85,8 +85,8 @@ impl Contexts {
         self.begin = self.begin.max(lowest);
     }
 
-    /// Forgets the older half of the ids, although some of these ids may still occur; launches with such an id are then
-    /// attributed to `[other stacks]`.
+    /// Forgets the older half of the ids. If a launch with such an id arrives later, it is attributed to
+    /// `[other stacks]`.
     pub(super) fn forget_older_half(&mut self) {
         let mut ids: Vec<ContextId> = self.firsts.keys().copied().collect();
         let middle = ids.len() / 2;

@@ -1,5 +1,5 @@
-//! Definitions of ids that sums contain (stacks, names of kernels, calls, ranges and functions, modules, threads), as
-//! rows for a file that grows. Each definition is written once.
+//! Definitions of the ids in sums, as rows for a growing file: stacks, modules, threads, and the names of kernels,
+//! calls, ranges and functions. Each definition is written once.
 
 use super::Explain;
 use gpuflame_model::profile::Profile;
@@ -85,8 +85,8 @@ impl Definitions {
         true
     }
 
-    /// Writes the contexts. If threads are merged, contexts are written without a thread, because the profile knows
-    /// only the thread on which the stack occurred first.
+    /// Writes the contexts. If threads are merged, contexts are written without a thread: the profile knows only the
+    /// first thread that had the stack.
     fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, max_bytes: usize) -> bool {
         if self.contexts.len() == profile.all_contexts().len() {
             return true;

@@ -1,7 +1,7 @@
 //! All joined rows, sorted by time, for outputs that show single activities instead of sums.
 //!
-//! Unlike everything that runs inside an application, this table grows with the number of activities (about 120 bytes
-//! each). The order of the rows does not depend on the order in which CUPTI's buffers arrived.
+//! The table grows with the number of activities (about 120 bytes each), unlike all data that gpuflame stores inside an
+//! application. The order of the rows does not depend on the order in which CUPTI's buffers arrived.
 
 use std::collections::HashSet;
 
@@ -101,8 +101,8 @@ impl JoinedRows {
         }
     }
 
-    /// Returns a unique correlation id for each row, for an output with a single process. This is the id in the source,
-    /// or a new id if the source has none or uses the same id for another launch.
+    /// Returns a unique correlation id for each row, for an output with a single process. This is the id in the source;
+    /// it is a new id if the source has none, or uses the same id for another launch.
     pub fn distinct_ids(&self) -> DistinctIds {
         let Some(ids) = &self.source_ids else { return DistinctIds(None) };
         let mut next = ids.iter().copied().max().unwrap_or(0);
@@ -131,14 +131,14 @@ impl JoinedRows {
         }));
         let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
         self.calls.sort_unstable_by_key(key);
-        // A graph launch has many activities, each of which added the call.
+        // Each activity adds its call, so the call of a graph launch occurs many times.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
         self.devices = self.activities.iter().map(|it| (it.activity.context, it.activity.device)).collect();
         self.syncs.sort_unstable_by_key(|sync| (sync.start, sync.end, sync.correlation.0));
         self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));
         self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.event_use.is_some()));
         if !self.host_calls.is_empty() {
-            // A copy that waits for its completion is a launch, and is already listed as a launch.
+            // A copy that waits for its completion is a launch, so its call is already listed as a launch.
             let launches: IdMap<u32, Nanos> =
                 self.calls.iter().map(|call| (call.id.0, call.launched.time)).collect();
             self.host_calls.retain(|call| launches.get(&call.id.0) != Some(&call.time));
@@ -150,7 +150,7 @@ impl JoinedRows {
         &self.host_calls
     }
 
-    /// Returns the event records (of events recorded on streams), by correlation id of the call.
+    /// Returns the records of events on streams, sorted by the correlation id of the call that recorded the event.
     pub fn event_records(&self) -> &[EventRecord] {
         &self.event_records
     }

@@ -1,5 +1,5 @@
-//! The ledger: counts of all recorded items by outcome, and of losses. The ledger is plain data, and the code that
-//! prints it chooses the words. Figures that must add up are available as a [`Sum`].
+//! The ledger: counts of all recorded items by outcome, and of losses. The ledger is plain data; the code that prints
+//! it chooses the words. Figures that must add up are available as a [`Sum`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use gpuflame_model::sorting;
 /// Counts of all recorded items, by outcome. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Number of launches and activities by outcome. No launch or activity is still waiting for its partner.
+    /// Number of launches and activities by outcome. No launch or activity is left waiting for its partner.
     pub tally: Tally,
     /// Number of runs of graph nodes, by origin of the node.
     pub nodes: graphs::NodeTally,
@@ -39,8 +39,8 @@ pub struct Ledger {
     pub others: MergedWork,
 }
 
-/// Work under merged stacks and kernels. This work is included in all sums. The losses contain the numbers of merged
-/// stacks and kernels.
+/// Work under merged stacks and kernels. All other sums include this work. The numbers of merged stacks and kernels are
+/// among the losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergedWork {
     /// Number of activities and launches under `[other stacks]`, and their total nanoseconds.
@@ -159,7 +159,7 @@ impl Ledger {
         Sum::new("launches", self.tally.launches.seen + dropped, &parts)
     }
 
-    /// Sum of all activities of the GPUs, by the outcome of the search for their launch.
+    /// Sum of all GPU activities, by whether and how their launch was found.
     pub fn activities(&self) -> Sum {
         let dropped = self.lost(Loss::ActivitiesDropped);
         let mut parts = self.tally.activities.parts().to_vec();

@@ -1,13 +1,12 @@
-//! `Explain` is the only path from rows to a profile, both in a live session and for a recording that is read from a
-//! file.
+//! `Explain` is the only path from rows to a profile, in a live session as well as for a recording read from a file.
 //!
 //! ```text
 //! rows -> contexts merged -> graph nodes resolved -> join -> aggregate, timeline, the caller's sink
 //!                                              other rows -> host sums, profile
 //! ```
 //!
-//! A [`Snapshot`] is the result so far. A snapshot may be taken at any time: at exit, when a window closes, while the
-//! program runs, or at the end of a file. It does not affect later results.
+//! A [`Snapshot`] is the result so far. It may be taken at any time: at exit, when a window closes, while the program
+//! runs, or at the end of a file. It does not affect later results.
 //!
 //! Memory is bounded if a ceiling is set: see `memory_limit`.
 //!
@@ -72,8 +71,8 @@ const MAX_LOST_PER_KIND: u64 = 1 << 56;
 pub struct Options {
     /// Whether to sum each stream of a device separately. Default: no.
     pub by_stream: bool,
-    /// Whether to treat the same stack on two threads as one context. Required in a live process, because the profile of a
-    /// program that creates a thread per request must not grow with each thread. Default: no.
+    /// Whether to treat the same stack on two threads as one context. Required in a live process: a program that
+    /// creates a thread per request must not make the profile grow with each thread. Default: no.
     pub merge_threads: bool,
     /// Whether to sum the squares of durations by stack and kind of work, for the final result. Default: no.
     pub has_squares: bool,
@@ -140,8 +139,8 @@ impl Explain {
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => self.push_launch(launch, sink),
-            // Almost all activities are joined without being copied, because a copy must wait for the stores that
-            // created the row, which takes about 12 ns.
+            // Almost all activities are joined without being copied. A copy would have to wait for the stores that
+            // created the row, about 12 ns.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
                 self.join_activity(activity, sink);
             }
@@ -296,16 +295,16 @@ impl Explain {
         }
     }
 
-    /// Passes a row that is not joined with anything to the sums per window, to `sink` and to the host sums. The caller
-    /// has already replaced the row's context by the representative context.
+    /// Passes a row that the join does not process to the sums per window, to `sink` and to the host sums. The caller
+    /// has already replaced the row's context by its representative.
     fn push_host_row(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         (&mut self.per_window, sink).host(row);
         self.row_facts.host(row);
         self.host.row(row);
     }
 
-    /// Handles a window edge at which only the clock is set. Such an edge interrupts or continues the open window, and
-    /// does not begin a new window.
+    /// Handles a window edge that only marks a change of the clock. Such an edge interrupts or continues the open
+    /// window; it begins no new window.
     pub fn push_clock_edge(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(per_window) = &mut self.per_window {
@@ -346,8 +345,8 @@ impl Explain {
         join.push_activity(activity, &mut consumers);
     }
 
-    /// Notes a flush. Call after the tracer was flushed and all rows it delivered were pushed, because destroyed graphs and
-    /// finished launches can then be forgotten.
+    /// Notes a flush. Call after CUPTI was flushed and all rows it delivered were pushed: destroyed graphs and finished
+    /// launches can then be forgotten.
     pub fn flushed(&mut self) {
         self.graphs.flushed();
         self.join.flushed();
@@ -356,13 +355,13 @@ impl Explain {
         }
     }
 
-    /// Whether the tracer should be flushed soon, because much state can be released only after a flush.
+    /// Whether to flush CUPTI soon, because much state can be released only after a flush.
     pub fn wants_flush(&self) -> bool {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// Returns the result so far. Launches and activities that still wait for their partner are treated as if the
-    /// partner never arrived, and are passed to `sink`. Later rows are processed as if no snapshot had been taken.
+    /// Returns the result so far. Launches and activities that still wait for their partner count as if it never
+    /// arrived, and are passed to `sink`. Later rows are processed as if no snapshot had been taken.
     ///
     /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
@@ -370,15 +369,15 @@ impl Explain {
         self.totals(sums, false, counted, sink)
     }
 
-    /// Returns the final result, when no more rows will arrive. This avoids the copy of the sums that a snapshot makes.
+    /// Returns the final result, when no more rows will arrive. Unlike a snapshot, this does not copy the sums.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums =
             (mem::take(&mut self.aggregate), mem::take(&mut self.timeline), mem::take(&mut self.step_series));
         self.totals(sums, true, counted, sink)
     }
 
-    /// Computes a snapshot. Not inlined, because [`Explain::snapshot`] and [`Explain::finish`] would each have a copy
-    /// of 15 KB.
+    /// Computes a snapshot. Not inlined: otherwise [`Explain::snapshot`] and [`Explain::finish`] would each contain a
+    /// copy of 15 KB.
     #[inline(never)]
     fn totals(
         &mut self,
@@ -399,8 +398,8 @@ impl Explain {
         let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (&mut at_end, sink))));
         let facts = Some(at_end.facts());
         if mapping.has_any() {
-            // In the meantime, contexts that created graph nodes, and kernels whose activities waited for a launch, may
-            // have been dropped.
+            // Contexts that created graph nodes may have been dropped since, and so may kernels whose activities waited
+            // for a launch.
             aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
         let mut losses = self.losses.clone();

@@ -1,27 +1,27 @@
-//! The memory ceiling: which data are dropped when memory is short, and in which order. Dropping data only removes
-//! distinctions between numerous stacks, kernels or threads. Totals stay the same: the work done, its duration and
+//! The memory ceiling: which data are dropped when memory is short, and in which order. Dropping only merges: numerous
+//! stacks, kernels or threads can no longer be distinguished. Totals stay the same: the work done, its duration and
 //! device, and the outcomes of launches.
 //!
 //! 1. Single activities are never stored: they are passed to the join, the sums and, on request, to a file.
 //! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. Beyond that, half the stacks are merged
-//!    into `[other stacks]`, one such entry for each API function that the stacks called. The merged stacks are those
-//!    with the least GPU time (a launch whose work has not finished counts as much as the average launch). The youngest
-//!    eighth of the stacks is exempt, because these stacks have had too little time to collect GPU time. A phase that
-//!    makes millions of stacks therefore hides neither the work before it nor the work after it.
+//!    into `[other stacks]`, with one such entry per API function that they called. Those with the least GPU time are
+//!    merged; a launch whose work has not finished counts as much as the average launch. The youngest eighth is exempt:
+//!    these stacks have had too little time to collect GPU time. So a phase that makes millions of stacks hides neither
+//!    the work before it nor the work after it.
 //! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. This includes
-//!    the kernels' names and distributions (about 600 bytes per kernel). Beyond that, half the kernels, chosen in the
-//!    same way as stacks, become `[other kernels]`.
+//!    the kernels' names and distributions (about 600 bytes per kernel). Beyond that, half the kernels become
+//!    `[other kernels]`; they are chosen in the same way as stacks.
 //! 4. **Thread names** are dropped if no stack of the thread is left.
 //!
-//! At the end, names are looked up and files are written, which takes two to three times the memory of the stacks alone. So
-//! stacks are dropped again until everything fits below the ceiling. The stacks with the most GPU time are kept.
+//! At the end, names are looked up and files are written. This takes two to three times the memory of the stacks alone.
+//! So stacks are dropped again until everything fits below the ceiling, and those with the most GPU time are kept.
 //!
-//! A dropped stack that occurs again is treated as a new stack: each time stacks were dropped, threads assign new ids to
-//! their stacks (`capture::Forgetting`). So a stack that was rare and has become frequent is recorded again.
+//! A dropped stack that occurs again is a new stack, because threads assign new ids to their stacks after each drop
+//! (`capture::Forgetting`). So a rare stack that becomes frequent is recorded again.
 //!
-//! A dropped stack is forgotten together with its id. Later rows with such an id are attributed to `[other stacks]`. A
-//! graph node that was created on a dropped stack still carries the forgotten id. When such a node runs, its work is
-//! attributed to `[other stacks]` at the next snapshot ([`IdMapping`]).
+//! A dropped stack's id is forgotten, too, and later rows with this id are attributed to `[other stacks]`. A graph node
+//! that was created on a dropped stack still has the forgotten id. When the node runs, its work is attributed to
+//! `[other stacks]` at the next snapshot ([`IdMapping`]).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ use crate::join::Limits;
 use gpuflame_model::profile::{Profile, Weight};
 use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
-/// Minimum number of stacks, and of kernels, that are always kept. This number is too small to use up the memory.
+/// Minimum number of stacks, and of kernels, that are always kept. So few cannot use up the memory.
 const MIN_KEPT_STACKS: usize = 256;
 /// Smallest ceiling at which the join has its default limits (with all tables full, it takes 45 MiB). Under a lower
 /// ceiling, these limits shrink in proportion.
@@ -41,9 +41,9 @@ const FULL_JOIN_CEILING_BYTES: usize = 256 << 20;
 /// Memory of a thread's name and number, in bytes.
 const BYTES_PER_THREAD: usize = 96;
 
-/// Upper bound on the extra memory of a snapshot, its names and a flame graph (tables grow by doubling). The constants
-/// are per frame in the tree of stacks, per node of that tree, and per stack. The cost per stack is higher if threads
-/// are kept separate, because a stack may then have a separate root.
+/// Upper bounds on the extra memory of a snapshot, its names and a flame graph; they allow for tables that grow by
+/// doubling. The constants are per frame in the tree of stacks, per node of that tree, and per stack. A stack costs
+/// more if threads are kept separate, because it may then have a root of its own.
 const EXPORT_BYTES_PER_FRAME: usize = 16;
 const EXPORT_BYTES_PER_NODE: usize = 120;
 const EXPORT_BYTES_PER_STACK: usize = 500;
@@ -58,7 +58,7 @@ pub(super) struct DroppedCounts {
     threads: u64,
 }
 
-/// Data that [`Explain::fit`] has dropped. A caller that stores the same data should drop them, too.
+/// Data that [`Explain::fit`] has dropped. A caller that stores the same data should drop them as well.
 #[derive(Debug, Default)]
 pub struct DroppedDefinitions {
     /// The remaining kernels, if some were dropped. A dropped kernel that runs again gets a new id.
@@ -117,8 +117,8 @@ impl Explain {
         }
     }
 
-    /// Whether the table of ids is so large that threads should give their stacks new ids. If the threads do not, the
-    /// older half of the table is forgotten at four times this size.
+    /// Whether the table of ids is so large that threads should give their stacks new ids. If they do not, the older
+    /// half of the table is forgotten when the table is four times as large.
     pub fn has_many_ids(&self) -> bool {
         self.contexts.heap_bytes() > self.ceiling / 32
     }
@@ -175,7 +175,7 @@ impl Explain {
         let needed = self.export_bytes();
         let room = self.ceiling.saturating_sub(held);
         if needed > room && self.profile.context_count() > MIN_KEPT_STACKS {
-            // Dropping a stack reduces the memory that outputs need, and also frees the memory of the stack itself.
+            // Dropping a stack frees its own memory, and reduces the memory that outputs need.
             let stacks = self.stack_bytes();
             let share = (room + stacks) as f64 / (needed + stacks) as f64;
             let count = (self.profile.context_count() as f64 * share) as usize;
@@ -209,7 +209,8 @@ impl Explain {
     /// Keeps `count` contexts, including the newest `youngest` of them, and drops all other contexts.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
-        // A graph may be launched long after it was created, so contexts that created graph nodes get the maximum weight.
+        // A graph may be launched long after it was created. So contexts that created graph nodes get the maximum
+        // weight.
         let made: HashSet<ContextId> = self.graphs.contexts().take(youngest).collect();
         made.iter().for_each(|id| weights.entry(*id).or_default().nanos = u64::MAX);
         let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());
@@ -257,7 +258,7 @@ impl Explain {
 }
 
 /// Maps the ids of dropped contexts and kernels to `[other stacks]` and `[other kernels]`; all other ids stay the same.
-/// Contexts that were just dropped are in `replacements`. Contexts that were dropped earlier are unknown to the
+/// `replacements` contains contexts that were just dropped; contexts that were dropped earlier are unknown to the
 /// profile.
 pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
@@ -375,7 +376,7 @@ mod tests {
         for number in 1..=STACKS {
             context(&mut explain, number + 1, number);
             explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
-            // The 5,000th stack runs about as long as all the other stacks together.
+            // The 5,000th stack runs about as long as all the others together.
             let nanos = if number == 5_000 { 1_000_000 } else { 50 };
             explain.push(&Row::Activity(kernel(number, 100, 100 + nanos)), &mut ());
             assert!(explain.stack_bytes() <= 2 * (2 << 20) / 4, "{}", explain.stack_bytes());
@@ -453,7 +454,7 @@ mod tests {
         let dropped = explain.dropped_stacks() as u32;
         assert!((1..800).contains(&dropped), "{dropped}");
         let profile = explain.into_profile();
-        // The last kernels ran for the shortest time.
+        // The last stacks were dropped, because their kernels ran for the shortest time.
         assert!(profile.context(ContextId(1001 - dropped)).is_some());
         assert!(profile.context(ContextId(1002 - dropped)).is_none());
     }

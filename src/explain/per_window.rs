@@ -1,10 +1,10 @@
 //! Per-window sums, for windows that get separate output files. Each window is summed separately, in addition to the
 //! whole run. When its GPU work is over, the window is removed ([`PerWindowSums::take_finished`]).
 //!
-//! A launch belongs to the first window that was not yet closed when the launch began. This is decided by the time in
-//! the launch's row and the times of the window edges. Work that was launched in another window, or outside all
-//! windows, counts only as busy time of the GPU, for the part of it that ran inside the window. Work that arrives after
-//! its window was removed is late: it is counted, and is not in any file.
+//! A launch belongs to the first window that was not yet closed when the launch began. The time in the launch's row is
+//! compared with the times of the window edges. A GPU may run work inside a window that was launched in another window,
+//! or outside all windows. That part of the work counts only as busy time. Work that arrives after its window was
+//! removed is late: it is counted, and no file has it.
 //!
 //! The number of windows is limited. Launches after the last window are added to the last window.
 
@@ -24,7 +24,8 @@ use gpuflame_model::record::{
 /// may have begun before the work.
 const FLUSHES_UNTIL_FINISHED: u8 = 2;
 
-/// Windows that have not been removed yet, and any removed windows between them. See the module's documentation.
+/// Windows that have not been removed yet; removed windows between them keep their position. See the module's
+/// documentation.
 #[derive(Debug)]
 pub struct PerWindowSums {
     /// Windows in order of time.
@@ -107,7 +108,7 @@ impl PerWindowSums {
         self.late
     }
 
-    /// Handles a window edge at which only the clock is set. The list of windows does not change.
+    /// Handles a window edge that only marks a change of the clock. The list of windows does not change.
     pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {
@@ -298,7 +299,7 @@ impl Sink for PerWindowSums {
             Some(sums) => sums.add(activity, origin),
             None => self.count_late(activity),
         }
-        // In other windows this work is foreign, so idle time before it is charged to `OUTSIDE`, not to a stack.
+        // In other windows the work is foreign: idle time before it is charged to `OUTSIDE` and not to a stack.
         self.note_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 

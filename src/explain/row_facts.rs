@@ -1,5 +1,5 @@
-//! Counts properties of single launches and activities, which checks of a run report ([`RowFacts`]). It does so while
-//! rows are joined, with a constant amount of memory.
+//! Counts properties of single launches and activities ([`RowFacts`]), which checks of a run report. Counting happens
+//! while rows are joined, in a constant amount of memory.
 
 use std::mem;
 
@@ -44,8 +44,8 @@ impl RowFactsCounter {
         RowFacts { pending_at_end: count, ends_before_gpu, ..self.counts }
     }
 
-    /// Whether the work of a launch that has no activity after all rows was probably in a queue. This is the case if
-    /// the launch follows the last launch with an activity, and was made while a GPU still ran earlier work.
+    /// Whether the work of a launch that has no activity after all rows was probably in a queue. It was if the launch
+    /// follows the last launch with an activity, and a GPU still ran earlier work at that time.
     pub(super) fn is_queued(&self, launched: Launched) -> bool {
         self.last_matched.is_some_and(|last| launched.time > last) && launched.time.0 < self.work_end
     }
@@ -102,8 +102,8 @@ impl Sink for RowFactsCounter {
         self.note_call(launched);
         self.is_first = true;
         self.last_matched = self.last_matched.max(Some(launched.time));
-        // Only the first and the latest time of the launches in `at_end` are stored, so these launches can only be
-        // dropped together. They are dropped when a launch after the latest one has an activity.
+        // `at_end` stores only the first and the latest time of its launches, so they can only be dropped together.
+        // This is done when a launch after the latest one has an activity.
         if self.at_end.latest < launched.time.0 {
             self.at_end = PendingAtEnd::default();
         }

@@ -1,5 +1,5 @@
-//! Short JSON descriptions of a process's recording and its files. One description is written next to each set of
-//! files, for later readers. Another one is written for the parent process.
+//! Short JSON descriptions of a process's recording and its files. One is written next to each set of files, for later
+//! readers. Another is written for the parent process.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

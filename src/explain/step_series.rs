@@ -1,15 +1,15 @@
 //! Collects the durations of steps, the GPU work that began during each step, and the share of the step's launches that
 //! have GPU work.
 //!
-//! A step lasts until its own end if the end is known (in traces), and otherwise until the next step begins. If the
-//! window closes before the next step begins, the end of the step is unknown, because the last step of a run must not
-//! contain the shutdown.
+//! A step lasts until its own end if that is known (in traces), otherwise until the next step begins. If the window
+//! closes before the next step begins, the end of the step counts as unknown: the last step of a run must not include
+//! the shutdown.
 //!
 //! The newest [`RECENT`] steps are stored one by one, because steps of several threads may arrive out of order. Older
 //! steps form groups of equal size, at first of one step. Whenever there are more than [`MAX_GROUPS`] groups, each pair
 //! of neighbours becomes one group. Before a step enters a group, its duration is counted by kind, and the [`LONGEST`]
-//! longest steps are also stored one by one. So memory is bounded for a run of any length, and the result does not
-//! depend on the order in which GPU work arrives.
+//! longest steps are also stored one by one. So memory is bounded for a run of any length. The result does not depend
+//! on the order in which GPU work arrives.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -49,8 +49,8 @@ pub(super) struct StepSeriesBuilder {
     last: usize,
     grouped: GroupedSteps,
     kinds: Vec<String>,
-    /// Whether kernels communicate, by the numbers of their names. Both maps have keys of the same type, because a
-    /// second type of map would add 2 KB to the library.
+    /// Whether kernels communicate, by the numbers of their names. This map and the next one have keys of the same
+    /// type: a second type of map would add 2 KB to the library.
     communicates: IdMap<u32, bool>,
     /// Whether launches should have an activity, by the numbers of their contexts.
     requires_activity: IdMap<u32, bool>,
@@ -113,10 +113,10 @@ impl StepSeriesBuilder {
         add_to(if communicates { communication } else { work }, nanos);
     }
 
-    /// Counts a launch, unless it need not have an activity. Launches of copies and fills need none. A launch of a
-    /// graph needs none as long as no launch with its context had one, because a graph may contain no work.
+    /// Counts a launch that should have an activity; ignores all others. Copies and fills need none. A graph may
+    /// contain no work, so its launch needs none until a launch with the same context had one.
     ///
-    /// Not inlined, because each call would have a copy of 1 KB.
+    /// Not inlined: otherwise each call would contain a copy of 1 KB.
     #[inline(never)]
     pub(super) fn add_launch(&mut self, launched: Launched, is_covered: bool, profile: &Profile) {
         if self.recent.is_empty() {

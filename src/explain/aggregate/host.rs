@@ -1,5 +1,5 @@
-//! Sums of host activity other than launches: waits, allocations and frees by stack, and counts of dependencies and of
-//! unified memory events by GPU.
+//! Sums of host activity other than launches. Waits, allocations and frees are summed by stack; dependencies and
+//! unified memory events are counted by GPU.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use gpuflame_model::record::{
 /// All sums of host activity so far.
 #[derive(Debug, Default)]
 pub struct HostSums {
-    /// Number of calls, and their total nanoseconds or bytes.
+    /// Number of calls, and their total in ns (time) or bytes (memory).
     sums: IdMap<(ContextId, HostActivity), (u64, u64)>,
     /// Current allocations by address.
     live: IdMap<u64, Allocation>,
@@ -101,7 +101,7 @@ impl HostSums {
     /// Replaces each context by the context that the function `context` returns for it, and recomputes the sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for ((id, call), (count, amount)) in std::mem::take(&mut self.sums) {
-            // Ids below `FIRST` have no context row, and are not mapped.
+            // Ids below `FIRST` have no context row, so they stay the same.
             let id = if id < ContextId::FIRST { id } else { context(id) };
             let (counts, sum) = self.sums.entry((id, call)).or_default();
             *counts += count;
@@ -138,8 +138,8 @@ impl HostSums {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// Returns the sums that belong to `view`, as samples. The sample of a wait has no leaf frame below the waiting
-    /// call.
+    /// Returns the sums that belong to `view`, as samples. The sample of a wait ends with the waiting call, without a
+    /// leaf frame below it.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostActivity), &(u64, u64))| {
             let (of, leaf) = match call {

@@ -1,9 +1,9 @@
-//! `Aggregate` adds up joined rows. It has one sum (a cell) for each combination of context, work and device,
-//! statistics for each combination of work and device, and the total work of each device. Busy time is computed by
+//! `Aggregate` adds up joined rows. For each combination of context, work and device it has one sum, a cell. It also
+//! has statistics for each combination of work and device, and the total work of each device. Busy time is computed by
 //! `timeline`.
 //!
-//! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches. Only ids
-//! are stored; the [`Profile`] that receives the sums knows what the ids mean.
+//! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches.
+//! `Aggregate` stores only ids; the [`Profile`] that receives the sums knows what each id means.
 
 mod host;
 mod rename;
@@ -40,8 +40,8 @@ pub struct Aggregate {
     /// Whether squared durations are summed. If so, `squares` has a sum for each cell; otherwise it is empty.
     has_squares: bool,
     squares: Vec<u128>,
-    /// Copies with usable times by direction and kinds of memory. Only if squares are summed; `Series` then also has
-    /// launch delays.
+    /// Copies with usable times by direction and kinds of memory. Filled only if squares are summed; `Series` then also
+    /// has launch delays.
     copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
     /// Sites of graph nodes. `node_index` maps the launch and the creation of a node to the position of its site.
@@ -50,7 +50,7 @@ pub struct Aggregate {
     devices: Vec<DeviceUse>,
 }
 
-/// Outcome of a launch. This is a compact form of [`Leaf`], because it is looked up for every activity.
+/// Outcome of a launch. A compact form of [`Leaf`], because the outcome is looked up for every activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum LaunchOutcome {
     /// Work of a GPU with a known duration.
@@ -61,7 +61,7 @@ enum LaunchOutcome {
     Pending,
 }
 
-/// Key of a cell. The key is small, since there may be a hundred thousand cells.
+/// Key of a cell. It is small, since there may be a hundred thousand cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
     site: SiteCode,
@@ -228,8 +228,8 @@ impl Aggregate {
     ) -> usize {
         let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
         let SumIndices { series, cell } = match outcome {
-            // A pending launch is usually looked up once and has no kernel that selects a slot, so the cache would
-            // miss.
+            // A pending launch is usually looked up only once, and has no kernel by which to select a cache slot: the
+            // cache would miss.
             LaunchOutcome::Pending => self.find(key),
             _ => self.sum_cache.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);
@@ -379,7 +379,7 @@ impl Series {
     }
 }
 
-/// Adds `weight` to `sum`. Sums of hostile durations saturate instead of wrapping.
+/// Adds `weight` to `sum`. Durations from a hostile file may be huge, so the sum saturates instead of wrapping.
 fn add(sum: &mut Weight, weight: Weight) {
     sum.count += weight.count;
     sum.nanos = sum.nanos.saturating_add(weight.nanos);

@@ -1,5 +1,5 @@
-//! Merges the sums of contexts and kernels that are no longer kept separate. If memory is short, two stacks or two
-//! kernels may become indistinguishable, but their sum is never lost.
+//! Merges the sums of contexts and kernels that are no longer kept separate. Merging makes two stacks or two kernels
+//! indistinguishable when memory is short, but loses no time from the sums.
 
 use super::{Aggregate, Cell, LaunchOutcome, NODE, Series, add};
 use gpuflame_model::profile::{LaunchDelays, SampleSite, Weight};
@@ -72,8 +72,7 @@ impl Aggregate {
             + self.nodes.capacity() * size_of::<SampleSite>()
     }
 
-    /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets; if the kernel ran once, it has one
-    /// bucket.
+    /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets, but only one if the kernel ran once.
     pub fn series_bytes(&self) -> usize {
         let delays = if self.has_squares { size_of::<LaunchDelays>() + 64 } else { 0 };
         map_bytes(&self.series_index) + self.series.capacity() * (size_of::<Series>() + 64 + delays)

@@ -5,7 +5,8 @@
 use super::{LaunchOutcome, SiteCode, StreamKey};
 use gpuflame_model::record::{DeviceId, Work};
 
-/// Number of slots. They take 12 KiB, which fit into the L1 cache together with the collector's other data.
+/// Number of slots. All slots together take 12 KiB, which fit into the L1 cache in addition to the collector's other
+/// data.
 const SLOTS: usize = 256;
 
 /// Fields that determine an activity's cell and series.

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! A copy does not depend on the lifetime of its original: a graph can be instantiated twice, and can be destroyed
-//! while its instantiations exist. A table is therefore kept until no graph uses it any more. Destroyed graphs may
-//! still be running, so they are kept until the tracer was flushed twice. While there are few of them, they are kept
+//! while its instantiations exist. So a table is kept while any graph uses it. A destroyed graph may still be running,
+//! so it is kept until CUPTI has been flushed twice. While there are only a few destroyed graphs, they are kept even
 //! longer.
 //!
-//! An update changes the work of an instantiation, and so the creators of its nodes. Launches made before the update
-//! ran the old nodes. Such launches are recognized by their correlation ids.
+//! Updating an instantiation changes its work, and therefore the creators of its nodes. A launch before the update ran
+//! the old nodes. The launch's correlation id shows that it was made before.
 //!
 //! An activity is looked up once, when its record is read; the result is then stored in the activity.
 
@@ -29,8 +29,8 @@ use gpuflame_model::record::{
 /// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because the first
 /// flush may have begun before the graph's last launch completed.
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
-/// Minimum number of destroyed graphs, and of their nodes, that are kept even after these flushes, because some kernels
-/// run longer. Each of the two takes 1 MiB.
+/// Minimum number of destroyed graphs, and of their nodes, that are kept even after these flushes, because a kernel may
+/// run longer than that. The graphs take 1 MiB, and the nodes another 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
 /// Minimum number of earlier states of updated instantiations that are kept even after these flushes.
@@ -40,7 +40,7 @@ const MIN_KEPT_PASTS: usize = 1 << 10;
 #[derive(Debug, Default)]
 pub struct Graphs {
     groups: IdMap<GraphId, NodeGroup>,
-    /// First node ids of the groups, for finding a node whose group is unknown.
+    /// First node id of each group, to find a node whose group is unknown.
     firsts: BTreeSet<(u64, GraphId)>,
     /// Maximum distance between the first and last id of any group so far.
     widest: u64,
@@ -101,21 +101,22 @@ impl NodeTally {
 #[derive(Clone, Copy, Debug)]
 struct NodeGroup {
     table: u32,
-    /// Number to subtract from a node's id to get the id in the table; 0 if the group owns the table.
+    /// Number to subtract from a node's id to get its id in the table. It is 0 if the group owns the table.
     shift: u64,
     first: u64,
     last: u64,
     /// Whether another group owns the table.
     shared: bool,
-    /// Whether the graph was destroyed. An instantiation is announced twice: as itself and as the graph that it copied.
+    /// Whether the graph was destroyed. CUPTI reports the end of an instantiation twice: once for itself and once for
+    /// the graph that it copied.
     ended: bool,
 }
 
 /// Creators of nodes, in ascending order of node ids.
 #[derive(Debug, Default)]
 struct NodeTable {
-    /// Usually one section. The upper half of a node's id is the id of its graph, so a graph with child graphs has one
-    /// section per graph.
+    /// Usually one section. The upper half of a node's id is the id of its graph. A graph with child graphs therefore
+    /// has one section per graph.
     sections: Vec<TableSection>,
     users: u32,
 }
@@ -171,7 +172,7 @@ impl Graphs {
         if !is_node(activity) {
             return;
         }
-        // If the tracer itself reports from which node this node was updated, its report takes precedence over the
+        // If CUPTI itself reports the node from which this node was updated, that report takes precedence over the
         // derived creator.
         let source = activity.source_node.0;
         let launch = activity.correlation;
@@ -245,7 +246,7 @@ impl Graphs {
 impl Graphs {
     fn add(&mut self, graph: GraphId, node: u64, creator: Caller) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
-        // The tracer may report a copied node twice: as created and as copied, in either order.
+        // CUPTI may report a copied node twice, once as created and once as copied, in either order.
         if self.creator_in(graph, node).is_none() {
             self.put(graph, node, creator);
         }
@@ -344,8 +345,8 @@ impl Graphs {
     }
 
     /// Updates an instantiation from another graph. The nodes of both graphs correspond in the order of their ids,
-    /// which is the order of creation. If the numbers of nodes differ, nothing changes, because only the tracer may
-    /// know which nodes correspond. Nothing changes either if both graphs have the same creators, as in programs that
+    /// which is the order of creation. If the numbers of nodes differ, nothing changes, because only CUPTI may know
+    /// which nodes correspond. Nothing changes either if both graphs have the same creators, as in programs that
     /// capture a new graph for each step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };

@@ -277,7 +277,7 @@ fn a_live_node_costs_at_most_sixteen_bytes_and_dense_clones_nothing() {
     }
     assert!(graphs.heap_bytes() <= before, "{} after {before}", graphs.heap_bytes());
     assert_eq!(created(&mut graphs, 11, 10 * NODES + 998), on(2 + 998));
-    // This holds even if the copies' ids have different gaps.
+    // The same result follows if the ids of the copies have different gaps.
     let mut gaps = Graphs::default();
     (0..NODES).for_each(|at| node(&mut gaps, 1, 3 * at, 2));
     (0..NODES).for_each(|at| copy(&mut gaps, 2, 4 * NODES + 5 * at, 3 * at));

@@ -1,14 +1,16 @@
 //! Detects activities that CUPTI delivers twice. The second delivery is counted and dropped.
 //!
-//! Several activities of one launch are not always duplicates. A copy may have several parts, which run one after
-//! another. A graph has many nodes, and a node may run several times. So this module remembers the last activity of
-//! each launch. For graphs, it remembers the last tens of thousands of node runs. Each is stored as a hash of the
-//! fields that distinguish it from other runs.
+//! Two activities of one launch need not be duplicates:
+//! - A copy may have several parts, which run one after another.
+//! - A graph has many nodes, and a node may run several times.
+//!
+//! This module therefore remembers the last activity of each launch. For graphs, it remembers the last tens of
+//! thousands of node runs instead. Each is stored as a hash of the fields that distinguish it from other runs.
 
 use gpuflame_model::record::{Activity, GraphId};
 
-/// Number of hashes per set (one cache line), and number of sets. The sets are enough for 6 MiB of records; CUPTI
-/// delivers up to 1 MiB at once.
+/// Number of hashes per set (one cache line), and number of sets. All sets together have room for the hashes of 6 MiB
+/// of records; CUPTI delivers up to 1 MiB at once.
 const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 
@@ -26,7 +28,7 @@ pub(super) struct ActivityHash(u32);
 impl ActivityHash {
     pub(super) fn from_activity(activity: &Activity) -> Self {
         let hash = hash_activity(activity);
-        // The bits that depend on the GPU's number are in the lower half, so both halves are combined.
+        // The GPU's number affects only the lower half of the hash, so both halves are combined.
         Self((hash ^ hash >> 32) as u32)
     }
 }

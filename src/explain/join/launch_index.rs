@@ -9,12 +9,13 @@
 //!      |  (a multiple) | slot in pages| entry  |
 //! ```
 //!
-//! A new page with a higher number displaces the page at its position. The finished entries of the displaced page are
-//! forgotten, and its waiting entries move to a hash map in two generations. Waiting entries whose page was displaced
-//! earlier are stored in this map at once. A launch of a graph that had an activity may have more; it moves to another
-//! such map. So a look-up of a recent id costs two loads, and look-ups of neighbouring ids share a cache line.
+//! A new page with a higher number displaces the page at its position. When a page is displaced, its finished entries
+//! are forgotten, and its waiting entries move to a hash map in two generations. A waiting entry whose page was
+//! displaced before the entry arrived goes to this map at once. A graph launch may have further activities after its
+//! first one, so it moves to a second such map. So a look-up of a recent id costs two loads, and look-ups of
+//! neighbouring ids share a cache line.
 //!
-//! This module counts nothing and has no sink; it passes forgotten entries to the caller's closure.
+//! This module counts nothing and has no sink; it passes each forgotten entry to the caller's closure.
 
 use super::Launched;
 use super::duplicates::ActivityHash;
@@ -119,7 +120,7 @@ impl ById {
         self.recent.slot(id)?.replace(entry)
     }
 
-    /// Looks up the launch of an activity with this `id`. At most one alias is followed.
+    /// Looks up the launch of an activity with this `id`. Follows at most one alias.
     pub(super) fn find(&mut self, id: CorrelationId) -> LookUp<'_> {
         let target = match self.get(id) {
             Some(IdEntry::Alias(target)) => *target,
@@ -143,19 +144,19 @@ impl ById {
         }
     }
 
-    /// Forgets running launches that had no activity for a while, unless there are few of them. Call when all completed
-    /// activities were delivered.
+    /// Forgets running launches that had no activity for a while, unless only a few launches are running. Call when all
+    /// completed activities were delivered.
     pub(super) fn flushed(&mut self) {
         self.running.flushed();
     }
 
-    /// Whether a flush should be made soon, because many launches may still have activities.
+    /// Whether to flush soon, because many launches may still get activities.
     pub(super) fn wants_flush(&self) -> bool {
         self.running.young.len() >= 2 * MIN_KEPT_RUNNING
     }
 
     /// Replaces the orphans of `id` by the remaining chain that `shorten` returns. Returns false if `id` has no
-    /// orphans. If ids have wrapped, one id may have two chains, of which the older one is in the map.
+    /// orphans. If ids have wrapped, one id may have two chains; the older chain is in the map.
     pub(super) fn shorten(
         &mut self,
         id: CorrelationId,
@@ -218,8 +219,8 @@ impl ById {
         }
     }
 
-    /// Handles an activity that found its launch. If the launch is no longer recent, moves the launch, and the alias by
-    /// which it was found, to the youngest running entries.
+    /// Handles an activity that found its launch. If the launch is no longer recent, it becomes the youngest running
+    /// entry, together with the alias by which it was found.
     fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
         if self.recent.page_of(launch).is_some() {
             return;
@@ -235,8 +236,7 @@ impl ById {
     }
 
     /// Makes the entry of `id` the youngest running entry. If the young generation is full, the old generation of
-    /// running entries is dropped without being counted as lost, because each of these launches already had an
-    /// activity.
+    /// running entries is dropped. These launches do not count as lost, because each already had an activity.
     fn move_to_running(&mut self, id: CorrelationId) {
         let ran = self.running.take(id);
         if let Some(entry) = self.waiting.take(id).or(ran) {
@@ -258,8 +258,8 @@ impl ById {
         }
     }
 
-    /// Empties the page at the position that belongs to `id`. An alias is kept as long as its launch is kept. The
-    /// launch has a lower id than its alias, so it was handled earlier, in this page or a previous page.
+    /// Empties the page at the position that belongs to `id`. An alias is kept as long as its launch. The launch has
+    /// the lower id, so it was handled before the alias: in this page or an earlier one.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
         for at in 0..ENTRIES_PER_PAGE {
@@ -326,7 +326,7 @@ impl RecentIds {
     fn room_for(&self, id: CorrelationId) -> PageStatus {
         match &self.pages[self.page_index(id)] {
             Some(page) if page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32 => PageStatus::Here,
-            // Ids wrap, so the sign of the shorter distance shows which id is higher.
+            // Ids wrap, so the sign of their shorter distance shows which id is higher.
             Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => PageStatus::TooOld,
             _ => PageStatus::Displaced,
         }
@@ -375,10 +375,11 @@ impl RecentIds {
 
 type Map = IdMap<CorrelationId, IdEntry>;
 
-/// Number of launches per generation that are kept regardless of flushes. This number fills a table of 2^13 buckets.
+/// Number of launches per generation that are kept regardless of flushes. This number of launches fills a table of 2^13
+/// buckets.
 const MIN_KEPT_RUNNING: usize = 7 << 10;
 
-/// Entries in two generations by age. The young map becomes the old map as a whole, so the maps keep the size that they
+/// Entries in two generations by age. The whole young map becomes the old map, so both maps keep the size that they
 /// once reached.
 #[derive(Debug)]
 struct OlderEntries {
@@ -420,8 +421,8 @@ impl OlderEntries {
         self.young.insert(id, entry)
     }
 
-    /// If the young generation is large, forgets the old generation and makes the young one old. So between an entry's
-    /// last activity and the moment when the entry is forgotten, the tracer was flushed completely.
+    /// If the young generation is large, forgets the old generation and makes the young one old. So CUPTI was flushed
+    /// completely between an entry's last activity and the time when the entry is forgotten.
     fn flushed(&mut self) {
         if self.young.len() < MIN_KEPT_RUNNING {
             return;

@@ -13,22 +13,21 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch can therefore be found by its id until an id occurs that is higher by [`Limits::recent`]. A launch that has
-//! no activity by then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have
-//! more activities for as long as the graph runs. It is forgotten when it had no activity between two flushes of the
-//! tracer ([`Join::flushed`]) and thousands of other graph launches followed it. Abandoned launches and activities have
-//! a [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
+//! So a launch is found by its id until an id arrives that is higher by [`Limits::recent`]. A launch without an
+//! activity by then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have
+//! more activities for as long as the graph runs. It is forgotten when two conditions hold: it had no activity between
+//! two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each abandoned launch
+//! or activity has a [`Missing`] reason and is counted; the counts of [`Tally`] always add up.
 //!
-//! Launches made outside of windows have no rows of their own: rows contain only the ranges of their ids (`outside`).
+//! Launches outside of windows have no rows of their own: there are only rows with the ranges of their ids (`outside`).
 //! With these ranges the join distinguishes activities of such launches from activities of lost launches. An activity
-//! waits for its range in the same way as for a launch. Launches made while the tracer's callbacks were off are
-//! recognized by their ids alone (`muted`).
+//! waits for its range in the same way as for a launch. Launches made while CUPTI's callbacks were off are recognized
+//! by their ids alone (`muted`).
 //!
-//! The tracer assigns ids in sequence. If the id of an activity is further than `MAX_ID_GAP` from the id of every
-//! launch, the activity belongs to no launch, not even to a lost one. It is counted separately, and not passed to the
-//! sink.
+//! CUPTI assigns ids in sequence. An activity whose id is further than `MAX_ID_GAP` from the id of every launch
+//! therefore belongs to no launch, not even to a lost one. It is counted separately, and not passed to the sink.
 //!
-//! The [`Sink`] decides how to use the pairs of launch and activity (cells, idle time, replay).
+//! The [`Sink`] decides how to use the pairs: for cells, idle time or replay.
 
 mod duplicates;
 mod launch_index;
@@ -54,20 +53,20 @@ use muted::MutedPeriods;
 use orphans::{Chain, Orphans};
 use outside::OutsideRanges;
 
-/// Maximum number of consecutive unrecorded calls that the join expects: between two recorded launches, before the
-/// first one, or after the last one. Ten minutes of launches without a pause use this many ids.
+/// Maximum number of consecutive calls without a record that the join expects before, between or after recorded
+/// launches. Ten minutes of launches without a pause use this many ids.
 const MAX_ID_GAP: u64 = 1 << 30;
 
-/// Memory limits of a [`Join`]. With the defaults a join takes up to 45 MiB. It takes this much if half a million
-/// launches wait, and a quarter of a million launches of graphs are made between two flushes.
+/// Memory limits of a [`Join`]. With the defaults a join takes up to 45 MiB. Half a million waiting launches, and a
+/// quarter of a million graph launches between two flushes, take this much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of ids that are found directly, counted back from the highest id and rounded up to a power of two. Default:
-    /// 262,144, which is enough for half as many launches if each launch has two ids.
+    /// Number of ids that are found directly, counted back from the highest id and rounded up to a power of two.
+    /// Default: 262,144. That is enough for half as many launches if each launch has two ids.
     pub recent: usize,
     /// Maximum number of older launches without an activity in one generation; two generations are kept. Default:
-    /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations are enough for more than forty
-    /// threads, each with a partly filled buffer of 10,000 records.
+    /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations hold the launches of more than
+    /// forty threads, each with a partly filled buffer of 10,000 records.
     pub waiting: usize,
     /// Maximum number, in one generation, of older launches that had an activity and may have more. After a flush,
     /// fewer may be kept. Two generations are kept. Default: 114,688.
@@ -188,8 +187,8 @@ impl Join {
     }
 
     /// Returns the counts that would result if no more rows came. Launches and activities that still wait for their
-    /// partner are counted as abandoned, and are passed to `sink`. The join itself does not change, so this function
-    /// may be called at any time.
+    /// partner count as abandoned, and are passed to `sink`. The join itself does not change, so this function may be
+    /// called at any time.
     pub fn final_tally(&self, sink: &mut impl Sink) -> Tally {
         let mut tally = self.tally;
         self.orphans.for_each(|activity| abandon(&mut tally, &self.order, activity, sink));
@@ -201,7 +200,7 @@ impl Join {
         tally
     }
 
-    /// Passes launches to `sink` as pending if they were made between two times and still wait for an activity.
+    /// Passes those launches to `sink`, as pending, that were made between two times and still wait for an activity.
     pub fn pending_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
         self.by_id.for_each(|id, entry| {
             if let IdEntry::Launch(launched, MatchState::Waiting) = *entry
@@ -219,7 +218,7 @@ impl Join {
         self.by_id.flushed();
     }
 
-    /// Whether a flush should be made soon, because many launches of graphs may have more activities.
+    /// Whether to flush soon, because many graph launches may have more activities.
     pub fn wants_flush(&self) -> bool {
         self.by_id.wants_flush()
     }
@@ -405,8 +404,8 @@ fn retire(
     }
 }
 
-/// Order of correlation ids, which have 32 bits and may wrap. To compare ids across a wrap, each id is unrolled: it is
-/// mapped to the 64-bit value that is closest to the highest id so far.
+/// Order of correlation ids, which have 32 bits and may wrap. To compare ids across a wrap, each id is unrolled to a
+/// 64-bit value: the one closest to the highest id so far.
 #[derive(Debug, Default)]
 struct IdOrder {
     /// Lowest and highest id in the rows of launches.
@@ -423,8 +422,8 @@ impl IdOrder {
     }
 
     /// Whether `activity` has an id that no call can have had. Work that the GPU itself launched may have the id 0.
-    /// Always false for other tools' traces, because it is unknown how they number calls. Also false after calls that
-    /// the tracer did not report, because their number is unknown.
+    /// Always false for other tools' traces, because their numbering of calls is unknown. Also false after calls that
+    /// CUPTI did not report, because their number is unknown.
     fn has_impossible_id(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;
@@ -453,8 +452,9 @@ impl IdOrder {
         last.wrapping_add_signed(i64::from(id.0.wrapping_sub(last as u32) as i32))
     }
 
-    /// Returns the reason why `activity` has no launch. If no launch was recorded, there is no id to compare with. In
-    /// that case, only work that began before the first window was certainly launched before recording began.
+    /// Returns the reason why `activity` has no launch. If no launch was recorded, there is no id to compare the
+    /// activity's id with. Then only work that began before the first window was certainly launched before recording
+    /// began.
     fn reason(&self, activity: &Activity) -> Missing {
         if activity.device_launched && activity.graph != GraphId(0) {
             return Missing::DeviceGraph;

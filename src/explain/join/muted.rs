@@ -1,25 +1,25 @@
-//! Periods in which the tracer's callbacks were off. The id of an activity shows whether its work was launched in such
-//! a period, or whether the launch was lost. In such a period, ids are higher than any id of a window before it, and
-//! lower than any id of the window after it. Work that began to run before the later window opened was also launched
-//! before it opened. For other work the answer is known only when the launches of the later window have arrived.
+//! Periods in which CUPTI's callbacks were off. The id of an activity shows whether its work was launched in such a
+//! period or its launch was lost. Ids of the period are higher than all ids of the window before it, and lower than all
+//! ids of the window after it. Work that began to run before the later window opened was launched before that window,
+//! too. For work that began later, the answer is known only when the later window's launches have arrived.
 
 use gpuflame_model::record::Nanos;
 
 /// Maximum number of periods. If there are more, the oldest periods are no longer searched.
 const MAX_PERIODS: usize = 1 << 12;
 
-/// A period in which the tracer's callbacks were off. Its ids are unrolled.
+/// A period in which CUPTI's callbacks were off. Its ids are unrolled.
 #[derive(Clone, Copy, Debug)]
 struct MutedPeriod {
     since: Nanos,
     /// End of the period; `None` if the period has not ended.
     until: Option<Nanos>,
-    /// Highest id of a launch in a window before the period, and lowest id of a launch in a window after it.
+    /// Highest id of a launch in any window before the period, and lowest id of a launch in any window after it.
     after: u64,
     before: u64,
 }
 
-/// Whether a launch was made while the tracer's callbacks were off.
+/// Whether a launch was made while CUPTI's callbacks were off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Muted {
     No,
@@ -28,7 +28,7 @@ pub(super) enum Muted {
     Yes,
 }
 
-/// Periods in which the tracer's callbacks were off. See the module's documentation.
+/// Periods in which CUPTI's callbacks were off. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct MutedPeriods {
     periods: Vec<MutedPeriod>,
@@ -36,8 +36,8 @@ pub(super) struct MutedPeriods {
 }
 
 impl MutedPeriods {
-    /// Notes that callbacks are on or off from `time` on. Returns the length of the period that ended, or 0 if no period
-    /// ended.
+    /// Notes that CUPTI's callbacks are on or off from `time` on. Returns the length of the period that ended, or 0 if
+    /// no period ended.
     pub(super) fn callbacks_switched(&mut self, on: bool, time: Nanos) -> u64 {
         match (on, self.periods.last_mut()) {
             (false, last) => {

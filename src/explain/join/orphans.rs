@@ -1,8 +1,8 @@
 //! Activities whose launch has not arrived yet: a bounded list by age, with a linked chain per id.
 //!
-//! The activities are stored in a slab with links, because they are removed in two ways: by id when their launch
-//! arrives, and by age when there are too many. The start of an id's chain is stored in `launch_index`, in which each
-//! id is looked up anyway. The caller determines the reason why an activity is removed.
+//! An activity is removed by id when its launch arrives, or by age when there are too many activities. A slab with
+//! links allows both. `launch_index` stores the start of an id's chain, because each id is looked up there anyway. The
+//! caller decides why an activity is removed.
 
 use gpuflame_model::record::{Activity, CorrelationId};
 
@@ -22,7 +22,7 @@ pub(super) struct Orphans {
 #[derive(Debug)]
 struct OrphanSlot {
     activity: Activity,
-    /// Id for which the activity waits: its own id or, if this is known to be an alias, the launch's id.
+    /// Id for which the activity waits: its own id, or the launch's id if the activity's id is known to be an alias.
     id: CorrelationId,
     /// Slot of the next activity with the same id.
     next: u32,
@@ -48,8 +48,8 @@ impl Orphans {
         self.limit - self.len
     }
 
-    /// Id of the activity that has waited longest. This activity is the first of its chain, because the activities in a
-    /// chain are in order of age.
+    /// Id of the activity that has waited longest. It is the first activity of its chain, because chains are in order
+    /// of age.
     pub(super) fn oldest(&self) -> Option<CorrelationId> {
         Some(self.slots.get(self.oldest as usize)?.id)
     }

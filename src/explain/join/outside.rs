@@ -1,9 +1,9 @@
-//! Ids of launches made outside of windows. These launches have no rows of their own: if an activity has such an id and no
-//! launch row, it was launched outside of windows.
+//! Ids of launches made outside of windows. These launches have no rows of their own: an activity with such an id and
+//! without a launch row was launched outside of windows.
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum number of ranges, which take 96 KiB. Ids that are older than all these ranges are no longer found.
+/// Maximum number of ranges, which take 96 KiB. Ids below the oldest of these ranges are no longer found.
 const MAX_RANGES: usize = 1 << 12;
 
 /// A range of unrolled ids.
@@ -20,8 +20,8 @@ struct IdRange {
 pub(super) struct OutsideRanges(Vec<IdRange>);
 
 impl OutsideRanges {
-    /// Adds the ids from `first` to `last`. Overlapping ranges are merged, because the ranges of several threads
-    /// overlap, and because each row of a growing range starts again at the beginning of the range.
+    /// Adds the ids from `first` to `last`. Overlapping ranges are merged: the ranges of several threads overlap, and
+    /// each row of a growing range starts again at its beginning.
     pub(super) fn add(&mut self, first: u64, last: u64, over: Nanos) {
         let mut range = IdRange { first, last: last.max(first), over };
         let from = self.0.partition_point(|kept| kept.last < first);

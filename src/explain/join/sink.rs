@@ -12,8 +12,8 @@ pub struct Launched {
     /// Duration of the call in nanoseconds. `u32::MAX` means that duration or longer. 0 means that the record was
     /// written when the call began.
     pub duration: u32,
-    /// Context of the call. [`ContextId::NONE`] if the launch was recorded but its stack was not kept. Activities of
-    /// such a launch are counted and shown as [`Missing::NoStack`], but have the times of the call.
+    /// Context of the call. [`ContextId::NONE`] if the launch was recorded without a stack. Its activities are counted
+    /// and shown as [`Missing::NoStack`], but have the times of the call.
     pub context: ContextId,
 }
 
@@ -54,8 +54,8 @@ pub trait Sink {
     /// Receives a launch that is abandoned because it never had an activity.
     fn pending(&mut self, id: CorrelationId, launched: Launched);
 
-    /// Receives an activity that was launched while no window was open. Such an activity belongs in no output; only sinks
-    /// that need to know when the GPU was busy (idle time) use it.
+    /// Receives an activity that was launched while no window was open. Such an activity belongs in no output. Only
+    /// sinks that compute idle time need it, to know when the GPU was busy.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
     /// Receives a launch whose first activity was found; this activity is passed next. `is_graph` means that the
@@ -68,12 +68,13 @@ pub trait Sink {
     /// Receives a call that allocated or freed memory.
     fn memory(&mut self, _call: &MemoryCall) {}
 
-    /// Receives an event of unified memory, which is not joined with anything. Only sinks that list single rows use it.
+    /// Receives an event of unified memory, which the join does not process. Only sinks that list single rows use it.
     fn unified(&mut self, _unified: &Unified) {}
 
-    /// Receives a call that waited or used an event, or the tracer's record about such a call. Also receives nodes of
-    /// graphs, their copies and edges, runs of their host functions, and in analyses, the activity of threads between
-    /// launches. These rows are not joined with anything.
+    /// Receives a row that the join does not process:
+    /// - a call that waited or used an event, and CUPTI's record about such a call;
+    /// - nodes of graphs, their copies and edges, and runs of their host functions;
+    /// - in analyses, the activity of threads between launches.
     fn host(&mut self, _row: &Row<'_>) {}
 
     /// Receives an instant that the program marked. Only sinks that draw a timeline use it.

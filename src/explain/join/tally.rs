@@ -48,17 +48,17 @@ pub struct Activities {
     pub outside: u64,
     /// The part of `outside` whose launches the tracer did not report.
     pub not_told: u64,
-    /// Number of activities without usable times, which have no weight. Only matched, `launched_before`, `device_graph`
-    /// and `no_stack` activities are counted.
+    /// Number of activities without usable times, which have no weight. Counted among matched, `launched_before`,
+    /// `device_graph` and `no_stack` activities only.
     pub untimed: u64,
-    /// Number of matched and `no_stack` activities that began before their launch, which suggests that one of the two
-    /// clocks is wrong.
+    /// Number of matched and `no_stack` activities that began before their launch, which means that one of the two
+    /// clocks is probably wrong.
     pub early: u64,
-    /// Number of duplicates: activities with the same launch, stream and times as another activity. The other counts do
-    /// not include them.
+    /// Number of duplicates: activities with the same launch, stream and times as another activity. No other count
+    /// includes them.
     pub repeated: u64,
-    /// Number of activities with ids that no call can have had (see [`Join`](super::Join)). The other counts do not
-    /// include them either.
+    /// Number of activities with ids that no call can have had (see [`Join`](super::Join)). No other count includes
+    /// them.
     pub of_no_call: u64,
 }
 

@@ -102,7 +102,7 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
     let absurd = |id| Row::Activity(kernel(id, 500, 510));
-    // Ids close to a launch may belong to a launch that was lost, or that was made before recording began.
+    // An id close to a launch's id may belong to a launch that was lost, or that was made before recording began.
     let near = [absurd(70_000), absurd(99)];
     let far = [absurd(0x8000_0064), absurd(1 << 31), absurd(3 << 30)];
     let launches = [Row::Launch(launch(100, 11)), Row::Launch(launch(200, 12))];
@@ -160,8 +160,8 @@ fn activities_on_two_gpus_are_not_duplicates() {
     }
 }
 
-/// The nodes of several streams are in a buffer, in any order. All of them are delivered again, and one node runs a
-/// second time, as in a loop.
+/// A buffer has the nodes of several streams, in any order. All of them are delivered again, and one node runs a second
+/// time, as in a loop.
 #[test]
 fn graph_nodes_delivered_again_count_once_in_any_order() {
     let node = |id, node: u64, start| {
@@ -397,7 +397,7 @@ fn an_activity_waits_for_its_launch_after_its_page_is_displaced() {
 #[test]
 fn previewing_the_final_tally_changes_nothing() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
-    // Launch 3 is pending, and the kernel of launch 2 is an orphan. Later, each finds its partner.
+    // Launch 3 is still pending, and the kernel of launch 2 is still an orphan. Each finds its partner later.
     join.push_launch(&launch(3, 11), &mut seen);
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {
@@ -450,7 +450,7 @@ struct Truth {
     pending: usize,
 }
 
-/// Returns a run of `launches` calls whose ids begin at `first`, with gaps, second ids, graphs, launches that never
+/// Returns a run of `launches` calls whose ids begin at `first`. It has gaps, second ids, graphs, launches that never
 /// ran, and activities without a launch. Each activity has a different start.
 fn play(rng: &mut Rng, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
     let (mut rows, mut truth) = (Vec::new(), Truth::default());
@@ -612,7 +612,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
         join.flushed();
     };
     join.push_launch(&launch(1, 11), &mut seen);
-    // A launch without an activity may wait equally long for its first activity.
+    // A launch without an activity may wait just as long for its first one.
     for at in 50..60 {
         others(&mut join, &mut seen);
         join.push_activity(&node(1, at), &mut seen);

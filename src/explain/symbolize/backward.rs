@@ -10,14 +10,14 @@
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
 //! ```
 //!
-//! The number in an operator's range is the number that the next node will get, no matter which operator makes that
-//! node. So several operators can have the number of one node: the operator that makes it, the operators around that
-//! operator, and earlier operators that make no node. A node is therefore linked only to an operator with the node's
-//! number and name (`aten::addmm` makes `AddmmBackward0`). Each thread counts its own numbers: if two threads gave the
-//! same number to operators of one name, neither operator is linked. The engine's threads also assign numbers if the
-//! backward pass is itself differentiated or recomputes the forward pass. An operator that launched nothing has no
-//! recorded stack, so its node is not moved. `emit_nvtx` makes a new range name for each operator, and names
-//! beyond the limit on range names are dropped (`ranges_dropped`).
+//! The number in an operator's range is the number of the next node, whichever operator makes that node. So one number
+//! can be in the ranges of several operators: the operator that makes the node, the operators around it, and earlier
+//! operators that make no node. A node is therefore linked only to an operator with the same number and a matching name
+//! (`aten::addmm` makes `AddmmBackward0`). Each thread counts its own numbers: if two threads gave the same number to
+//! operators of one name, neither operator is linked. The engine's threads also assign numbers when the backward pass
+//! is itself differentiated, or recomputes the forward pass. An operator that launched nothing has no recorded stack,
+//! so its node is not moved. `emit_nvtx` makes a new range name for each operator; beyond the limit on range names,
+//! they are dropped (`ranges_dropped`).
 
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ pub(super) fn is_engine(function: &str) -> bool {
 }
 
 /// Moves launches of backward nodes under the forward pass, in a profile whose frames already have names. Launches that
-/// were already moved stay in place. `engine` marks the profile's frames of the engine, whether they are shown or not.
+/// an earlier call moved stay where they are. `engine` marks the profile's frames of the engine, including hidden ones.
 /// `of_node` returns the shown frames of a stack inside the engine, root first.
 pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,
@@ -70,7 +70,8 @@ pub(super) fn attach_backward_to_forward(
         let is_done = shown(profile, context).any(|id| name(profile, id) == BACKWARD_MARK);
         let mut is_backward = is_in(profile, context, engine);
         let mut numbered = numbered(profile, context);
-        // The node's own range encloses all other ranges of its thread, which belong to operators that the node calls.
+        // A node's own range is the outermost of its thread; the ranges inside it belong to operators that the node
+        // calls.
         let node = numbered.pop_if(|(_, text)| is_backward || is_done || is_node(text));
         is_backward |= node.is_some();
         let thread = profile.context(context).map(|known| known.thread).unwrap_or_default();
@@ -95,7 +96,7 @@ pub(super) fn attach_backward_to_forward(
             push_missing_root(profile, found, &mut stack);
             stack.append(&mut forward_stack(profile, found));
             stack.push(mark);
-            // If the stack has a frame of the engine, no frame between that frame and the leaf is missing.
+            // If the stack has a frame of the engine, no frame between it and the leaf is missing.
             if !is_in(profile, context, engine) {
                 push_missing_root(profile, context, &mut stack);
             }
@@ -306,7 +307,7 @@ mod tests {
             // itself.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
-            // Operators called by nodes use the numbers of the engine's thread. They do not hide a node's own number.
+            // Operators called by nodes use the numbers of the engine's thread, which do not hide a node's own number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
             // The backward pass recomputes this operator, so two threads gave it the number.
@@ -335,7 +336,7 @@ mod tests {
         for (forward, backward, hung) in [
             ("", format!("{ENGINE_ROOT};"), "step;[backward];"),
             ("t;", format!("{ENGINE_ROOT};"), "[stack truncated];step;[backward];"),
-            // From the engine's frame to the leaf, the node's stack is complete.
+            // From the engine's frame to the leaf, the node's stack has no gap.
             ("", format!("t;{ENGINE_ROOT};"), "step;[backward];"),
             ("", "t;".to_owned(), "step;[backward];[stack truncated];"),
             ("t;", "t;".to_owned(), "[stack truncated];step;[backward];[stack truncated];"),

@@ -1,16 +1,16 @@
 //! Demangles symbols into readable names: C++ names without parameters and return types, Rust names without hashes.
 //!
-//! Parameters are left out because a name in a flame graph denotes a place, not a signature. With parameters, the name
-//! of a symbol of a large C++ library takes 354 bytes on average. Symbols come from foreign files, which may be built
-//! so that demangled names grow exponentially. So a symbol whose name would exceed [`MAX_NAME_BYTES`] stays mangled.
+//! Parameters are left out because a name in a flame graph denotes a place, not a signature. With parameters, a symbol
+//! of a large C++ library has a name of 354 bytes on average. Symbols come from foreign files, in which a short symbol
+//! may demangle to an exponentially long name. So a symbol whose name would exceed [`MAX_NAME_BYTES`] stays mangled.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-/// Maximum length of a demangled name in bytes. Names are not truncated anywhere else, so the limit is generous: the
-/// longest genuine names found so far have about 10 KB.
+/// Maximum length of a demangled name in bytes. No other code truncates names, so the limit is generous: the longest
+/// genuine names found so far have about 10 KB.
 const MAX_NAME_BYTES: usize = 16 << 10;
 
 /// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol without valid mangling is

@@ -1,6 +1,6 @@
 //! Looks up symbols of one file for many addresses at a time, with the `blazesym` crate.
 //!
-//! If a file is gone, was replaced since it was loaded, or cannot be read, the result is a reason instead of symbols.
+//! If a file is gone, cannot be read, or was replaced since it was loaded, the result is a reason instead of symbols.
 //! This is not an error: the frames then show the module and the offset.
 
 use std::fs::File;
@@ -44,8 +44,8 @@ impl SymbolFiles {
 
     /// Returns the symbols of `module` at `addresses`, which are addresses of the file, not of the process.
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // The file is foreign and may be broken in ways that the parsers did not foresee. A broken file in the host's
-        // process must cost only the names of its frames.
+        // The file is foreign, and may be broken in a way that the parsers did not foresee. In the host's process, a
+        // broken file must cost no more than the names of its frames.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = require_regular_file(&module.path)?;
             check_build_id(path, &module.build_id)?;
@@ -55,9 +55,9 @@ impl SymbolFiles {
         symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
     }
 
-    /// Combines debug information and symbol table. The debug information contains inlined functions, but if it
-    /// consists only of line tables (as in Rust's release builds, or with `-g1`), its function names lack their
-    /// namespaces. The symbol table has the full names.
+    /// Combines debug information and symbol table. Only the debug information has the inlined functions. But if it
+    /// consists of line tables alone (Rust's release builds, `-g1`), its function names lack their namespaces. The
+    /// symbol table has the full names.
     fn query_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
         let Some(mut found) = self.query(path, addresses, true) else {
             return self.query(path, addresses, false);
@@ -90,9 +90,10 @@ impl SymbolFiles {
     }
 }
 
-/// The C library has several names for one address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and symbol
-/// tables return any of these names. Programs use the name without underscores, if the file has that name at the same
-/// address. Returns the positions in `found` whose names must be replaced, each with the replacement.
+/// The C library has several names for one address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and a
+/// symbol table may return any of them. Programs use the name without underscores, so that name is preferred if the
+/// file has it at this address. Returns the positions in `found` whose names must be replaced, each with the
+/// replacement.
 fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
     let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
@@ -150,8 +151,8 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Whether code mapped from `path` is in no readable file: it was generated at run time (without a file, or in an
-/// unnamed file), or belongs to the kernel.
+/// Whether code mapped from `path` is in no readable file. Such code was generated at run time (without a file, or in
+/// an unnamed file), or belongs to the kernel.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_encoded_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))

@@ -3,8 +3,8 @@
 //! Between the user's code and the API call are frames of CUDA's libraries and of compiler stubs. Below `main` is the
 //! start code of the C and Rust runtimes. These frames are folded away (unless no frame would be left), so that a stack
 //! reads `main;decode;forward;cudaLaunchKernel`. In stacks with Python functions, the interpreter's frames are folded
-//! as well. In all stacks, the frames listed in `glue` are folded. If a stack contains trampolines of Python functions
-//! (`-X perf`) but not the functions themselves, as in samples, the trampolines are shown in place of the functions.
+//! as well. In all stacks, the frames listed in `glue` are folded. Samples have trampolines of Python functions (`-X
+//! perf`) but not the functions themselves; the trampolines are then shown in place of the functions.
 
 use std::path::Path;
 
@@ -116,8 +116,8 @@ impl StackName<'_> {
     }
 }
 
-/// Returns for each name in `stack`, root first, whether the name is shown. If `stack` has no other Python functions,
-/// changes trampolines in `stack` to functions.
+/// Returns for each name in `stack`, root first, whether the name is shown. If no other name in `stack` is a Python
+/// function, trampolines in `stack` are changed to functions.
 pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     if !stack.iter().any(|name| name.origin == CodeOrigin::Python) {
         stack.iter_mut().for_each(StackName::unwrap_trampoline);
@@ -138,7 +138,7 @@ pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     let call = (0..call_at).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
     let mut call = call.unwrap_or(call_at);
     let start = start_code(&stack[..call], in_python);
-    // If there is only glue, the innermost frame is shown, because it would otherwise seem to be a part of the call.
+    // If there is only glue, the innermost glue frame is shown; otherwise it would count as a part of the call.
     if !(start..call).any(|at| shown[at])
         && let Some(innermost) = (start..call_at).rev().find(|at| stack[*at].glue != Glue::Never)
     {
@@ -159,9 +159,11 @@ pub(super) fn entry(stack: &[StackName<'_>]) -> usize {
     start_code(code, stack.iter().any(|name| name.origin == CodeOrigin::Python))
 }
 
-/// Whether a frame just outside the label (the frame that names the API call) is merely a part of that call. Such
-/// frames are functions of a statically linked CUDA runtime (its inner functions have names like `libcudart_static_…`
-/// and `__cudart804`), C++ wrappers with the name of the call, the host side of a kernel, and gpuflame's callback.
+/// Whether a frame just outside the label (which names the API call) is merely a part of that call. Such frames are:
+/// - functions inside a statically linked CUDA runtime, with names like `libcudart_static_…` and `__cudart804`;
+/// - C++ wrappers with the name of the call;
+/// - the host side of a kernel;
+/// - gpuflame's callback.
 fn is_part_of_call(name: &StackName<'_>, api: &str) -> bool {
     let bare = name.text.trim_start_matches('_');
     let is_api = bare.strip_prefix(api).is_some_and(|rest| {
@@ -191,9 +193,9 @@ fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Hides an operator directly around the same operator, because both are one call on its way through the dispatcher. An
-/// operator's implementation may call the operator again, as `aten::copy_` does to convert. Both are then shown,
-/// because the implementation's frame is between them, whether it is shown or not.
+/// Hides an operator directly around the same operator: both are one call on its way through the dispatcher. An
+/// operator's implementation may call the operator again, as `aten::copy_` does to convert. Then both are shown,
+/// because the frame of the implementation is between them, hidden or not.
 fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut last = None;
     for (name, shown) in stack.iter().zip(shown) {
@@ -405,7 +407,7 @@ mod tests {
         let stack = "main;aten::linear;in!linear;aten::addmm;in!addmm;in!gemm;blas;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;aten::addmm;blas;cudaLaunchKernel");
         assert_eq!(shown("main;in!addmm;blas;cudaLaunchKernel"), "main;addmm;blas;cudaLaunchKernel");
-        // Python code that an operator calls is user code, and may call any function.
+        // Python code that an operator calls is user code, so all functions that it calls are shown.
         let called_back = "main;aten::linear;in!linear;python!x;py!forward (a.py:1);in!gemm;cudaLaunchKernel";
         assert_eq!(shown(called_back), "main;aten::linear;forward (a.py:1);gemm;cudaLaunchKernel");
         // An operator that calls itself is shown twice, even if its implementation is hidden.

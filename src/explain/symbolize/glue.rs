@@ -1,11 +1,11 @@
-//! Glue frames are frames between user code and the code that it calls. They tell readers nothing about either. Each
-//! kind of glue frame has a row in the tables of this module.
+//! Glue frames are frames between user code and the code that it calls. They tell readers nothing about the user code
+//! or the called code. Each kind of glue frame has a row in the tables of this module.
 //!
-//! Between a Python function and an operator are the binding, the dispatcher and the dispatcher's wrappers, and the
-//! operator occurs again on each pass through the dispatcher. These frames are folded away. Each operator is shown
-//! under one name, such as `aten::linear`, and so is each node of the backward pass, such as `AddmmBackward0`. Between
-//! two Python functions are functions through which a library calls the functions passed to it, such as module hooks
-//! and decorators. The interpreter's own frames are recognized by their file (see `fold::CodeOrigin`).
+//! Between a Python function and an operator are the binding, the dispatcher and its wrappers; each pass through the
+//! dispatcher repeats the operator's frame. These frames are folded away. Each operator has one displayed name, such as
+//! `aten::linear`, and so has each node of the backward pass, such as `AddmmBackward0`. Between two Python functions
+//! are functions that call what was passed to a library, such as module hooks and decorators. The interpreter's own
+//! frames are recognized by their file (see `fold::CodeOrigin`).
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(super) enum Glue {
     #[default]
     Never,
     Always,
-    /// The frame is glue inside an operator on the way to a call, because it is the operator's implementation.
+    /// Glue inside an operator, as a part of its implementation on the way to a call.
     InOperator,
     /// The frame is glue directly around an operator of the same name.
     AroundOperator,
@@ -159,8 +159,8 @@ pub(super) fn python_glue<'a>(
 }
 
 /// Whether `path` is `file` of the package itself, and not a file of the user with the same name. A file of the package
-/// is in the folder in which packages are installed, or next to mapped libraries of the package. An example of the
-/// latter is PyTorch in the folder in which it was built.
+/// is in the folder where packages are installed, or next to mapped libraries of the package (PyTorch in its build
+/// folder, for example).
 fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
@@ -330,8 +330,8 @@ mod tests {
             let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
-        // These files do not belong to the package, because only a part of the path matches: the names end (`mytorch`,
-        // `my_ops.py`) or begin (`_ops.pyc`) like those of the package.
+        // Only a part of each path matches, so these files do not belong to the package. The names end (`mytorch`,
+        // `my_ops.py`) or begin (`_ops.pyc`) like the package's names.
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }

@@ -1,12 +1,13 @@
 //! `Symbolizer` names each frame and kernel of a profile once, as late as possible.
 //!
-//! A frame is shown as the functions at its address (several if calls were inlined). They come from the symbols and
-//! debug information of the file that was mapped at that address at the time. A frame without a name is shown as
-//! `lib.so+0x1234`, an address in the file, or as `[unknown]+0x…` if there was no file. A missing name is a fact about
-//! the data, not an error, and its reason is kept. Stacks are then folded to the frames that matter to readers.
+//! A frame is shown as the function at its address, or as several functions if calls were inlined. These functions come
+//! from the symbols and debug information of the file that was mapped at the address at that time. A frame without a
+//! name is shown as `lib.so+0x1234` (an address in the file), or as `[unknown]+0x…` if there was no file. A missing
+//! name is not an error: it is a fact about the data, stored with its reason. Stacks are then folded to the frames that
+//! matter to readers.
 //!
-//! Only files are read, and nothing is read from the process. So profiles of another process, or of an earlier run, can
-//! be named as well.
+//! The symbolizer reads files only, never the process. So it can also name profiles of another process or of an earlier
+//! run.
 
 mod backward;
 mod demangle;
@@ -88,9 +89,8 @@ struct FunctionRows {
 }
 
 impl FunctionRows {
-    /// Adds rows for a frame, if its file was queried. If the frame has no name, a row is written only if the reason is
-    /// that the file has no symbol. If the file was not found, it may still be found on the machine that reads the
-    /// recording.
+    /// Adds rows for a frame, if its file was queried. A frame without a name gets a row only if the reason is that the
+    /// file has no symbol. If the file itself was not found, the machine that reads the recording may still have it.
     fn add(&mut self, frame: Frame, found: &FrameToName) {
         let FrameToName::Code { symbols: Some(symbols), module: Some(_), .. } = found else { return };
         match symbols {
@@ -215,8 +215,7 @@ impl Symbolizer {
         self.kernels.reserve(kernels.len() - known.min(kernels.len()));
         for (id, symbol) in kernels {
             self.kernels.insert(hash_one(profile.strings().get(symbol)), ());
-            // Usually this does nothing: kernels are named when their rows arrive, because demangling a name takes 2
-            // us.
+            // Usually this does nothing, because a kernel is named when its row arrives: demangling a name takes 2 us.
             name_kernel(profile, id);
         }
         if self.kernels.len() > known {
@@ -242,8 +241,8 @@ impl Symbolizer {
         named.names.iter().any(|shown_name| is_engine(text(shown_name)))
     }
 
-    /// Returns the shown frames between the innermost frame of `engine` and the leaf, to be inserted among Python
-    /// functions. Native frames are left out with `python_only`.
+    /// Returns the shown frames between the innermost frame of `engine` and the leaf; the caller inserts them among
+    /// Python functions. Native frames are left out with `python_only`.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
         let mut inside: Vec<_> =
@@ -254,8 +253,8 @@ impl Symbolizer {
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
 
-    /// Sets how the stacks of `contexts` are displayed. If a stack shows a frame whose file was not queried yet, its
-    /// display is not set; such stacks are returned.
+    /// Sets how the stacks of `contexts` are displayed. If a stack shows a frame whose file was not queried yet, the
+    /// stack is returned instead.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> DeferredStacks {
         let mut waiting = DeferredStacks::default();
         profile.reserve_shown(contexts.len());
@@ -278,9 +277,8 @@ impl Symbolizer {
         waiting
     }
 
-    /// Names those frames of the C and C++ runtimes that are shown. The files of these runtimes are queried late,
-    /// because nearly all their frames are hidden start code. If libc's debug information is installed, reading it
-    /// takes 40 ms.
+    /// Names those frames of the C and C++ runtimes that are shown. These files are queried late, because nearly all
+    /// their frames are hidden start code, and reading libc's debug information (if installed) takes 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();
@@ -343,7 +341,7 @@ impl Symbolizer {
             let FrameNames { origin, is_label, names, .. } = &self.frames[frames[name.depth].index()];
             let (origin, is_label, known) = (*origin, *is_label, names[name.inlined]);
             let is_kernel = !is_label && self.kernels.contains_key(&known.symbol);
-            // A sample of a working thread has no call. The frames inside an operator then are the work, so they are
+            // A sample of a working thread has no call. So the frames inside an operator are the work itself, and are
             // shown.
             let says = known.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { known.glue };
@@ -483,7 +481,7 @@ fn name_frame(profile: &mut Profile, found: FrameToName, options: &SymbolizeOpti
             is_label: true,
             ..one_name(profile, OTHER_STACKS, ShownFrameKind::Loss, CodeOrigin::Code)
         },
-        // This label replaces Python functions, so the interpreter's own frames around it are folded.
+        // This label replaces Python functions, so the frames of the interpreter around it are folded.
         FrameToName::Label(LabelId::PYTHON_NOT_READ, _) => {
             one_name(profile, PYTHON_NOT_READ, ShownFrameKind::Loss, CodeOrigin::Python)
         }
@@ -585,7 +583,7 @@ fn name_code(
     FrameNames { names, start, origin, is_label: false, call: None, is_hidden }
 }
 
-/// Names code without a file in the same way as the code's generator.
+/// Names code without a file as the code's generator names it.
 fn name_generated(profile: &mut Profile, functions: &[FunctionSymbol], internal: bool) -> FrameNames {
     let origin =
         functions.first().map_or(CodeOrigin::Code, |function| CodeOrigin::from_generated(&function.name));

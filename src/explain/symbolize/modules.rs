@@ -1,8 +1,8 @@
 //! `ModuleIndex` finds the module that contained an address when a frame with that address was captured.
 //!
-//! An address may have belonged to several modules in turn. The epochs of these modules differ, and a frame records the
-//! epoch of its module. So the right module is the one that covers the address and has that epoch. All code that the
-//! loader does not know has one epoch. If several files were mapped at an address of such code, the module is unknown.
+//! An address may have belonged to several modules in turn. Each module has an epoch, and a frame records the epoch of
+//! its module. So the right module is the one that covers the address in that epoch. All code that the loader does not
+//! know has the same epoch. If several files were mapped at the address of such code, its module is unknown.
 
 use gpuflame_model::record::{Module, ModuleEpoch};
 use gpuflame_model::sorting;

@@ -1,5 +1,5 @@
-//! Determines, from the stacks of two calls of one thread, which functions certainly ran during the pause between the
-//! calls.
+//! Compares the stacks of two calls of one thread, and determines which functions certainly ran during the pause
+//! between the calls.
 //!
 //! ```text
 //! call before:  main > train > update > cudaLaunchKernel        main, train: the same call sites
@@ -7,12 +7,12 @@
 //! ```
 //!
 //! The stacks are compared from the root, by code and call site, never by name. Let P be the first function that made
-//! the two calls from different places, or, if there is none, the function that made both calls. Each function inside P
-//! has returned before the pause, or was called after it. P itself may have run during the whole pause, or may have
-//! returned and run again: a loop inside P and a loop around P leave the same stacks. The same holds for each function
-//! around P. Only functions that a thread enters once are certain to have run during the whole pause: the program's
-//! `main` or `<module>`, and the function that a thread starts with. A function that a coroutine or greenlet starts
-//! with is not certain: many coroutines can start with the same function on one thread.
+//! the two calls from different places. If there is none, P is the function that made both calls. Each function inside
+//! P has returned before the pause, or was called after it. P itself may have run during the whole pause, or may have
+//! returned and run again: the stacks are the same for a loop inside P and for a loop around P. This is true for each
+//! function around P, too. Only a function that a thread enters once certainly ran during the whole pause: the
+//! program's `main` or `<module>`, or the function that a thread starts with. A function that a coroutine or greenlet
+//! starts with is not certain: many coroutines can start with the same function on one thread.
 
 use std::collections::BTreeMap;
 

@@ -52,8 +52,8 @@ fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     line
 }
 
-/// Looks up a line in a table of CPython 3.10. The table consists of pairs: the length of a range in bytes, and the
-/// range's distance in lines from the last range that has a line. A distance of -128 means that the range has no line.
+/// Looks up a line in a table of CPython 3.10. The table consists of pairs: the length of a range in bytes, and its
+/// distance in lines from the last range that has a line. A distance of -128 means that the range has no line.
 fn line_in_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut end, mut line) = (0_u64, first);

@@ -233,8 +233,8 @@ fn inlined_calls_become_frames_outermost_first() {
     assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
 }
 
-/// The test must pass whichever name the symbol table lists first, and even if debug information of the C library is
-/// installed.
+/// The test must pass whichever name the symbol table lists first, and whether or not debug information of the C
+/// library is installed.
 #[test]
 fn c_library_functions_have_their_public_names() {
     let libc = own_modules().into_iter().find(|module| module.path.ends_with("libc.so.6")).unwrap();
@@ -401,7 +401,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
         let mut profile = profile_of(&[module], &[0x4321]);
         let names = shown(&mut profile, ALL);
         assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
-        // How much of a broken file the parser reads does not matter to this test.
+        // The test does not depend on how much of a broken file the parser reads.
         let why = frames(&profile)[1].unnamed;
         assert!(
             why == Some(Unnamed::FileUnreadable) || (is_elf && why == Some(Unnamed::NoSymbol)),

@@ -1,4 +1,4 @@
-//! Activity of threads between their calls, as far as calls show it. For a gap in a GPU's work, the activity is
+//! Activity of threads between their calls, as far as the calls show it. For a gap in a GPU's work, the activity is
 //! described by the launching thread's two calls around the gap.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!            to P | between P and L: activity is not known  |
 //! ```
 //!
-//! Only long periods are stored, and only for the newest calls, because a gap is accounted for soon after it has ended.
+//! Only long periods are stored, and only for the newest calls: a gap is accounted for soon after its end.
 
 use std::collections::VecDeque;
 
@@ -18,8 +18,8 @@ use gpuflame_model::record::{Caller, ContextId, IdMap, ThreadId, map_bytes};
 /// Minimum length in ns of the calls and pauses that are stored. If a program launches without a pause, at up to
 /// 100,000 launches per second, all its calls and pauses are shorter.
 const MIN_PIECE_NS: u64 = 10_000;
-/// Maximum number of pieces, of 24 bytes each. It equals the maximum number of stretches of a GPU's time that may wait for
-/// their accounting.
+/// Maximum number of pieces, of 24 bytes each. The same number of stretches of a GPU's time may wait to be accounted
+/// for.
 const MAX_PIECES: usize = (1 << 17) - 2;
 /// Number of pieces at which to drop those that cannot belong to any future gap.
 const PIECES_HIGH_WATER: usize = 1 << 13;
@@ -325,7 +325,7 @@ impl ThreadHistory {
     }
 
     fn push(&mut self, piece: HistoryPiece) {
-        // The last piece is a call whose end was not known when it was added.
+        // The last piece is a call that was added before its end was known.
         if let Some(last) = self.pieces.back_mut()
             && last.until > piece.since
         {
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(blame(&one, (0, 310, 900), 102, &[1, 2]), ["201 20", "2/201-102 570"]);
         assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "thread 2 uses another GPU");
         assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "thread 2 had not begun");
-        // The first call of the other thread came after this thread's call.
+        // The other thread made its first call after this thread's call.
         assert_eq!(blame(&one, (0, 100, 300), 200, &[1, 2]), ["1/100-200 200"]);
         assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "call 100 is before the window");
     }

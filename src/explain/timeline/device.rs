@@ -87,8 +87,8 @@ impl AccountInputs<'_> {
 /// Sampled stack of a thread, and the time in ns that the sample represents.
 type SampledTime = (ContextId, u64);
 
-/// Maximum number of threads known to launch on a GPU, if there are several GPUs. If there are more, those threads are
-/// kept that most recently ended a gap on this GPU.
+/// Maximum number of threads known to launch on a GPU, if there are several GPUs. If there are more, those that ended a
+/// gap on this GPU most recently are kept.
 const MAX_LAUNCHING_THREADS: usize = 16;
 
 /// Initial limit on the number of waiting stretches, which take 2 MiB.
@@ -102,14 +102,14 @@ pub(super) struct DeviceAccount {
     pub(super) id: DeviceId,
     /// Stretches of work that was launched inside a window, and of work whose launch is unknown.
     recorded: BusyStretches,
-    /// Stretches of work that was launched outside windows. This work keeps the device busy, but only the part that runs
-    /// inside a window is accounted for.
+    /// Stretches of work that was launched outside windows. This work keeps the device busy, but only its part inside a
+    /// window is accounted for.
     outside: BusyStretches,
     /// Current limit on the number of waiting stretches of either kind.
     room: usize,
     /// Latest end of any activity of the device so far.
     newest: u64,
-    /// Maximum delay of an out-of-order activity: first, since stretches were last removed; second, before that.
+    /// Maximum delay of an out-of-order activity: since stretches were last removed, and before that.
     disorder: [u64; 2],
     pub(super) streams: StreamSums,
     threads: Vec<ThreadId>,
@@ -205,9 +205,9 @@ impl DeviceAccount {
         self.outside.merge();
     }
 
-    /// Makes room for more stretches. Accounts for stretches that are so old that no earlier activity is expected any
-    /// more, up to half of the waiting stretches. If less than a quarter can be accounted for, the limit grows instead,
-    /// up to its maximum.
+    /// Makes room for more stretches. Accounts for at most half of the waiting stretches: those so old that no earlier
+    /// activity is expected any more. If less than a quarter can be accounted for, the limit grows instead, up to its
+    /// maximum.
     pub(super) fn make_room(
         &mut self,
         mut inputs: AccountInputs<'_>,
@@ -403,7 +403,7 @@ impl DeviceAccount {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
         };
-        // A device that ran no work launched inside a window is left out.
+        // If the device ran only work from outside windows, it has no account.
         (self.first <= self.last).then_some(DeviceTime {
             device: self.id,
             window,

@@ -1,7 +1,7 @@
 //! States of threads while a GPU waited for them. Only traces of other tools record such states.
 //!
-//! If the states are known, time in which the host was late is not charged to the launch that ended this time, because
-//! that launch is the victim. The time is divided and charged to the states that the launching thread was in.
+//! If the states are known, time in which the host was late is not charged to the launch at its end, which is only the
+//! victim. Instead it is divided among the states that the launching thread was in.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl HostStates {
     /// Adds a state of a thread. States of a thread must be added in order of time.
     pub(super) fn add(&mut self, state: &HostState) {
         let states = self.threads.entry(state.thread).or_default();
-        // The history is shared with a snapshot at most, which is short-lived.
+        // Only a snapshot, which is short-lived, may share the history.
         Arc::make_mut(states).push(state.since.0, state.context);
     }
 

@@ -16,9 +16,9 @@ pub const MAX_DELIVERY_NS: u64 = 10_000;
 ///        | host late | ------- launch latency ------- | dependency |
 /// ```
 ///
-/// A call that began before `from` was not late. If the call returned long before the work began, the work was waiting
-/// in the queue, so the whole gap is dependency. According to the clocks, work may begin before its launch. Then the
-/// host was late for the whole gap; but if the gap is not longer than this clock error, the cause is unknown.
+/// A call that began before `from` did not make the host late. If the call returned long before the work began, the
+/// work was already queued, so the whole gap is dependency. If the clocks disagree, work may seem to begin before its
+/// launch. Then the host was late for the whole gap. But a gap no longer than this clock error has an unknown cause.
 pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) -> [(Cause, u64); 3] {
     let contradiction = call.time.saturating_sub(start);
     if call.time == 0 || contradiction > to - from {
@@ -26,7 +26,7 @@ pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) 
     }
     let called = call.time.clamp(from, to);
     let delivered = match call.duration {
-        // The call was synchronous, or took more than four seconds, so the work began while the call was in progress.
+        // The call was synchronous, or took more than four seconds: the work began during the call.
         0 | u32::MAX => to,
         duration => call.time.saturating_add(u64::from(duration) + MAX_DELIVERY_NS).clamp(called, to),
     };

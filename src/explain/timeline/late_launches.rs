@@ -1,5 +1,5 @@
-//! The code that made launches late, for analyses that first read a whole run and then look at gaps of single streams. The
-//! rules are those of the idle time of a GPU, see `call_history`.
+//! Finds the code that made launches late, for analyses that read a whole run first and then look at gaps of single
+//! streams. The rules are those of the idle time of a GPU, see `call_history`.
 
 use super::call_history::{CallHistory, CulpritThreads};
 use gpuflame_model::profile::SampleSite;

@@ -2,10 +2,13 @@
 //! responsible for its idle time.
 //!
 //! The timeline works on joined rows, in one pass. A device is busy in the union of its activities. Each gap in this
-//! union is idle time. It is charged to the launch of the activity that ended the gap, because an earlier launch would
-//! have made the gap shorter. `idle_cause` determines the cause. If the host was late, the time is charged to the state
-//! of the launching thread during that time (`host_states`, from traces; `sample_history`), or to the two calls around
-//! that time (`call_history`). A device is accounted for while a window was open, and
+//! union is idle time, and is charged to the launch whose activity ended the gap: an earlier launch would have made the
+//! gap shorter. `idle_cause` determines the cause. If the host was late, the time is charged to what the launching
+//! thread did in that time:
+//! - its states (`host_states`, from traces) or samples (`sample_history`);
+//! - otherwise the two calls around that time (`call_history`).
+//!
+//! A device is accounted for while a window was open, and
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond
@@ -16,11 +19,11 @@
 //!
 //! where *busy* includes work that outlasted its window (the window is longer by that time). It also includes work that
 //! was launched outside windows, as far as the work ran inside a window. Time before a window's first work is also
-//! charged to the launch of that work, but under a separate label; time after the last work is charged to no code.
+//! charged to the launch of that work, but under its own label. Time after the last work is charged to no code.
 //!
-//! Memory grows with the number of distinct stacks, never with the number of launches: activities wait in a reorder
-//! buffer per device (`stretches`). Activities that arrive too late for that buffer are counted as late. Some busy time
-//! is then reported as idle, but at most the duration of the late work.
+//! Memory grows with the number of distinct stacks, never with the number of launches, because activities wait in a
+//! bounded reorder buffer per device (`stretches`). Activities that arrive too late for that buffer are counted as
+//! late. Some busy time is then reported as idle, but at most the duration of the late work.
 
 mod call_history;
 mod device;
@@ -63,8 +66,8 @@ use stretches::LaunchSpan;
 use windows::WindowSpans;
 
 /// Splits the gap `from..to` among its causes, in order of time. The work that ended the gap was launched by `launched`
-/// and began at `start`. The parts add up to the gap. Idle time has these causes; other analyses of gaps use the same
-/// rules.
+/// and began at `start`. The parts add up to the gap. The account of idle time has these causes, and other analyses of
+/// gaps use the same rules.
 pub fn gap_causes(from: u64, to: u64, start: u64, launched: Launched) -> [(Cause, u64); 3] {
     split_by_cause(from, to, start, &call(launched))
 }
@@ -77,7 +80,7 @@ pub struct Timeline {
     last: usize,
     windows: WindowSpans,
     host_states: HostStates,
-    /// Calls of threads. They are shared at most with a snapshot, which is short-lived.
+    /// Calls of threads. Only a snapshot, which is short-lived, may share them.
     calls: Arc<CallHistory>,
     /// Samples of threads, which are shared in the same way as the calls.
     samples: Arc<SampleHistory>,
@@ -88,8 +91,8 @@ pub struct Timeline {
     cuts: Cuts,
 }
 
-/// Idle time by device, part and cause, and the time that samples and waits attribute to a stack. While rows arrive, a
-/// part is the time from one cut to the next; at the end it is a [`part`].
+/// Idle time by device, part and cause, and the time that samples and waits attribute to a stack. While rows arrive,
+/// the part of a run is the time from one cut to the next; at the end it is a [`part`].
 #[derive(Clone, Debug, Default)]
 struct IdleByCause {
     sums: Sums,
@@ -162,8 +165,8 @@ impl IdleByCause {
         self.map_keys(&part, &|context| context);
     }
 
-    /// Returns the sums. Time between two calls is charged to the sampled stacks of the thread during that time, as far
-    /// as samples and waits cover it.
+    /// Returns the sums. Time between two calls is charged to the thread's sampled stacks in that time, as far as
+    /// samples and waits cover it.
     fn shared(&self) -> Sums {
         let mut found: IdMap<(DeviceId, u64, IdleCause), Vec<(ContextId, u64)>> = IdMap::default();
         for (&(device, part, charge, context), &nanos) in &self.found {
@@ -226,7 +229,8 @@ impl Timeline {
     /// Processes a window edge; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         let Row::Window { edge, time } = *row else { return };
-        // Time that is already accounted for does not change, so a delayed edge takes effect where the accounted time ends.
+        // Time that is already accounted for does not change. A delayed edge therefore takes effect at the end of that
+        // time.
         let accounted = self.accounted_until();
         match edge {
             WindowEdge::Open => self.windows.open(time.0.max(accounted)),
@@ -249,8 +253,8 @@ impl Timeline {
         }
     }
 
-    /// Adds the state that a thread entered. A state must be added before the launches that end the gaps in which the
-    /// thread was in this state.
+    /// Adds the state that a thread entered. Add a state before the launch that ends the gap in which the thread was in
+    /// this state.
     pub fn add_host_state(&mut self, state: &HostState) {
         self.host_states.add(state);
     }
@@ -381,8 +385,8 @@ impl Timeline {
         Some(SteadyPart { rule, begin: Nanos(begin), end: Nanos(end) })
     }
 
-    /// Adds cuts at the beginnings and ends of loops, before these times are accounted for. This is necessary because
-    /// the longest loop is known only at the end.
+    /// Adds cuts at the beginnings and ends of loops, before these times are accounted for. They are needed now,
+    /// because the longest loop is known only at the end.
     fn cut_at_loops(&mut self) {
         let Some(launches) = &self.launches else { return };
         let accounted = self.accounted_until();
@@ -465,8 +469,8 @@ impl Timeline {
     fn index_of(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = DeviceAccount::new(id);
-            // The device was idle in all windows that were forgotten. All of them count as start-up, even those after
-            // the end of the start-up, because only their total length is known.
+            // The device was idle in all windows that were forgotten. All of them count as start-up, even if they came
+            // after it, because only their total length is known.
             if self.windows.forgotten_ns() > 0 {
                 let nanos = self.windows.forgotten_ns();
                 device.charge_windows(0, nanos, &mut self.charges.adder_for(id));

@@ -1,10 +1,10 @@
-//! Sampled stacks of threads while a GPU waited for these threads. For a late launch, the two calls of its thread
-//! around that time are known (`call_history`). Samples of the thread show its activity between these calls.
+//! Sampled stacks of threads while a GPU waited for these threads. The two calls of a thread around a late launch are
+//! known (`call_history`). Samples of the thread show its activity between these calls.
 //!
-//! A sample represents a period that is longer than most gaps. So before time is charged, samples are summed over all
-//! gaps between the same two calls (`divide_idle`). Time that a thread spent waiting has no samples. If context
-//! switches were recorded, the part of a wait inside a gap is charged to the waiting stack. Otherwise it stays
-//! attributed to the two calls.
+//! But a sample represents a period that is longer than most gaps. So before time is charged, samples are summed over
+//! all gaps between the same two calls (`divide_idle`). Time that a thread spent waiting has no samples. If context
+//! switches were recorded, the part of a wait that is inside a gap is charged to the waiting stack. Otherwise this time
+//! stays attributed to the two calls.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! States of one thread in order of time, 8 bytes each. If a program launches all the time, its trace has a state for
-//! each slice: a million in half a gigabyte.
+//! States of one thread in order of time, 8 bytes each. The trace of a program that launches all the time has a state
+//! for each slice: a million in half a gigabyte.
 
 use gpuflame_model::record::ContextId;
 

@@ -1,19 +1,19 @@
 //! Finds the steady part of a run, in which the program repeats its work. The time before it is the start-up, and the
 //! time after it is the shutdown.
 //!
-//! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch
-//! in a step has ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found
-//! without storing launches: a loop launches each of its stacks once per iteration, so one stack represents the loop.
-//! This is the stack that launches kernels for the longest time, among stacks that launch kernels at least three times.
-//! If more than half of this time passes between the stack's first and second launch, the first launch belongs to the
-//! start-up, for example to a warm-up step. Likewise the last launch can belong to the shutdown. Other repeated stacks
-//! belong to the loop if they are launched during at least half of the loop's time. The part lasts from the first
-//! launch of all these stacks until the work of their last launch has ended. A found loop may have less than half of
-//! the run's kernels, and less than half of the GPU time of kernels. It is then a detail of the run, such as the layers
-//! of a single forward pass, or its stack represents only a part of the loop. The next of the longest stacks is then
-//! tried. If no loop has enough kernels or GPU time, there is no steady part.
+//! If the program marks several steps, the part begins with the first step. It ends when the work of the last launch in
+//! a step has ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found
+//! without storing launches. A loop launches each of its stacks once per iteration, so one stack represents the loop.
+//! Among stacks that launch kernels at least three times, this is the one that does so for the longest time. If more
+//! than half of this time passes between its first and second launch, the first launch belongs to the start-up, for
+//! example to a warm-up step. In the same way, its last launch can belong to the shutdown. Other repeated stacks belong
+//! to the loop if they are launched during at least half of the loop's time. The part lasts from the first launch of
+//! all these stacks until the work of their last launch has ended. The loop may have less than half of the run's
+//! kernels, and less than half of their GPU time. It is then only a detail of the run (such as the layers of a single
+//! forward pass), or its stack represents only a part of the loop. Then the stack with the next longest time is tried.
+//! If no loop has enough kernels or GPU time, there is no steady part.
 //!
-//! The result does not depend on the order in which work arrives. This order differs between the library and a reader
+//! The result does not depend on the order in which work arrives. That order differs between the library and a reader
 //! of its recording.
 //!
 //! Memory grows with the number of stacks. Launches without GPU work are not considered.
@@ -43,12 +43,12 @@ pub(super) struct FoundPart {
     pub(super) is_over: bool,
 }
 
-/// Number of stacks that are tried as representatives of a loop, the longest first. More than one is needed, because
-/// the first step may be long. If it launches the stacks of a model's layers several times, these stacks last longer
-/// than all other stacks of the loop.
+/// Maximum number of stacks that are tried as representatives of a loop, the longest first. More than one is needed,
+/// because the first step may be long. A long first step that launches the stacks of a model's layers several times
+/// makes these stacks last longer than all other stacks of the loop.
 const MAX_LEADERS: usize = 16;
 
-/// Number of first launches and number of last launches that are stored per stack. Each costs 24 bytes per stack.
+/// Number of first launches, and of last launches, that are stored per stack. Each costs 24 bytes per stack.
 const KNOWN: usize = 2;
 
 /// Launches of a stack. All fields are sums, minima or maxima, which do not depend on the order of arrival.
@@ -174,7 +174,7 @@ impl RepeatedLaunches {
             None if self.newest < steps.first => return None,
             None => self.latest_end,
         };
-        // If recording began in the program's second step or later, the recording contains no start-up.
+        // Recording that began in the program's second step or later contains no start-up.
         let begin = if steps.first_number > 1 { 0 } else { steps.first };
         let part = SteadyPart { rule: SteadyRule::Steps, begin: Nanos(begin), end: Nanos(end) };
         let is_over = steps.end.is_some_and(|end| self.newest >= end);

@@ -37,7 +37,8 @@ struct RecentTimes {
     /// Disjoint times, by start.
     times: [(u64, u64); MAX_RECENT],
     len: usize,
-    /// End of the times that are no longer stored. The parts of delayed activities before it count as already busy.
+    /// End of the times that are no longer stored. The part of a delayed activity before this time counts as already
+    /// busy.
     floor: u64,
 }
 

@@ -1,16 +1,16 @@
 //! Busy time of a device: the union of the times of its activities, computed in one pass and bounded space.
 //!
 //! Activities arrive roughly in order, but the tracer's buffers are not ordered relative to each other. So the newest
-//! stretches of busy time wait in this buffer until it is full; then the older stretches are removed. Unordered
-//! stretches wait in a vector that is sorted when it is full. This costs less per activity than any ordered map,
-//! because the sort detects the ordered runs that come from the tracer's buffers.
+//! stretches of busy time wait in this buffer; when it is full, the older ones are removed. Waiting stretches are in a
+//! vector that is sorted when it is full. This costs less per activity than an ordered map, because the sort detects
+//! the ordered runs from CUPTI's buffers.
 
 use gpuflame_model::record::Caller;
 
 /// A stretch of time in which a device was busy without a pause.
 ///
-/// Comparisons use the fields in their order. So if several pieces of work begin at the same time, the piece that was
-/// called first counts as the end of the previous gap. The order in which the pieces arrived does not matter.
+/// Comparisons use the fields in their order. If several pieces of work begin at the same time, the one that was called
+/// first therefore ends the previous gap, in whatever order the pieces arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BusyStretch {
     pub(super) start: u64,

@@ -1,5 +1,5 @@
-//! Tests two kinds of timelines: hand-drawn ones, with the expected charges drawn beneath, and random ones, which are
-//! compared with an oracle that marks every nanosecond.
+//! Tests two kinds of timelines. Drawn ones have the expected charges beneath; random ones are compared with an oracle
+//! that marks every nanosecond.
 //!
 //! A column of a drawing is 5 us, so work within two columns of its call is in delivery. The rows of a drawing are:
 //!
@@ -552,8 +552,8 @@ fn windows_of_parts(time: &DeviceTime) -> [u64; 3] {
 
 #[test]
 fn start_up_and_shutdown_are_exact_in_runs_that_are_accounted_for_while_they_last() {
-    // In the second case, the loops before and after the longest loop are longer than the time that can wait to be
-    // accounted for.
+    // In the second case, the loops around the longest loop last longer than the time that can wait to be accounted
+    // for.
     for (before, count, after) in [(10, 200, 10), (100_000, 200_000, 90_000), (200_000, 100_000, 50_000)] {
         let (rows, edges) =
             loops(&[(&[10], before, 5_000_000), (&[20, 21, 21], count, 7_000_000), (&[30], after, 900_000)]);

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Maximum number of windows that are remembered individually. A program that opens a window per step has a new window
-/// every few milliseconds; time before the oldest remembered window was already accounted for.
+/// Maximum number of windows that are remembered individually. A program that opens a window per step has one every few
+/// milliseconds. Time before the oldest remembered window was already accounted for.
 const MAX_WINDOWS: usize = 4096;
 
 /// Windows that were opened so far. See the module's documentation.
@@ -25,8 +25,8 @@ struct WindowSpan {
 }
 
 impl WindowSpans {
-    /// Whether a window was ever opened. Rows from another tool may have no windows. The whole time from the first
-    /// activity to the last then counts as one window.
+    /// Whether a window was ever opened. Rows from another tool may have no windows; then the whole time from the first
+    /// activity to the last counts as one window.
     pub(super) fn has_any(&self) -> bool {
         self.any
     }

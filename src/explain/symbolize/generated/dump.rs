@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The format is described in `tools/perf/Documentation/jitdump-specification.txt` of Linux. A moved function is
-//! identified by its index. If a function has moved to an address whose name is wanted, the dump is read again to find
-//! the name.
+//! identified by its index. If a function has moved to a requested address, the dump is read a second time to find its
+//! name.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};

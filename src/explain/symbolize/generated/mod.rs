@@ -1,10 +1,10 @@
 //! Names of functions that a process generated at run time. Such functions are in no file. The code generator writes their
 //! addresses to a file, in one of the formats of `perf`: `/tmp/perf-PID.map`, with one line per function, or a jitdump.
 //!
-//! Both files may contain any bytes, and are in a folder in which all users may create files. So only regular files of
-//! the process's own user (or of root) are opened, never through a link, and never with a call that could block. The
-//! amount of data read is limited, and only entries for addresses that occur in stacks are kept. Neither format records
-//! how long a function stayed at its address, so an address with several functions has no name.
+//! Both files may contain any bytes, and all users may create files in their folders. So a file is opened only if it is
+//! a regular file of the process's own user (or root), never through a link, and never with a call that could block.
+//! The amount of data read is limited, and only entries for addresses that occur in stacks are kept. Neither format
+//! records how long a function stayed at its address, so an address that several functions had in turn gets no name.
 
 mod dump;
 mod map;
@@ -24,7 +24,8 @@ use gpuflame_model::sorting;
 const MAX_MAP_BYTES: u64 = 64 << 20;
 /// Maximum number of records read from a dump. Most bytes of a dump are code, which is skipped.
 const MAX_DUMP_RECORDS: usize = 1 << 20;
-/// Maximum number of (function, address) matches. Thousands of real functions never overlap.
+/// Maximum number of (function, address) matches. Only a hostile file has more: thousands of real functions never
+/// overlap.
 const MAX_MATCHES: usize = 1 << 20;
 /// Maximum length of a name in bytes. The rest of a longer name is cut off.
 const MAX_NAME_BYTES: usize = 1 << 10;
@@ -109,10 +110,10 @@ type ReadSource = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
-    // Without this flag, opening a pipe that has no writer would block.
+    // Without `O_NONBLOCK`, opening a pipe that has no writer would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // Opening some devices has side effects, so the file's type is checked before opening. The type is checked again after
-    // opening, when it can no longer change.
+    // Opening some devices has side effects, so the type of the file is checked before it is opened. The type is
+    // checked again after opening, when it can no longer change.
     let is_there = path.symlink_metadata().and_then(|metadata| {
         if !metadata.is_file() {
             return Ok(None);
@@ -395,8 +396,8 @@ mod tests {
         let found = ask(&whole);
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g")]);
         assert_eq!(found.remarks, [""; 0]);
-        // A dump truncated at any byte, as after a process was killed, yields the complete functions and never a wrong
-        // one.
+        // Truncate the dump at every byte, as when a process is killed: the result has the complete functions and never
+        // a wrong one.
         for length in 0..40 + 16 + 80 {
             assert!(
                 names(&ask(&whole[..length])).iter().all(|name| *name == (0x1008, "py::f:/a b.py")),
