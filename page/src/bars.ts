@@ -5,7 +5,7 @@ import type { Bar } from "./report.ts";
 
 /** Number of bars to show at first. */
 const FIRST_BARS = 8;
-/** Minimum share of a bar, in percent, for a part with a label in it; and the minimum on a narrow screen. */
+/** Minimum share of a bar, in percent, that a part needs for a label; the second value is for narrow screens. */
 const [LABEL_PERCENT, NARROW_LABEL_PERCENT] = [9, 20];
 
 /** Returns the bars, with one legend for all of them. `part` names the part of the run that a bar shows. */

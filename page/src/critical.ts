@@ -1,10 +1,12 @@
-// The panel of the critical path: its largest parts. A click shows where they are in the timeline.
+// The panel of the critical path: the parts of the path that take the most time. A click on a part shows it in the
+// timeline.
 import { element } from "./flame/dom.ts";
 import { human, percent } from "./flame/format.ts";
 import type { CriticalPart, Panel } from "./report.ts";
 import { CLASS_COLOURS, OTHER_COLOUR } from "./timeline_colours.ts";
 
-/** Actions for a click on a part: mark all of its places, or show the longest one. */
+/** Actions for a click on a part of the critical path: mark all its occurrences in the timeline, or show the longest
+ * one. */
 export interface PathActions {
   markAll(part: CriticalPart): void;
   showLongest(part: CriticalPart): void;

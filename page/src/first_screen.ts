@@ -80,7 +80,7 @@ function notRecorded(report: Report): HTMLElement | null {
   return element("details", { class: "not-recorded" }, element("summary", {}, missing(report)), element("ul", {}, ...items));
 }
 
-/** Returns how many checks have no data, with the same number as in the sentence for a run without findings. */
+/** Returns how many checks have no data. */
 function missing({ checksWithoutData: checks, otherFacts: others }: Report): string {
   const of = (count: number, noun: string) => `${count} ${noun}${count === 1 ? "" : "s"}`;
   const words = [checks > 0 ? `${of(checks, "check")} without data` : "", others > 0 ? `${of(others, "other fact")} not recorded` : ""];

@@ -17,7 +17,7 @@ export interface Bar {
 export interface Finding {
   id: string;
   bad: boolean;
-  /** Cost in percent of the part of the run that `part` names. The length of this part is `wall`. */
+  /** Cost in percent of a part of the run, which `part` names. The length of this part is `wall`. */
   share: number | null;
   ns: number | null;
   what: string;
@@ -71,7 +71,7 @@ export interface TimelineData {
   end: number;
   /** Maximum time in ns that merged slices last together; 0 if no slices were merged. */
   resolution: number;
-  /** Number of activities that are left out. The next field is the number of rows that are left out. */
+  /** Number of activities that the page leaves out. The next field is the number of rows that are left out. */
   skipped: number;
   left: number;
   names: string[];
@@ -80,7 +80,7 @@ export interface TimelineData {
   rows: TimelineRowData[];
 }
 
-/** Parts of the critical chain of events with the same class, function and name. */
+/** All parts of the critical chain of events that have the same class, function and name. */
 export interface CriticalPart extends KindName {
   ns: number;
   count: number;
@@ -91,7 +91,8 @@ export interface CriticalPart extends KindName {
   rank?: number;
   /** Start and end of the longest part, in ns. */
   longest: [start: number, end: number] | null;
-  /** Start and length of each part, one after the other, in ns. Parts that are close to each other are merged. */
+  /** Start and length of each part, one after the other, in ns. Parts that are close to each other are merged into
+   * one. */
   marks: number[];
 }
 

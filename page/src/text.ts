@@ -1,7 +1,8 @@
 // Text with commands. Text between backticks in the command's sentences becomes code.
 import { button, copyText, element } from "./flame/dom.ts";
 
-/** Cuts a text to `most` characters. Names of one kind differ at their ends, so two thirds of the characters are from the end. */
+/** Cuts a text to `most` characters. Names of one kind differ at their ends, so two thirds of the kept characters are
+ * from the end. */
 export function cutMiddle(text: string, most: number): string {
   if (text.length <= most) return text;
   const begin = Math.floor(most / 3);

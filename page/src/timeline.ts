@@ -131,7 +131,7 @@ export class TimelineView {
     for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => this.draw());
   }
 
-  /** Shows what is under the pointer in the tooltip: a slice, or the gap between two slices. */
+  /** Shows in the tooltip what is under the pointer: a slice, or the gap between two slices. */
   private tell(x: number, y: number): void {
     const row = this.rows[this.picture.rowAt(y)];
     this.tooltip.hidden = !row;
@@ -164,7 +164,7 @@ export class TimelineView {
     return `${row.label}: ${grouped(count)} slices, ${human(slices.busy[at]!, "ns")} in ${times}; the longest is ${name}`;
   }
 
-  /** Draws with the next animation frame, only once for all events before it. */
+  /** Draws in the next animation frame, once for all events before it. */
   private schedule(): void {
     if (this.isScheduled) return;
     this.isScheduled = true;

@@ -1,5 +1,5 @@
-// Colours of a timeline. The names with the most time have their own colours, and all others are grey. Causes of idle time have
-// the colours of the bars.
+// Colours of a timeline. The names with the most time each have their own colour; all others are grey. Causes of idle
+// time have the colours of the bars.
 import { rgb } from "./flame/colours.ts";
 import { element } from "./flame/dom.ts";
 import { human } from "./flame/format.ts";
@@ -31,10 +31,10 @@ export const CLASS_COLOURS: Record<string, string> = {
   gap: "#e9d9e4",
   unexplained: "#5d646e",
 };
-/** Maximum length of a name in the legend. */
+/** Maximum length of a name in the legend, in characters. */
 const MAX_NAME = 48;
 
-/** Colours by the number of a name, for each kind of row. */
+/** For each kind of row, the colours by index of the name. */
 export type RowColours = Record<Row["kind"], string[]>;
 
 /** Time of each name in the rows of a kind. */

@@ -1,11 +1,12 @@
-// The rows of a timeline as pixels: one line of pixels per row. Each pixel has the colour of the name with most of its time.
+// The rows of a timeline as pixels: one line of pixels per row. A pixel has the colour of the name that takes most of
+// its time.
 import { type Range, shown } from "./timeline_model.ts";
 import type { Slices } from "./timeline_slices.ts";
 
-/** Minimum opacity of a pixel with any slice in it, so that a short slice is visible in a long run. */
+/** Minimum opacity of a pixel that contains a slice, so that even a short slice is visible in a long run. */
 const MIN_OPACITY = 0.4;
 
-/** Part of each pixel's time that is covered, and the name that covers most of it. */
+/** For each pixel, the part of its time that is covered by slices, and the name that covers most of it. */
 export class PixelLine {
   readonly cover: Float32Array;
   private readonly most: Float32Array;

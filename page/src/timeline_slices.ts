@@ -1,5 +1,5 @@
-// Slices of the timeline: their columns, and coarser levels of them, so that drawing two million slices takes as long as drawing
-// a few thousand.
+// Slices of the timeline: columns with their data, and coarser levels of the slices. With these levels, drawing two
+// million slices takes as long as drawing a few thousand.
 import type { TimelineRowData } from "./report.ts";
 
 /** Slices of a row, by start. Times are in ns. */
@@ -52,7 +52,7 @@ export function readRows(rows: TimelineRowData[], bytes: Uint8Array, resolution:
     let [value, factor] = [0, 1];
     for (;;) {
       const byte = bytes[at++] ?? 0;
-      // The code multiplies instead of shifting, because times may have more than 32 bits.
+      // Multiply instead of shifting, because times may have more than 32 bits.
       value += (byte & 0x7f) * factor;
       if (byte < 0x80) return value;
       factor *= 0x80;
@@ -87,13 +87,13 @@ export function levels(finest: Slices): Slices[] {
   let resolution = Math.max((LEVEL_FACTOR * span) / Math.max(count, 1), 1);
   for (let last = finest; last.start.length > MAX_COARSE_SLICES && resolution < span; resolution *= LEVEL_FACTOR) {
     const coarser = merged(last, resolution);
-    // If all slices are long, few are merged. A level is kept only if it has clearly fewer slices.
+    // If all slices are long, merging removes few of them. A level is kept only if it has clearly fewer slices.
     if (coarser.start.length < last.start.length * 0.75) all.push((last = coarser));
   }
   return all;
 }
 
-/** Merges neighbours that last at most `resolution` together, with the gaps between them. */
+/** Merges neighbours if they and the gaps between them last at most `resolution` together. */
 export function merged(slices: Slices, resolution: number): Slices {
   const { start, end, name, count, busy } = slices;
   const to = room(start.length, resolution);

@@ -1,5 +1,6 @@
-// Colours by kind of frame. Readers who cannot distinguish red and green can distinguish the fills (tests simulate this). Text on
-// a fill is black or white, whichever has more contrast; the contrast is at least 4.5:1 on any fill.
+// Colours by kind of frame. Readers who cannot distinguish red and green can still distinguish the fills; tests
+// simulate this. Text on a fill is black or white, whichever has more contrast; the contrast is at least 4.5:1 on any
+// fill.
 
 export type Rgb = readonly [number, number, number];
 
@@ -9,7 +10,7 @@ export interface Palette {
   ink: string;
   /** Fill of each kind, in the order of `KINDS`. */
   kinds: readonly string[];
-  /** Fills from "much less" to "much more", the middle one for "unchanged". */
+  /** Fills from "much less" to "much more"; the one in the middle means "unchanged". */
   changeFills: readonly string[];
 }
 
@@ -48,7 +49,8 @@ export function textOn(fill: string): string {
   return luminance(rgb(fill)) > BLACK_FROM ? "#000000" : "#ffffff";
 }
 
-/** Returns an index into `changeFills`. The first and the last fill are for frames that one run lacks. */
+/** Returns an index into `changeFills`. The first and the last fill are for frames that are in only one of the two
+ * runs. */
 export function changeStep(now: number, old: number, steps: number): number {
   const middle = (steps - 1) / 2;
   const larger = Math.max(now, old);

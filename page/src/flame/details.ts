@@ -1,5 +1,5 @@
 // The details box shows the selected frame below the picture, with a button for each action. Keyboard and touch users
-// need it, because they have no tooltip.
+// need this box, because they have no tooltip.
 import { button, element } from "./dom.ts";
 import { type Facts, factLines } from "./facts.ts";
 import type { Command } from "./keyboard.ts";

@@ -1,16 +1,16 @@
-// Paints the visible part of a layout. Frames narrower than half a pixel are painted together, so a row takes at most as many
-// rectangles as it has pixels, whatever the number of frames.
+// Paints the visible part of a layout. Frames narrower than half a pixel are painted together. So a row has at most as
+// many rectangles as pixels, whatever the number of frames.
 import type { Fill, FrameColours } from "./fills.ts";
 import { extentOf, firstEndingAfter, isCaller, rowOf, type Layout, type Span } from "./layout.ts";
 import { fitted, type Names } from "./names.ts";
 
 export const ROW_HEIGHT = 18;
 const FONT = "12px ui-monospace, monospace";
-/** Margin of a label on both sides, and the minimum number of characters of a useful label. */
+/** Margin of a label on both sides in pixels, and the minimum number of characters of a useful label. */
 const MARGIN = 4;
 const MIN_LABEL_CHARS = 4;
 const MIN_FRAME_WIDTH = 0.5;
-/** Minimum width of a frame with a gap, a line of the background colour, between it and the next frame. */
+/** Minimum width of a frame that is followed by a gap, a line of the background colour. */
 const MIN_WIDTH_WITH_GAP = 3;
 
 export interface Scene {
@@ -25,7 +25,7 @@ export interface Scene {
   width: number;
   height: number;
   colours: FrameColours;
-  /** 1 for nodes that match the search, or null without one. */
+  /** 1 for each node that matches the search; null if there is no search. */
   isMatch: Uint8Array | null;
   selected: number;
   hovered: number;

@@ -1,4 +1,4 @@
-// Formats values: with readable units, and with exact digits.
+// Formats values for readers: with readable units, or with exact digits.
 import type { Unit } from "./model.ts";
 
 const TIME: [number, string][] = [[1e9, "s"], [1e6, "ms"], [1e3, "us"]];

@@ -5,7 +5,7 @@ import { KINDS } from "./model.ts";
 import type { Names } from "./names.ts";
 import type { Tree } from "./tree.ts";
 
-/** Words for the fills of a comparison: the first, the middle and the last one, and those halfway between them. */
+/** Words for five fills of a comparison: the first, the middle and the last one, and the two between them. */
 const CHANGES = ["gone", "less", "unchanged", "more", "new"];
 
 export function legendOf(palette: Palette, tree: Tree, names: Names): HTMLElement[] {

@@ -1,4 +1,4 @@
-// The data of a flame graph as the command writes it: prefix trees of frames, and rows with the values of their nodes.
+// The data of a flame graph as the command writes it: trees of frames, and rows that give nodes a value.
 
 /** Origin of a row, by which the graph can be split. */
 export interface Track {
@@ -24,7 +24,7 @@ export interface View {
   unit: Unit;
   parent: number[];
   name: number[];
-  /** Rows. Each has the value of `node` itself, without its children, on one track. */
+  /** Rows. Each row has the value of `node` itself, without its children, on one track. */
   node: number[];
   track: number[];
   value: number[];

@@ -2,10 +2,10 @@
 import { shorten } from "./format.ts";
 import { type FlameModel, KIND_ROOT } from "./model.ts";
 
-/** Characters that would hide or reorder the rest of a name. */
+/** Characters that would hide the rest of a name, or change the order of its letters. */
 const INVISIBLE = /[\0-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
-/** Mark of kernel names in folded stacks. Labels omit it, because the colour shows the same. */
+/** Mark of kernel names in folded stacks. Labels omit the mark, because the colour shows the same. */
 const KERNEL_MARK = /\s*\[GPU\d*_Kernel\]\s*/;
 
 /** File and line, at the start of the names of Python's functions. */

@@ -1,4 +1,4 @@
-// The order determines how stacks become a tree: from the root, from the leaves, or around a name; with or without a split by
+// The order determines how stacks become a tree: from the root, from the leaves, or around a name. Each can be split by
 // track.
 import type { Source, SplitKey, Track } from "./model.ts";
 import type { Names } from "./names.ts";
@@ -19,7 +19,8 @@ export function treeOf(source: Source, names: Names, order: Order, keep: Uint8Ar
   return order.kind === "around" ? aroundName(weights, order.name) : fromRoot(weights);
 }
 
-/** A frame of a tree, identified by the names on the path to it, so that it stays valid with another filter and in both runs. */
+/** A frame of a tree, identified by the names on the path to it. So it stays valid with another filter and in both
+ * runs. */
 export interface Subtree {
   view: string;
   order: Order;
@@ -27,7 +28,7 @@ export interface Subtree {
   isCaller: boolean;
 }
 
-/** Returns 1 for each row that is on a kept track and not in a `removed` subtree. */
+/** Returns 1 for each row that `keepTrack` accepts and that is not in a `removed` subtree. */
 export function keepRows(source: Source, names: Names, keepTrack: (track: Track) => boolean, removed: Subtree[]): Uint8Array {
   const keptTracks = source.tracks.map(keepTrack);
   return Uint8Array.from(source.node, (_, row) => {

@@ -1,4 +1,4 @@
-// The search marks the frames whose name, or file and line, matches a regular expression, and adds up their share.
+// The search marks frames whose name or place (file and line) matches a regular expression, and adds up their share.
 import type { Layout } from "./layout.ts";
 import type { Names } from "./names.ts";
 
@@ -24,9 +24,9 @@ export function compile(text: string): Pattern {
 export interface Matches {
   /** 1 for each node that matches. */
   isMatch: Uint8Array;
-  /** Matching nodes that are not below another match, the widest first. */
+  /** Matching nodes that are not below another match, sorted by width, the widest first. */
   topmost: number[];
-  /** Sum of the widths of `topmost`, so no time counts twice. */
+  /** Sum of the widths of `topmost`; no time counts twice. */
   sum: number;
 }
 

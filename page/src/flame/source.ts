@@ -1,5 +1,5 @@
-// Prepares the views of one model, or of two models that are compared. To compare them, their trees are united, and each row has
-// the value of one run and 0 for the other.
+// Prepares the views of one model, or of two models that are compared. For a comparison, the trees of both models are
+// united; each row has a value for one run, and 0 for the other.
 import type { FlameModel, Source, View } from "./model.ts";
 import { createNames, type Names } from "./names.ts";
 

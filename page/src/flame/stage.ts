@@ -1,5 +1,6 @@
-// The stage is the canvas with its scroll bar, pointer and wheel. The canvas has the size of the visible part and stays in place
-// while a spacer scrolls, because browsers limit the height of a canvas, and stacks may be thousands of frames deep.
+// The stage is the canvas with its scroll bar, pointer and wheel. The canvas is only as large as the visible part and
+// stays in place while a spacer scrolls. The reason is that browsers limit the height of a canvas, and stacks may be
+// thousands of frames deep.
 import { element } from "./dom.ts";
 import { draw, ROW_HEIGHT, type Scene } from "./draw.ts";
 import type { FrameColours } from "./fills.ts";
@@ -115,7 +116,7 @@ export function createStage(events: StageEvents) {
     return above ? scene.above : scene.below;
   }
 
-  /** Sets the visible part. If `node` is not given, the zoomed frame becomes the deepest one that fills the width. */
+  /** Sets the visible part. Without `node`, the zoomed frame becomes the deepest one that fills the width. */
   function setSpan(above: boolean, span: Span, node = frameThatHolds(above, span)): void {
     if (above) scene.above = span;
     else scene.below = span;
@@ -142,7 +143,7 @@ export function createStage(events: StageEvents) {
     space.style.height = `${(lastRowWithin(scene.layout, scene.below) + 1) * ROW_HEIGHT}px`;
   }
 
-  /** Fits the canvas into its box. A new size clears the canvas, so it must be painted before the browser shows it. */
+  /** Fits the canvas into its box. A new size clears the canvas, so paint it before the browser shows it. */
   function resize(): boolean {
     let isNew = false;
     scene.width = box.clientWidth;
@@ -182,7 +183,7 @@ export function createStage(events: StageEvents) {
     events.hovered(node, event);
   }
 
-  /** Handles the wheel. Distances are in pixels, because Firefox gives lines only to pages that read `deltaMode`. */
+  /** Handles the wheel. Distances are in pixels; Firefox gives lines only to pages that read `deltaMode`. */
   function wheel(event: WheelEvent): void {
     const { above, span, perPixel, x } = position(event);
     const whole = extentOf(scene.layout, 0);

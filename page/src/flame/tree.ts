@@ -10,7 +10,7 @@ export interface Tree {
   count: Float64Array;
   old: Float64Array | null;
   oldCount: Float64Array | null;
-  /** Nodes from this one on are callers, drawn above the root. */
+  /** Index of the first caller node; callers are drawn above the root. */
   callers: number;
 }
 
@@ -35,8 +35,8 @@ export function fromLeaves(weights: Weights): Tree {
   return builder.finish();
 }
 
-/** Returns the tree with the callees of `name` below the root and its callers above. A stack counts once, from its outermost
- * frame of that name. */
+/** Returns the tree with the callees of `name` below the root and its callers above. A stack with several frames of
+ * that name counts once, from the outermost of them. */
 export function aroundName(weights: Weights, name: number): Tree {
   const isInside = new Uint8Array(weights.parent.length);
   const outermost = indices(weights, (node) => {
@@ -76,7 +76,7 @@ export function nodeAt(tree: Tree, path: readonly number[]): number {
   return node;
 }
 
-/** Nodes below the root to keep. */
+/** Returns the nodes below the root for which `keep` is true. */
 function indices(weights: Weights, keep: (node: number) => boolean): number[] {
   const kept: number[] = [];
   for (let node = 1; node < weights.parent.length; node++) if (keep(node)) kept.push(node);
@@ -143,8 +143,8 @@ function createBuilder(weights: Weights, rootName: number, origin: number[]) {
   }
 
   /**
-   * Adds the callers of `nodes` below `top`. If `areLeaves`, the nodes themselves are added first, each with its own value. If
-   * not, `top` represents them, and each caller gets the totals of its callees.
+     Adds the callers of `nodes` below `top`. If `areLeaves`, the nodes themselves are added first, each with its own
+     value. If not, `top` represents them, and each caller gets the sum of its callees.
    */
   function growUp(top: number, nodes: number[], areLeaves: boolean): void {
     const columns = areLeaves ? selfs : totals;

@@ -1,5 +1,5 @@
-// The viewer connects all parts. Its state is a view, an order, hidden subtrees, a zoom, a selection and a search. A change of
-// the first three makes a new tree. Any other change only paints again.
+// The viewer connects all parts. Its state is a view, an order, hidden subtrees, a zoom, a selection and a search. A
+// change of the view, the order or the hidden subtrees makes a new tree. Any other change only paints again.
 import { DARK, LIGHT } from "./colours.ts";
 import { createControls } from "./controls.ts";
 import { fillCrumbs } from "./crumbs.ts";
@@ -134,7 +134,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     return names.text[layout!.tree.name[node]!] ?? rootLabel();
   }
 
-  // The public functions
+  // The functions that other modules call
 
   function show(view: string): void {
     source = views.find((candidate) => candidate.id === view) ?? source;

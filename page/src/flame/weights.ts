@@ -1,9 +1,9 @@
-// Adds the values of a view's rows to the nodes of its tree. Rows that a filter removes are left out. On request each stream,
-// thread, rank or GPU gets its own tree below the root.
+// Adds the values of a view's rows to the nodes of its tree. Rows that a filter removes do not count. On request each
+// stream, thread, rank or GPU gets its own tree below the root.
 import { type Source, type SplitKey, type Track, trackWord } from "./model.ts";
 import type { Names } from "./names.ts";
 
-/** A prefix tree with the values of its nodes, not including their children. `parent[i] < i`. */
+/** A prefix tree with a value for each node, not including its children. `parent[i] < i`. */
 export interface Weights {
   parent: ArrayLike<number>;
   name: ArrayLike<number>;
@@ -40,7 +40,7 @@ export function weighSplit(source: Source, keep: Uint8Array, key: SplitKey, name
   return { ...addRows(source, keep, parent, name, nodeOfRow), isSplit: true };
 }
 
-/** Label of the frame that a track gets when the graph is split by `key`. */
+/** Label of the frame for a track in a graph that is split by `key`. */
 export function trackLabel(track: Track | undefined, key: SplitKey): string {
   const word = trackWord(key);
   const value = track?.[key];

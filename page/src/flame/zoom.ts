@@ -1,4 +1,5 @@
-// Computes the visible part of the picture. It is at least `MIN_SHARE` of the picture and never beyond the picture's ends.
+// Computes the visible part of the picture. It has at least the share `MIN_SHARE` of the picture, and never extends
+// beyond the picture's ends.
 import type { Span } from "./layout.ts";
 
 /** Smallest share of the picture that can fill the canvas. */
