@@ -1,6 +1,6 @@
-/* planted THREADS ROUNDS: in each round every thread calls three functions, each of which launches a kernel of its own. The
- * variable GPUSIM_KERNELS sets the duration of each kernel, so that each function's share of the GPU time is known. Prints
- * the average time of a launch on the slowest thread, in nanoseconds. */
+/* planted THREADS ROUNDS: in each round every thread calls three functions, and each function launches its own
+ * kernel. The variable GPUSIM_KERNELS sets the duration of each kernel, so that each function's share of the GPU
+ * time is known. Prints the average time of a launch on the slowest thread, in nanoseconds. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -40,7 +40,7 @@ OWN_FRAME static void planted_function(int n)
 OWN_FRAME static void *worker(void *took)
 {
     struct timespec begin, end;
-    attention(-1); /* the set-up in the first call must not count as a launch's cost */
+    attention(-1); /* the first call does the set-up, which must not count as a launch's cost */
     pthread_barrier_wait(&together);
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int at = 0; at < rounds; at++) {

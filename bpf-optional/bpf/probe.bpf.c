@@ -199,10 +199,10 @@ static __always_inline void map(struct mapping *mapping, struct task_struct *tas
     mapping->device = mapping->stopped = 0;
 }
 
-/* Runs after each system call, and handles only mmap, whose arguments are still in the registers. If the file was not
- * inspected yet, the process is stopped before its next instruction. The command inspects the file, attaches probes, and
- * resumes the process. (A probe in the kernel's mmap itself would also see mappings by exec, but kernels may be built or
- * locked so that they allow no such probes. This program costs every system call of the machine about 20 ns.) */
+/* Runs after each system call, and handles only mmap, whose arguments are still in the registers. If the file was
+ * not inspected yet, the process is stopped before its next instruction. The command inspects the file, attaches
+ * probes, and resumes the process. (A probe in the kernel's mmap itself would also see mappings by exec, but some
+ * kernels allow no such probes. This program costs every system call of the machine about 20 ns.) */
 SEC("tp_btf/sys_exit")
 int BPF_PROG(called, struct pt_regs *regs, long address)
 {

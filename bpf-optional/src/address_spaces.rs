@@ -19,9 +19,10 @@ pub(crate) struct FileLocation {
 }
 
 impl FileLocation {
-    /// Number for addresses at which no file is mapped: the code was generated at run time, or the stack is invalid.
+    /// Number that stands for all addresses at which no file is mapped: the code was generated at run time, or the
+    /// stack is invalid.
     pub(crate) const UNKNOWN: FileNumber = u32::MAX;
-    /// Number for addresses of the kernel.
+    /// Number that stands for all addresses of the kernel.
     pub(crate) const KERNEL: FileNumber = u32::MAX - 1;
 }
 
@@ -36,11 +37,11 @@ pub(crate) struct Files {
 pub(crate) struct File {
     /// Path of the file.
     pub(crate) path: PathBuf,
-    /// Path by which this program can open the file. The path `path` may lead to another file, because it is the path
-    /// as the watched process sees it.
+    /// Path by which this program can open the file. `path` may lead to another file here, because it is the path in
+    /// the watched process's view.
     pub(crate) open: PathBuf,
     pub(crate) api: CudaExtent,
-    /// Descriptor of the open file, without which the path `open` would be invalid.
+    /// Descriptor of the open file; without it the path `open` would be invalid.
     _descriptor: Option<std::fs::File>,
 }
 

@@ -1,5 +1,5 @@
-//! Compares two records of the same launches one by one: the launches that probes saw from outside the process, and the
-//! launches that the library recorded inside the process.
+//! Compares two records of the same launches one by one: what the probes saw from outside the process, and what the
+//! library recorded inside it.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::recorded_launches::{LaunchId, RecordedLaunch, RecordedLaunches};
 pub(crate) enum StackComparison {
     /// Both stacks have the same frames, from the function that made the call to `main` or to the thread's function.
     Same,
-    /// The outside stack ends early, because a frame pointer led nowhere. The frames that it has are the same as in the
-    /// inside stack.
+    /// The outside stack ends early, because a frame pointer led to no further frame. The frames that it has are the
+    /// same as in the inside stack.
     EndsEarly,
     /// The outside stack lacks frames of functions that keep no frame pointer. Its other frames are in the same order
     /// as in the inside stack.
@@ -65,7 +65,7 @@ pub(crate) struct LaunchComparison {
     pub(crate) probe: u64,
     /// Number of launches recorded inside.
     pub(crate) inside: u64,
-    /// Number of launches that both sides have with the same thread, in the same order and with consistent stacks.
+    /// Number of launches for which both sides have the same thread, the same order and consistent stacks.
     pub(crate) agree: u64,
     /// Number of launches with an id that were seen only outside.
     pub(crate) probe_only: u64,
@@ -78,15 +78,15 @@ pub(crate) struct LaunchComparison {
     /// Number of launches whose position among the launches of their thread differs between the two sides.
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
-    /// For each launch, the delay in ns from the time that the probe saw to the time that the library recorded; sorted.
+    /// For each launch, the library's recorded time minus the probe's time, in ns; sorted.
     pub(crate) delays_ns: Vec<i64>,
     /// Id of a launch whose two stacks differ, which is shown as an example.
     pub(crate) example: Option<LaunchId>,
 }
 
 impl LaunchComparison {
-    /// Whether both sides have the same launches. Up to `explained` launches may be missing inside, because the library
-    /// counts them as lost or as made while no window was open.
+    /// Whether both sides have the same launches. Up to `explained` launches may be missing inside: the library counts
+    /// them as lost, or as made while no window was open.
     pub(crate) fn accounts_agree(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0
@@ -153,7 +153,7 @@ fn find_out_of_order(
 }
 
 /// Compares the stacks of one launch. The first frame of the outside stack is the probed function. The second frame is
-/// its caller, which is always correct, because the call pushed the return address onto the stack.
+/// its caller. It is always right, because the call pushed the return address onto the stack.
 pub(crate) fn compare_stacks(
     outer: &[FileLocation],
     recorded: &RecordedLaunch,
@@ -163,7 +163,7 @@ pub(crate) fn compare_stacks(
         outer.iter().filter(|place| place.file != FileLocation::KERNEL).skip(1).copied().collect();
     let inner = &recorded.stack;
     let Some(caller) = user.first() else { return StackComparison::EndsEarly };
-    // If the library could not omit CUDA's own frames, its stack has such frames leafward of the caller.
+    // If the library could not omit CUDA's own frames, they are between the leaf and the caller.
     let Some(at) = inner.iter().position(|place| place == caller) else { return StackComparison::Differ };
     if !inner[..at].iter().all(|place| is_cuda(*place, files)) {
         return StackComparison::Differ;
@@ -192,8 +192,8 @@ pub(crate) fn compare_stacks(
     }
 }
 
-/// Whether these rootward frames of an outside stack may be the frames below `main`. Such frames begin with frames of
-/// the C library. After these, there may be any frames to which frame pointers lead.
+/// Whether these frames, toward the root of an outside stack, may be the frames below `main`. Such frames begin with
+/// frames of the C library. After these, frame pointers may have led to any frames.
 fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }

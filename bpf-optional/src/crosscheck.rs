@@ -131,8 +131,8 @@ impl Drop for TempFolder {
     }
 }
 
-/// Returns the realtime clock minus the monotonic clock, in ns. Measures several times, and returns the measurement
-/// that took the least time.
+/// Returns the realtime clock minus the monotonic clock, in ns. Measures several times, and returns the result of the
+/// fastest measurement.
 fn realtime_ahead() -> i64 {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -35,8 +35,7 @@ pub(crate) struct ProbeTargets {
     pub(crate) api: CudaExtent,
 }
 
-/// Part of the file that belongs to CUDA. A probed call that is made from this part is nested: it is a part of another
-/// CUDA call.
+/// Part of the file that belongs to CUDA. A call that this part makes is nested: it belongs to another CUDA call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CudaExtent {
     /// The file is not one of CUDA's libraries.
@@ -114,8 +113,8 @@ pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     }
 }
 
-/// Whether the library with this file name is CUDA's runtime, the driver, or CUPTI (the runtime and the driver call
-/// CUPTI's callbacks).
+/// Whether the library with this file name is CUDA's runtime, the driver, or CUPTI (which counts because CUDA calls its
+/// callbacks).
 fn is_cuda(name: &str) -> bool {
     ["libcudart.so", "libcuda.so", "libcupti.so"].iter().any(|library| name.starts_with(library))
 }

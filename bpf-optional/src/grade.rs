@@ -1,5 +1,5 @@
-//! Other tools match stacks to kernels by order or time. This module measures how often that goes wrong. The launches
-//! in this measurement have known ids, so the right match is known.
+//! Other tools match stacks to kernels by order or by time. This module measures how often that goes wrong. The
+//! measured launches have known ids, so the right match is known.
 
 use std::collections::HashMap;
 
@@ -23,18 +23,18 @@ pub(crate) struct Grade {
     pub(crate) launches: u64,
     /// Number of launches that the method matched to the stack of another launch.
     pub(crate) wrong_launches: u64,
-    /// Number of these launches whose own stack differs from the matched stack, so that their work is drawn in the
-    /// wrong place.
+    /// Number of these launches whose own stack differs from the matched one, so that their work is drawn under the
+    /// wrong stack.
     pub(crate) wrong_stacks: u64,
     pub(crate) nanos: u64,
-    /// GPU time of the work drawn in the wrong place, in ns.
+    /// GPU time of the work that is drawn under the wrong stack, in ns.
     pub(crate) wrong_nanos: u64,
 }
 
 const TOLERANCE_NS: u64 = 10_000_000;
 
-/// Grades a method. `ahead` is the realtime clock minus the monotonic clock, in ns. The method uses this exact value to
-/// convert times.
+/// Grades a method. `ahead` is the realtime clock minus the monotonic clock, in ns. The method converts times with this
+/// exact value.
 pub(crate) fn grade(
     probed: &ProbedLaunches,
     inside: &RecordedLaunches,

@@ -24,8 +24,8 @@ pub(crate) struct WatchOptions {
     pub(crate) all: bool,
     /// Whether to take stacks of the kernel as well. Default: false.
     pub(crate) kernel_stacks: bool,
-    /// Whether to probe copies and fills as well. Default: false, because they are three quarters of all probes, and
-    /// removing a probe takes 100 ms.
+    /// Whether to probe copies and fills as well. Default: false, because three quarters of all probes are on these
+    /// functions, and removing a probe takes 100 ms.
     pub(crate) copies: bool,
     /// Size in MiB of the buffer for unread records; a power of two. Default: 64.
     pub(crate) buffer_mib: Option<u32>,
@@ -90,7 +90,7 @@ impl KernelPrograms {
         followed.insert(pid, 1, 0).map_err(|error| kernel_error("follow a process", &error))
     }
 
-    /// Marks this file as known. From now on, the kernel programs do not stop a process that maps it.
+    /// Marks this file as inspected. From now on, the kernel programs do not stop a process that maps it.
     pub(crate) fn add_known_file(&mut self, file: FileId) -> Result<()> {
         let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| missing_in_object("KNOWN"))?;
         let mut known: HashMap<_, [u8; 16], u8> =
@@ -137,7 +137,7 @@ impl KernelPrograms {
     }
 }
 
-/// Whether a record was parsed. In debug builds, an invalid record is an error instead of being skipped silently.
+/// Whether a record was parsed. In debug builds, an invalid record is an error; release builds skip it silently.
 pub(crate) fn is_parsed(record: &Option<(crate::wire::RecordHeader, KernelRecord<'_>)>) -> bool {
     debug_assert!(record.is_some(), "the programs in the kernel and src/wire.rs differ");
     record.is_some()

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
 /// A file's bytes, mapped without a copy. If another process truncates the file while it is mapped, this program is
-/// killed, like any other program that has the file mapped.
+/// killed, as any program would be.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     start: NonNull<u8>,

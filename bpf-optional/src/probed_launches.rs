@@ -1,4 +1,4 @@
-//! The launches that the probes saw. A launch takes 48 bytes, because a job may make millions of launches from few
+//! The launches that the probes saw. A launch takes only 48 bytes, because a job may make millions of launches from few
 //! places.
 
 use std::collections::{HashMap, HashSet};
@@ -45,9 +45,9 @@ pub(crate) struct ProbedLaunches {
     /// Stacks, leaf first.
     pub(crate) stacks: InternTable<Vec<FileLocation>>,
     pub(crate) files: Files,
-    /// Process ids and correlation ids of copies and fills, if copies and fills are not probed.
+    /// Process ids and correlation ids of copies and fills, if these are not probed.
     pub(crate) copies: HashSet<(u32, u32)>,
-    /// Number of correlation ids that could not be assigned, because no probe had seen a call of their thread.
+    /// Number of correlation ids that belong to no launch, because no probe had seen a call of their thread.
     pub(crate) unmatched_markers: u64,
 }
 

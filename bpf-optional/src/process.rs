@@ -38,11 +38,12 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
     // SAFETY: the child calls only getpid, write and read, which are async-signal-safe.
     unsafe { command.pre_exec(move || wait_for_go(to_parent, from_parent)) };
     let thread = std::thread::spawn(move || {
-        // The kernel programs stop a process in each `exec`, until its libraries are probed.
+        // The kernel programs stop the command at each `exec`, until its libraries are probed; this program must not
+        // stop with it.
         gpuflame_os::child::keep_running_while_stopped();
         let status = gpuflame_os::child::run(&mut command);
-        // The child has its own copies of these pipe ends. After ours are closed, the pipe `over` reaches its end when
-        // the child ends.
+        // The child has its own copies of these pipe ends. Once ours are closed, the pipe `over` ends when the child
+        // ends.
         drop((to_us, from_us, ends));
         status
     });
@@ -65,7 +66,7 @@ fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
         let pid = libc::getpid().to_ne_bytes();
         libc::write(to_parent, pid.as_ptr().cast(), pid.len());
         let mut word = 0_u8;
-        // If the read fails, the parent has ended. The program is then not executed, because no process would watch it.
+        // If the read fails, the parent has ended. The program must then not run, because no process would watch it.
         match libc::read(from_parent, (&raw mut word).cast(), 1) {
             1 => Ok(()),
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),
@@ -76,7 +77,7 @@ fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
 impl PausedCommand {
     /// Lets the waiting process execute the program.
     pub(crate) fn start(mut self) -> RunningCommand {
-        // If the waiting process was killed, no process reads this byte, and the error does not matter.
+        // If the waiting process was killed, no process reads this byte; that error does not matter.
         let _ = self.go.write_all(b"!");
         self.running
     }

@@ -130,7 +130,7 @@ impl Record {
     }
 }
 
-/// Returns a message with the reason why no function was probed.
+/// Returns a message that explains why no function was probed.
 fn nothing_probed(command: &[OsString], code: u8) -> String {
     let what = match command.first() {
         Some(word) => format!("{} ended with {code} and", word.display()),
@@ -212,6 +212,6 @@ fn watch_all(watch: &mut Watcher) -> Result<u8> {
 /// Prints a line for the user.
 pub(crate) fn print_message(text: &str) {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // Ignore errors, because the recording must not end if stderr's reader or terminal has gone away.
+    // Ignore errors: if stderr's reader or terminal has gone away, the recording must still continue.
     let _ = std::io::stderr().write_all(format!("gpuflame-bpf: {line}\n").as_bytes());
 }

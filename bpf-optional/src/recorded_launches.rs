@@ -34,7 +34,7 @@ pub(crate) type LaunchId = (u32, u32);
 #[derive(Debug, Default)]
 pub(crate) struct RecordedLaunches {
     pub(crate) launches: BTreeMap<LaunchId, RecordedLaunch>,
-    /// Number of lost launches, by kind of loss.
+    /// Number of lost launches, for each kind of loss.
     pub(crate) lost: BTreeMap<&'static str, u64>,
     /// Number of launches made while no window was open.
     pub(crate) outside: u64,
@@ -143,7 +143,7 @@ impl ModuleFiles<'_> {
 }
 
 /// Returns the number of the file in `files` that has this path, and the file's segments. Resolves symbolic links
-/// first, because the loader's path of a file may differ from the kernel's path (`/lib` instead of `/usr/lib`).
+/// first, because the loader and the kernel may have different paths for one file (`/lib` and `/usr/lib`).
 fn resolve_path(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
     let path = std::fs::canonicalize(path).ok()?;
     let bytes = MappedFile::map(&File::open(&path).ok()?).ok()?;

@@ -1,5 +1,5 @@
 //! Processes the records of the kernel programs as they arrive. Stores launches, updates address spaces, and attaches
-//! probes to every new file. During the last step, the process that mapped the file is stopped.
+//! probes to every new file. The process that mapped a new file is stopped until the file's probes are attached.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -45,7 +45,8 @@ pub(crate) struct Watcher {
     probed: ProbedLaunches,
     /// For each thread, the index of its last launch. A marker assigns its correlation id to this launch.
     last_launch: HashMap<u32, usize>,
-    /// Numbers of stacks, keyed by the address space, the version of the address space, and the bytes of the raw stack.
+    /// Number of each stack, keyed by its address space, the version of that address space, and the bytes of the raw
+    /// stack.
     stack_ids: HashMap<(u64, u32, Vec<u8>), u32>,
     /// Messages about problems with files, without duplicates.
     pub(crate) remarks: Vec<String>,
@@ -105,8 +106,8 @@ impl Watcher {
 
     /// Processes all records that have arrived.
     pub(crate) fn read(&mut self) {
-        // Collect the mappings of new files, whose processes are stopped. Their files are inspected after the loop,
-        // because `kernel` is borrowed during the loop.
+        // Collect the mappings of new files, whose processes are stopped. The files are inspected after the loop,
+        // because the loop borrows `kernel`.
         let mut stopped = Vec::new();
         let Self { kernel, spaces, probed, last_launch, copies, stack_ids, .. } = self;
         let mut handler = RecordHandler { spaces, probed, last_launch, copies: *copies, stack_ids };
@@ -137,8 +138,8 @@ impl Watcher {
     /// Handles the mapping of a file that was never seen before, or a process that executes a new program.
     fn handle_new_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) {
         let Mapping { start, end, offset, file, stopped } = *mapping;
-        // Also inspect the files that the process had mapped before it was watched. Only this finds a program into
-        // which CUDA's runtime is linked.
+        // Also inspect the files that the process had mapped before it was watched. This is the only way to find a
+        // program into which CUDA's runtime is linked.
         if !self.spaces.contains_key(&head.space) || end == 0 {
             let space = self.inspect_mappings(head.pid);
             self.spaces.insert(head.space, space);
@@ -271,11 +272,11 @@ impl RecordHandler<'_> {
         }
     }
 
-    /// Adds a mapping to its address space. Returns false if more has to be done: the file is not known and must be
+    /// Adds a mapping to its address space. Returns false if more must be done: the file is unknown and must be
     /// inspected, or the process is stopped and must be resumed.
     fn on_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) -> bool {
         if mapping.end == 0 {
-            // The process executes a new program. Its new address space may have the same number as one that no longer
+            // The process executes a new program. Its new address space may get the number of an old one that no longer
             // exists.
             self.spaces.remove(&head.space);
             return false;
@@ -297,8 +298,8 @@ impl RecordHandler<'_> {
             .map(|address| FileLocation { file: FileLocation::KERNEL, offset: address });
         let mut places: Vec<FileLocation> = kernel.collect();
         places.extend(user_addresses(hit).into_iter().enumerate().map(|(at, address)| {
-            // All addresses except the first are return addresses, which may be past the end of the calling function.
-            // So look up the byte before them.
+            // All addresses except the first are return addresses, and a return address may be past the end of the
+            // calling function. So look up the byte before them.
             space.locate(address - u64::from(at > 0))
         }));
         let number = self.probed.stacks.intern(places);
@@ -307,7 +308,7 @@ impl RecordHandler<'_> {
     }
 }
 
-/// Returns the addresses of the user stack. Inserts the caller if it is missing: at a function's first instruction, the
+/// Returns the addresses of the user stack. Inserts the caller if it is missing. At a function's first instruction, the
 /// frame pointer is still the caller's, so kernels before Linux 6.11 skip the caller.
 fn user_addresses(hit: &ProbeHit<'_>) -> Vec<u64> {
     let mut addresses: Vec<u64> = wire::addresses(hit.user).filter(|address| *address != 0).collect();

@@ -110,7 +110,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(RecordHeader, KernelRecord<'_>)> {
 }
 
 fn parse_hit(bytes: &[u8]) -> Option<ProbeHit<'_>> {
-    // A negative number instead of a number of bytes is an error code: the kernel could not read the stack.
+    // A negative value is not a size but an error code: the kernel could not read the stack.
     let taken = |at: usize| u32_at(bytes, at).map(|bytes| usize::try_from(bytes as i32).unwrap_or(0));
     let (user, kernel) = (taken(HEADER_BYTES + 24)?, taken(HEADER_BYTES + 28)?);
     Some(ProbeHit {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use support::{Ran, can_probe, command, compile, cuda, finish, run, scratch, skip, until_ready};
 
-/// Asserts that the run ended with exit code 2 and printed one line on standard error. The line begins with the
+/// Asserts that the run ended with exit code 2, and printed a single line on standard error. The line begins with the
 /// command's name and contains `why`.
 fn assert_refused(ran: &Ran, why: &str) {
     assert_eq!(ran.code, 2, "{ran:?}");
@@ -90,8 +90,8 @@ fn without_rights() -> Ran {
     ran
 }
 
-/// Runs the command as on a kernel without BTF, which describes the kernel's types: the folder with the BTF is empty
-/// for this process only.
+/// Runs the command as on a kernel without BTF (the description of the kernel's types). For this process alone, the
+/// folder of the BTF is empty.
 fn without_types(verb: &str) -> Ran {
     let program = env!("CARGO_BIN_EXE_gpuflame-bpf");
     let (_, folder) = command([verb]);
@@ -113,7 +113,7 @@ fn without_types(verb: &str) -> Ran {
 }
 
 /// Asserts that none of our programs is left in the kernel. The kernel removes a program a moment after its last user
-/// has gone.
+/// has ended.
 fn assert_no_programs_left() {
     let listed = || Command::new("bpftool").args(["-j", "prog", "show"]).output();
     if listed().is_err() {

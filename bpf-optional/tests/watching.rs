@@ -237,7 +237,8 @@ fn a_library_that_swaps_two_launches_is_detected() {
     let ran = finish(command, folder);
     let [launches, probe, inside, agree] = counts(&ran.stdout);
     assert_eq!((ran.code, [launches, probe, inside]), (1, [1000; 3]), "{ran:?}");
-    // One of the two swapped launches may be a copy. The program makes some copies, and copies are not compared.
+    // One of the two swapped launches may be a copy. The program makes some copies, and `crosscheck` does not compare
+    // copies.
     assert!((998..1000).contains(&agree), "{}", ran.stdout);
 }
 

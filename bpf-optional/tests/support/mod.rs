@@ -89,7 +89,7 @@ impl Ran {
     }
 }
 
-/// Returns the command `gpuflame-bpf ARGS`, which uses the simulated CUDA stack, and the folder in which it will run.
+/// Returns the command `gpuflame-bpf ARGS` on the simulated CUDA stack, and the folder in which it will run.
 pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> (Command, PathBuf) {
     let folder = scratch();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame-bpf"));
@@ -119,8 +119,8 @@ pub(crate) fn finish(mut command: Command, folder: PathBuf) -> Ran {
     }
 }
 
-/// Waits until a command has begun to watch. The command prints no message then, but its programs are in the kernel
-/// once it waits in `poll`.
+/// Waits until a command has begun to watch. The command prints nothing then, but once it waits in `poll`, its programs
+/// are in the kernel.
 pub(crate) fn until_ready(watching: &Child) {
     let syscall = format!("/proc/{}/syscall", watching.id());
     while !fs::read_to_string(&syscall).is_ok_and(|text| text.starts_with("7 ")) {
@@ -145,8 +145,8 @@ pub(crate) fn crosscheck(flags: &[&str], program: &Path, args: &[&str]) -> Ran {
     run(words.into_iter().chain(flags).chain(args.iter().map(OsStr::new)))
 }
 
-/// Whether probes can be attached here; if not, skips the test. Under CI that is an error, unless this machine lacks
-/// what probes need.
+/// Whether probes can be attached here; if not, skips the test. Under CI, skipping is an error, unless this machine
+/// lacks what probes need.
 pub(crate) fn can_probe() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
