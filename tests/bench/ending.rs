@@ -1,12 +1,13 @@
-//! Time from SIGTERM to the death of a process that has large outputs to write: `cargo bench --bench ending`.
+//! Time from SIGTERM to the death of a process with large outputs to write: `cargo bench --bench ending`.
 //!
 //! The programs have launched from many stacks, or launched many kernels, on the simulated CUDA stack. Their files are
-//! written to the page cache. When the signal arrives, a program is either idle or still launching. Other load on the machine
-//! affects the time until death, but not the CPU time of the writing thread, which is the scheduler's count.
+//! written to the page cache. When the signal arrives, a program is either idle or still launching. Other load on the
+//! machine affects the time until death. It does not affect the CPU time of the writing thread, which the scheduler
+//! counts.
 //!
-//! `-- bytes` measures instead the bytes that checkpoints write per minute, and the share of time that the checkpoint thread
-//! takes: for programs that launch from ten stacks, or from 10,000 stacks that all change each second, and for a program
-//! whose rows are recorded.
+//! `-- bytes` measures something else: the bytes that checkpoints write per minute, and the share of time that the
+//! checkpoint thread takes. It does so for three programs: one that launches from ten stacks, one that launches from
+//! 10,000 stacks that all change each second, and one whose rows are recorded.
 
 #[path = "staged.rs"]
 mod staged;
@@ -20,7 +21,8 @@ use std::{fs, thread};
 use staged::{built, command, compiled, stage};
 
 const ROUNDS: usize = 7;
-/// Time to wait before the signal, until a checkpoint contains the launches, as in a program that has run for a while.
+/// Time to wait before the signal. Until then a checkpoint contains the launches, as in a program that has run for a
+/// while.
 const REST: Duration = Duration::from_millis(2500);
 
 /// Arguments of `many` (ending/many.c), one list per case.

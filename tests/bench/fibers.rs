@@ -1,5 +1,5 @@
-//! Cost of a capture on a fiber's stack, by the number of fibers that take turns, and in a process with many memory mappings.
-//! If a stack is not the thread's own, the kernel copies it at every capture (`src/unwind/copy.rs`).
+//! Cost of a capture on a fiber's stack: by the number of fibers that take turns, and in a process with many memory
+//! mappings. If a stack is not the thread's own, the kernel copies it at each capture (`src/unwind/copy.rs`).
 //!
 //!     cargo bench --bench fibers
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -47,7 +47,8 @@ extern "C-unwind" fn fiber() {
     black_box(deep(CALLS));
 }
 
-/// Maps memory in which every `apart` bytes an unreadable page begins, so that each piece is a separate mapping.
+/// Maps memory with an unreadable page at each multiple of `apart` bytes, so that each piece between these pages is a
+/// separate mapping.
 fn pieces(count: usize, apart: usize) -> usize {
     // SAFETY: the mapping is fresh, and only its own pages are protected.
     unsafe {
@@ -70,7 +71,7 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Returns the nanoseconds per call of `run` in the third fastest turn, which other load hardly affected.
+/// Returns the nanoseconds per call of `run` in the third fastest turn. Other load hardly affects that turn.
 fn nanos(mut run: impl FnMut(usize)) -> f64 {
     let mut turns = [0.0; TURNS];
     for turn in &mut turns {

@@ -1,10 +1,10 @@
 //! Cost of a CUDA graph launch for the application, by the number of nodes in the graph, with examples/graph_decode.c on the
 //! simulated stack. Prints a line per figure, `name value unit`.
 //!
-//! callgrind counts the instructions inside gpuflame's callback, from one launch to the next. The benchmark fails if their
-//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). They do grow
-//! with the number of nodes, because the (simulated) driver handles every node between two launches, which evicts gpuflame's
-//! data from the caches.
+//! callgrind counts the instructions inside gpuflame's callback between two launches. The benchmark fails if their
+//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). They do
+//! grow with the number of nodes: between two launches, the (simulated) driver handles every node, which evicts
+//! gpuflame's data from the caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
@@ -24,11 +24,12 @@ use staged::{built, command, compiled, stage};
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// Number of times that all sizes are timed; the best time is used.
 const TURNS: usize = 3;
-/// Number of launches, and number of launches after which the launching stack is cached. It is not cached at first, because
-/// the captures of many nodes have stacks that do not repeat, which raises the back-off of `unwind/cache_backoff.rs`.
+/// Number of launches; and (next constant) number of launches after which the launching stack is cached. At first it is
+/// not cached: the captures of many nodes have stacks that do not repeat, which raises the back-off of
+/// `unwind/cache_backoff.rs`.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
-/// Maximum ratio between the instructions of a launch of the largest graph and of the smallest.
+/// Maximum ratio between the instructions of a launch of the largest and of the smallest graph.
 const MOST: f64 = 1.01;
 
 /// Runs the program, optionally under a tool. Returns its stderr.

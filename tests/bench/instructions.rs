@@ -1,8 +1,8 @@
 //! Number of instructions per launch: a test that detects added work, on any machine.
 //!
-//! Times vary with the machine and its load, but callgrind counts the same instructions every time. Each case runs twice,
-//! the second time with more launches, and the difference of the two counts is used. If a case exceeds its limit, make the
-//! case cheaper again, or raise the limit and explain the added work in the commit.
+//! Times vary with the machine and its load, whereas callgrind counts the same instructions every time. Each case runs
+//! twice, the second time with more launches; the difference of the two counts is used. If a case exceeds its limit,
+//! make it cheaper again, or raise the limit and explain the added work in the commit.
 //!
 //!     cargo bench --bench instructions
 //!     cargo bench --bench instructions -- --time      nanoseconds instead, the fastest of many rounds
@@ -35,27 +35,28 @@ struct Case {
 
 const CASES: [Case; 14] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
-    // Under valgrind, two clocks are never read at the same time, so every launch reads the time by system calls. callgrind
-    // counts only the instructions outside the kernel.
+    // Under valgrind, two clocks are never read at the same time. So every launch reads the time by system calls, of
+    // which callgrind counts only the instructions outside the kernel.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1160 },
-    // The case launches in turn from 8 stacks of 70 frames that share the outer 35 frames. Each launch walks the inner half, or
-    // no frames if the stacks are cached.
+    // The case launches in turn from 8 stacks of 70 frames that share the outer 35 frames. A launch walks the inner
+    // half; if the stacks are cached, it walks no frames.
     Case { name: "instructions_capture_half_70", run: half_captures, limit: 4000 },
     Case { name: "instructions_callback_half_70", run: halves, limit: 1640 },
-    // The cases launch from the same stack, without and with its 15 Python functions from four files, in the memory layouts of
-    // CPython 3.13, 3.11 and 3.9.
+    // These cases launch from the same stack, first without and then with its 15 Python functions from four files, in
+    // the memory layouts of CPython 3.13, 3.11 and 3.9.
     Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1120 },
     Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 1750 },
     Case { name: "instructions_callback_python_3_11_off_70", run: in_python::<0x30b, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2150 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
-    // Twelve Python functions stay on the stack. Each launch is made below them and, in turn, three or six further functions.
+    // Twelve Python functions stay on the stack. Each launch is made below them, and below three or six further
+    // functions in turn.
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
-    // The case launches three kernels in a row from each of three places, as one line of Python may do. Only the native frames
-    // of the three launches differ.
+    // From each of three places, the case launches three kernels in a row, as one line of Python may do. Only the
+    // native frames of the three launches differ.
     Case { name: "instructions_callback_python_in_rows", run: in_rows::<0x30d>, limit: 2600 },
 ];
 
@@ -194,7 +195,7 @@ type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *
 
 static EVALUATE: OnceLock<Evaluate> = OnceLock::new();
 
-/// Calls `then` below `frames` Python frames.
+/// Calls `then` below this number of Python frames.
 fn evaluated<const VERSION: u32>(
     frames: c_int,
     is_wanted: bool,
@@ -260,7 +261,7 @@ fn main() -> ExitCode {
     {
         let (case, count): (usize, u32) = (case.parse().expect("a case"), count.parse().expect("a number"));
         unwind::prepare();
-        // The case runs on a new thread, because valgrind does not alter the stack of such a thread.
+        // The case runs on a new thread: valgrind does not alter the stack of such a thread.
         thread::spawn(move || (CASES[case].run)(count)).join().expect("a case does not panic");
         return ExitCode::SUCCESS;
     }

@@ -1,11 +1,11 @@
 //! Cost of a launch under gpuflame, compared with other unwinders in the same run.
 //!
 //! The benchmark first checks that all unwinders return the same stacks. It measures three situations (see `paths`),
-//! each at four depths, with one thread and with two; then the whole callback on the simulated CUDA stack, and a whole
-//! process. It writes the tables of `tests/bench/performance.md` and `docs/cost.md`, and at the end prints one line per
-//! figure, `name value unit`. With arguments (`-- half 64`) it measures only the named situations and depths, and
-//! writes nothing. With `-- checkpoints` it compares a whole process whose checkpoints are fifty times as frequent as
-//! by default with a process without checkpoints.
+//! each at four depths, with one thread and with two. Then it measures the whole callback on the simulated CUDA stack,
+//! and a whole process. It writes the tables of `tests/bench/performance.md` and `docs/cost.md`. At the end it prints
+//! one line per figure, `name value unit`. With arguments (`-- half 64`) it measures only the named situations and
+//! depths, and writes nothing. With `-- checkpoints` it compares two whole processes: one whose checkpoints are fifty
+//! times as frequent as by default, and one without checkpoints.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]
@@ -87,7 +87,7 @@ impl Place {
         if self.situation == Situation::Hot {
             build(&stacks[0], &mut || {
                 let mut span = || clock.time(CAPTURES, &mut capture);
-                // The number of measurements is as large as two milliseconds allow, from 12 to 400.
+                // Measure as often as two milliseconds allow, but from 12 to 400 times.
                 let spans = (2e6 / (span() * f64::from(CAPTURES))).clamp(12.0, 400.0) as usize;
                 median = slice.median(spans / 3, spans, span);
             });
@@ -135,7 +135,7 @@ impl Measured {
     }
 
     fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
-        // Methods that write records do not return the number of frames, so the number that the plain capture found is
+        // Methods that write records do not return the number of frames. So the number that the plain capture found is
         // used.
         let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
         Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
@@ -150,8 +150,8 @@ impl Measured {
     }
 }
 
-/// Asserts that all methods return the same frames: a few innermost frames of the method itself, followed by the frames that
-/// glibc finds. Returns the number of wrong stacks of each method, for methods that are known to err.
+/// Asserts that all methods return the same frames. These are a few innermost frames of the method itself, and then the
+/// frames that glibc finds. For methods that are known to err, returns the number of wrong stacks.
 fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     let mut tools = Tools::new();
     let reference = methods.iter().find(|method| method.short == "glibc").expect("glibc is always here");
@@ -159,7 +159,7 @@ fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     for (method, wrong) in methods.iter().zip(&mut wrong) {
         for stack in place.stacks_for(method) {
             build(stack, &mut || {
-                // Both methods are called from the same call site, so that all outer frames are the same.
+                // Both methods are called from the same call site, so all outer frames are the same.
                 let [expected, found] = [reference, method].map(|method| stack_by(method, &mut tools));
                 let same = agree(&found, &expected, method.needs_frame_pointers, place.depth);
                 assert!(
@@ -202,7 +202,7 @@ fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool
     same > depth && same + own >= found.len() && same + own >= expected.len()
 }
 
-/// Number of allocations that launches at this depth make in all situations, after their stacks are cached.
+/// Number of allocations that launches at this depth make in all situations, once their stacks are cached.
 fn allocations(depth: usize, functions: &[Function]) -> u64 {
     let method =
         METHODS.iter().find(|method| method.short == "callback").expect("the method is in the table");
@@ -250,7 +250,7 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
-        // In the last job the window is closed, so the callback does not capture the stack and makes no id.
+        // In the last job the window is closed: the callback captures no stack and makes no id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,
@@ -364,7 +364,8 @@ fn errors(situation: Situation, methods: &[Method], all: &[Measured]) -> String 
     text
 }
 
-/// Returns a table with a row per situation and a column per depth: the time with one thread, and with two threads at once.
+/// Returns a table with a row per situation and a column per depth. A cell has the time with one thread, and with two
+/// threads at once.
 fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (two threads at once)"));
     let mut table = Table::new(&std::iter::once("stacks".to_owned()).chain(columns).collect::<Vec<_>>());
@@ -383,8 +384,8 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     table
 }
 
-/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work at a launch, and the case in
-/// which it occurs.
+/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work at a launch, and where it
+/// occurs.
 fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
     let ours = all.iter().flat_map(|place| {
         let figures = place.figures[..=FULL + 1].iter().zip(methods);

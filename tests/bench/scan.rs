@@ -1,9 +1,9 @@
-//! Measures how fast a large trace is read: `cargo bench --bench scan`. It needs half a gigabyte of disk, and 4 GB of memory for
-//! the comparison with serde, which `-- --no-serde` omits.
+//! Measures how fast a large trace is read: `cargo bench --bench scan`. It needs half a gigabyte of disk. The
+//! comparison with serde needs 4 GB of memory; `-- --no-serde` omits it.
 //!
-//! The readers run in this process on the same file, one after the other and in several rounds. The best round counts, so that
-//! the ratios hold on a busy machine. Memory is the peak of the process during the first run of a reader. Readers that need
-//! little memory run first.
+//! The readers run in this process on the same file, one after the other and in several rounds. The best round counts,
+//! so the ratios hold on a busy machine. Memory is the peak of the process during the first run of a reader. Readers
+//! that need little memory run first.
 
 #[path = "trace_gen.rs"]
 mod trace_gen;
@@ -24,7 +24,7 @@ type Reader<'a> = (&'a str, Box<dyn Fn() -> u64 + 'a>);
 #[allow(clippy::print_stdout)]
 fn main() {
     let folder = std::env::var_os("GPUFLAME_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    // The figures of the two traces cannot be compared, because the real trace's events take longer to decompress.
+    // The figures of the two traces cannot be compared: the real trace's events take longer to decompress.
     let (kind, events) = match trace_gen::traces() {
         Some(_) => ("real", "a real trace's events"),
         None => ("made-up", "made-up events"),

@@ -2,8 +2,7 @@
  *
  *     many stacks N [on] | names N [on] | again N
  *
- * on: also launches every 10 ms while it waits. again: launches from N stacks in turn, each stack at least once per
- * second, until SIGUSR1; then prints the number of launches per second, and exits. */
+ * on: launches every 10 ms while it waits, too. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,4 +1,5 @@
-//! Cost of a launch while gpuflame's window is closed, compared with the same activity kinds enabled and no callbacks.
+//! Cost of a launch while gpuflame's window is closed. For comparison: the cost with the same activity kinds enabled
+//! and no callbacks.
 
 use std::fs;
 use std::path::Path;

@@ -3,7 +3,7 @@
  *
  *     coroutines COUNT     0: no coroutines, and the thread launches on its own stack
  *
- * Prints the fourth best of 40 turns, which other load hardly affected. */
+ * Prints the fourth best of 40 turns; other load hardly affects that turn. */
 #include "cuda_mini.h"
 
 #include <stdint.h>

@@ -50,7 +50,7 @@ impl Framehop {
     }
 }
 
-/// Adds one object to framehop.
+/// Adds one loaded object to framehop.
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, unwinder: *mut c_void) -> c_int {
     // SAFETY: the loader describes an object in `info`; the other pointer is the unwinder that `new` passed.
     let (info, unwinder) = unsafe { (&*info, &mut *unwinder.cast::<UnwinderX86_64<&'static [u8]>>()) };

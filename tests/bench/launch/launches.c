@@ -1,8 +1,8 @@
-/* Launches a kernel N times from one thread, 64 calls below main. Used to measure the cost for a whole process.
+/* Launches a kernel N times from one thread, 64 calls below main. Measures the cost for a whole process.
  *
  *     launches [N]
  *
- * The outer 48 frames stay on the stack; the inner 16 frames are built again for every launch, on one of 16 paths. */
+ * The outer 48 frames stay on the stack. The inner 16 frames are built again for every launch, on one of 16 paths. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>

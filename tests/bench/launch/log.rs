@@ -1,4 +1,4 @@
-//! Reads the callback's records as the collector does, but at times that the benchmark chooses.
+//! Reads the callback's records like the collector, but when the benchmark wants it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! The compared unwinders behind a common interface, and a clock for short times.
+//! The compared unwinders with a common interface, and a clock for short times.
 
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::cell::Cell;
@@ -28,8 +28,8 @@ pub(crate) struct Method {
     pub(crate) is_here: fn() -> bool,
     /// Whether the method finds frames only in code with frame pointers.
     pub(crate) needs_frame_pointers: bool,
-    /// Whether the method is known to return wrong stacks. Its wrong stacks are counted, whereas a wrong stack of any
-    /// other method is an error.
+    /// Whether the method is known to return wrong stacks. Its wrong stacks are counted; a wrong stack of any other
+    /// method is an error.
     pub(crate) errs: bool,
 }
 
@@ -41,7 +41,7 @@ impl Method {
 
 /// Index in [`METHODS`] of the capture, the reference for all other methods.
 pub(crate) const CAPTURE: usize = 0;
-/// Index of the method that does all work that gpuflame adds to a launch: stack, id, record.
+/// Index of the method that does all of gpuflame's work at a launch: stack, id, record.
 pub(crate) const FULL: usize = 1;
 
 pub(crate) const METHODS: &[Method] = &[
@@ -78,8 +78,8 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Creates the tools for the calling thread. Its stack extends at least one page further up, because the stack begins in
-    /// another function.
+    /// Creates the tools for the calling thread. Its stack extends at least one page further up: it begins in another
+    /// function.
     pub(crate) fn new() -> Self {
         let local = 0u8;
         Self::with_top((&raw const local) as usize + 4096)
@@ -178,7 +178,7 @@ fn backtrace_crate(tools: &mut Tools) -> usize {
 }
 
 thread_local! {
-    /// The frame pointer of the innermost C function. (The Rust code called by that function keeps no frame pointer.)
+    /// The frame pointer of the innermost C function. (It calls Rust code, which keeps no frame pointer.)
     pub(crate) static FRAME: Cell<*const usize> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -199,7 +199,7 @@ fn frame_pointers(tools: &mut Tools) -> usize {
 
 type UnwBacktrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 
-/// Loads libunwind's fast unwinder. It is loaded at run time and with local symbols, because a linked libunwind would replace
+/// Loads libunwind's fast unwinder. It is loaded at run time and with local symbols: a linked libunwind would replace
 /// libgcc's unwinder in the whole process.
 fn find_libunwind() -> Option<UnwBacktrace> {
     static FOUND: OnceLock<Option<UnwBacktrace>> = OnceLock::new();
@@ -226,7 +226,7 @@ pub(crate) struct Clock {
     ticks_per_nanosecond: f64,
 }
 
-/// Duration of an empty measurement, in ticks. This is the smallest median so far, because a median is larger while another
+/// Duration of an empty measurement, in ticks. This is the smallest median so far: a median is larger while another
 /// guest of the machine uses the core.
 static OVERHEAD: AtomicU64 = AtomicU64::new(u64::MAX);
 

@@ -1,5 +1,5 @@
-//! Cost for a whole process: 200,000 launches at a depth of 64 from one thread, with and without gpuflame, from exec to exit,
-//! including the time for writing outputs.
+//! Cost for a whole process: 200,000 launches at a depth of 64 from one thread, with and without gpuflame. The time is
+//! from exec to exit, including writing outputs.
 
 use std::fs;
 use std::path::Path;
@@ -25,9 +25,9 @@ impl Took {
     }
 }
 
-/// Returns the time that gpuflame adds to a process per launch, for each of `settings`. It is the best run with gpuflame minus
-/// the best run without it, because other load on the machine only makes a run slower. CPU time is less affected by load, but
-/// includes the time of the collector, for which the application does not wait.
+/// Returns the time that gpuflame adds to a process per launch, for each of `settings`. It is the difference between
+/// the best run with gpuflame and the best run without, because other load only makes a run slower. CPU time is less
+/// affected by load. But it includes the collector's time, for which the application does not wait.
 pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, &str)]; N]) -> [Took; N] {
     let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");

@@ -1,9 +1,9 @@
-//! Compares one thread alone with two threads at once, measured so that only the second thread can cause a difference.
+//! Compares one thread alone with two threads at once. The measurement excludes all other causes of a difference.
 //!
-//! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second thread
-//! alone, and both at once. The time of a thread next to the other thread is compared with its time alone. A turn runs all jobs
-//! before any job is repeated. The reason is that on a machine whose cores are shared with other guests, a core can be half as
-//! fast for seconds at a time, even if it only adds registers, and no job must get all its turns during such a phase.
+//! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
+//! alone, and both at once. The time of a thread next to the other one is compared with its time alone. A turn runs all
+//! jobs before any job is repeated. A machine may share its cores with other guests. Then a core can be half as fast
+//! for seconds at a time, even if it only adds registers, and no job must get all its turns in such a phase.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,8 +34,8 @@ impl Figure {
         self.beside[0].max(self.beside[1])
     }
 
-    /// Returns the slowdown of a thread next to the other, relative to the same thread alone. Of the two threads, the larger
-    /// slowdown is returned.
+    /// Returns the slowdown of a thread next to the other one, relative to the same thread alone: the larger slowdown
+    /// of the two threads.
     pub(crate) fn slowdown(&self) -> f64 {
         (self.beside[0] / self.alone[0]).max(self.beside[1] / self.alone[1])
     }
@@ -59,11 +59,11 @@ struct Shared {
 }
 
 impl Slice<'_> {
-    /// Calls `one` `first + wanted` times, and returns the median of the last `wanted` results, which are times. Before it
-    /// returns, it continues to call `one` until the other thread has finished its measurements. So each thread runs during all
-    /// measurements of the other thread.
+    /// Calls `one` `first + wanted` times, and returns the median of the last `wanted` results, which are times. Before
+    /// it returns, it calls `one` again until the other thread has finished its measurements. So each thread runs
+    /// during all measurements of the other thread.
     pub(crate) fn median(&self, first: usize, wanted: usize, mut one: impl FnMut() -> f64) -> f64 {
-        // Sleeping threads wake up at different times, so the first thread waits for the last one.
+        // Sleeping threads wake up at different times. So the first thread waits for the last one.
         self.shared.ready.fetch_add(1, Ordering::AcqRel);
         while self.shared.ready.load(Ordering::Acquire) < self.threads {
             hint::spin_loop();

@@ -1,6 +1,6 @@
-//! A library to preload into PyTorch. At every `posix_memalign`, which PyTorch calls once per CPU tensor, it captures the stack
-//! with every unwinder in turn. At the end it prints the time of each. The stacks resemble those of launches: ATen, its
-//! dispatcher, the bindings and CPython. See `run.sh`.
+//! A library to preload into PyTorch. PyTorch calls `posix_memalign` once per CPU tensor. At each such call, the
+//! library captures the stack with every unwinder in turn. At the end it prints the time of each unwinder. The stacks
+//! resemble those of launches: ATen, its dispatcher, the bindings and CPython. See `run.sh`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
@@ -37,7 +37,7 @@ struct Measured {
 unsafe impl Send for Measured {}
 
 static MEASURED: Mutex<Option<Measured>> = Mutex::new(None);
-/// Whether the main thread should be measured and no measurement is in progress.
+/// Whether to measure the main thread; false while a measurement is in progress.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -67,7 +67,7 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
 }
 
 /// Starts to measure the main thread, which must be the caller. If `alone` is negative, every method captures every
-/// stack in turn, and their results are compared; otherwise only the method with the index `alone` in the table is
+/// stack in turn, and their results are compared. Otherwise only the method with the index `alone` in the table is
 /// measured. Returns false if there is no such method.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
@@ -122,7 +122,7 @@ impl Measured {
         let turn = self.turns;
         self.turns += 1;
         for place in 0..self.methods.len() {
-            // The order rotates, so that each method equally often is the first one, which runs on a cold stack.
+            // The order rotates: each method is equally often the first one, which runs on a cold stack.
             let at = (place + turn) % self.methods.len();
             let method = self.methods[at];
             self.times[at].push(clock.time(1, || _ = (method.capture)(&mut self.tools)));
