@@ -47,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Makes one API call: enter, optionally a nested call, exit. As in the tracer, the call's description is in a stack
-/// frame of its own.
+/// Makes one API call: enter, optionally a nested call, exit. The call's description is in a stack frame of its own, as
+/// in the tracer.
 #[inline(never)]
 fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     let slot = Cell::new(0);
@@ -118,7 +118,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame_unwind::prepare();
     capture::refill_chunks();
 
-    // While the window is closed, launches are counted, with the ids of the launches and of the calls nested in them.
+    // While the window is closed, launches are counted, with their ids and the ids of calls nested in them.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
     assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
@@ -140,7 +140,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     assert!(first.launches[..10].iter().all(|launch| launch.duration > 0), "recorded when it returned");
     assert!(first.launches[10..].iter().all(|launch| launch.duration == 0), "recorded when it began");
 
-    // A nested call counts once, whether it shares the id of the outer call or has its own.
+    // A nested call counts once, whether it has its own id or that of the outer call.
     call(CallKind::Launch, 30, Some(30), 0);
     call(CallKind::Launch, 31, Some(32), 0);
     call(CallKind::Set { sync: true }, 33, Some(34), 0);
@@ -161,7 +161,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
     assert_eq!(after, [51, 52]);
 
-    // Launches before a window and after it form two ranges: the ids between the two ranges belong to neither.
+    // Launches before a window and after it form two ranges. The ids between these ranges belong to neither.
     assert!(window::close());
     call(CallKind::Launch, 60, None, 0);
     assert!(window::open());
@@ -173,8 +173,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     around.sort_unstable();
     assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
 
-    // In the steady state nothing is allocated and nothing is lost. The time is computed from the clock's calibration,
-    // as after the collector's second visit.
+    // In the steady state nothing is allocated and nothing is lost. The time comes from the clock's calibration, as
+    // after the collector's second visit.
     capture::recalibrate_clock();
     thread::sleep(Duration::from_millis(5));
     let mut seen = 0;

@@ -1,5 +1,6 @@
-//! Threads that come and go, each with fibers that come and go, while libraries are loaded and unloaded and the collector
-//! reads continuously: each launch is read exactly once, in its thread's order, attributed to its thread, and with its stack.
+//! Threads come and go, each with fibers that come and go, while libraries are loaded and unloaded and the collector
+//! reads continuously. Each launch must be read exactly once, in its thread's order, attributed to its thread, and with
+//! its stack.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 #[path = "../support/api_call.rs"]
@@ -20,13 +21,13 @@ use gpuflame_model::record::{ContextId, Launch, Row, ThreadId};
 use gpuflame_recorder::capture;
 use gpuflame_recorder::control::window;
 
-/// Total number of threads, number that run at once, fibers per thread, and launches per fiber.
+/// Total number of threads; number that run at once; fibers per thread; launches per fiber.
 const THREADS: u32 = 1600;
 const AT_ONCE: u32 = 4;
 const FIBERS: u32 = 2;
 const LAUNCHES: u32 = 40;
 
-/// A fiber of a thread, and the context to which the fiber returns.
+/// A fiber of a thread, and the context to which it returns.
 struct Fiber {
     own: libc::ucontext_t,
     back: libc::ucontext_t,

@@ -7,7 +7,7 @@ use gpuflame_explain::graphs::Graphs;
 use gpuflame_model::record::{ContextId, GraphId, GraphNodeId, Row};
 
 thread_local! {
-    /// Bytes that this thread holds; the count is per thread because the test harness allocates on other threads.
+    /// Bytes that this thread holds. The count is per thread because the test harness allocates on other threads.
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 

@@ -1,8 +1,8 @@
-//! Signal handlers that interrupt the callback, and API use inside these handlers: every such use is counted under its
-//! kind, nothing is lost uncounted, and a thread that jumps out of the callback can still launch.
+//! Signal handlers interrupt the callback, and use the API. Every such use must be counted under its kind, nothing may
+//! be lost uncounted, and a thread that jumps out of the callback must still be able to launch.
 //!
-//! The interruption happens at a known place: the word that a call's enter and exit share is in memory that is not
-//! writable, so the callback faults when it writes this word, that is, inside the callback.
+//! The place of the interruption is known: the word that a call's enter and exit share is in memory that is not
+//! writable. So the callback itself faults when it writes this word.
 #![cfg(target_os = "linux")]
 
 #[path = "../support/api_call.rs"]
@@ -28,7 +28,7 @@ use gpuflame_recorder::control::window;
 
 const USER: RangeDomain = RangeDomain::USER;
 
-/// The page whose access faults, and the function that the fault handler runs.
+/// The page whose access faults; and (next variable) the function that the fault handler runs.
 static PAGE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static THERE: AtomicUsize = AtomicUsize::new(0);
 
@@ -99,7 +99,7 @@ fn launches() -> Vec<u32> {
     ids
 }
 
-/// Makes a launch during which a handler interrupts the enter callback and runs `there`.
+/// Makes a launch. A handler interrupts its enter callback and runs `there`.
 #[inline(never)]
 fn interrupted(id: u32, there: fn()) {
     THERE.store(there as *const () as usize, Ordering::Relaxed);
@@ -211,7 +211,7 @@ extern "C-unwind" fn interrupted_by_a_jump() {
     interrupted(1, jump.unwrap());
 }
 
-/// A single test, since the number of thread states that may be abandoned is limited per process.
+/// A single test: the number of thread states that may be abandoned is limited per process.
 #[test]
 fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
     for flags in [0, libc::SA_ONSTACK] {
@@ -252,9 +252,9 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
     .unwrap();
     let kept = launches().len() as u64;
     let [("stacks_nested", nested)] = scene.lost()[..] else { panic!("{:?}", scene.lost()) };
-    // The limit is 64 thread states, of which the launches above used ten.
+    // The limit is 64 thread states; the launches above used ten of them.
     assert_eq!((kept, nested), (54, u64::from(ROUNDS) - 54));
-    // A new thread is not marked as being inside the callback.
+    // A new thread must not be marked as being inside the callback.
     thread::spawn(|| launch(7)).join().unwrap();
     assert_eq!(launches(), [7]);
 }
@@ -301,7 +301,7 @@ fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     }
 }
 
-/// An array in this frame serves as a stack at a higher address than everything that `below` calls.
+/// An array in this frame serves as a stack. Its address is higher than everything that `below` calls.
 #[inline(never)]
 fn with_a_stack_above(below: fn(usize, usize)) {
     let mut stack = vec_on_the_stack();
@@ -322,7 +322,7 @@ fn a_handlers_launch_on_a_higher_stack_preserves_the_interrupted_launch() {
             let call = make_call(CallKind::Launch, 1, &slot, 0);
             Capture::enter(&call);
             on_a_higher_stack(stack, bytes, || nested_launch(2, 3));
-            // The driver's part of the first launch only begins after the handler's launch.
+            // The driver's part of the first launch begins only after the handler's launch.
             deeper(&|| {
                 let slot = Cell::new(0);
                 let within = Call { layer: Layer::Driver, ..make_call(CallKind::Launch, 4, &slot, 0) };
@@ -352,8 +352,8 @@ extern "C" fn launches_and_names(_signal: c_int) {
     capture::pop_range(USER);
 }
 
-/// Wherever the handler interrupts, the interrupted launch is recorded. The handler's own launches are only counted if
-/// they interrupt our code; otherwise they are recorded.
+/// Wherever the handler interrupts, the interrupted launch is recorded. The handler's own launches are recorded, unless
+/// they interrupt our code; then they are only counted.
 #[test]
 fn a_handler_that_launches_at_any_callback_instruction_loses_no_interrupted_launch() {
     const REFUSED: u64 = 2000;

@@ -1,5 +1,5 @@
-//! Without a collector: launches are recorded while the thread's chunks have room, only counted when they are full, and
-//! recorded again after a read.
+//! Without a collector, launches are recorded while the thread's chunks have room. When the chunks are full, launches
+//! are only counted; after a read they are recorded again.
 //!
 //! There is one test, in a process of its own: all tests of a process would share that memory.
 
@@ -29,7 +29,7 @@ fn read() -> Vec<u32> {
 #[test]
 fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
     gpuflame_unwind::prepare();
-    // No chunk was ever prepared, so not even the first chunk is available.
+    // No chunk was ever prepared: not even the first one is available.
     window::open();
     launch(1);
     assert_eq!((lost(Loss::LaunchesDropped), read().len()), (1, 0));

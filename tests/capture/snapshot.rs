@@ -1,4 +1,4 @@
-//! A snapshot may be taken at any time: everything in it adds up, and taking it does not affect later results.
+//! A snapshot may be taken at any time. Everything in it must add up, and taking it must not affect later results.
 
 use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
 use gpuflame_explain::{Explain, Ledger, Options, Snapshot};
@@ -35,9 +35,10 @@ fn frames() -> Vec<[Frame; 3]> {
     STACKS.iter().map(|stack| stack.map(|label| Frame::label(LabelId(label)))).collect()
 }
 
-/// A run of 4 threads on 2 devices that contains every kind of row: activities before their launch, long after it, and never;
-/// activities without a launch, under two ids, and outside of windows; nodes of graphs that were created, cloned, destroyed,
-/// or never announced.
+/// A run of 4 threads on 2 devices that contains every kind of row:
+/// - activities before their launch, long after it, and never;
+/// - activities without a launch, under two ids, and outside of windows;
+/// - nodes of graphs that were created, cloned, destroyed, or never announced.
 fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     let rng = &mut Rng(0x9e37_79b9_7f4a_7c15);
     let mut rows = vec![Row::Process { id: 7, name: "program" }];
@@ -57,7 +58,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     }
     let mut is_open = true;
     rows.push(Row::Window { edge: WindowEdge::Open, time: Nanos(900) });
-    // Rows that are still to be pushed, each with the launch after which it is pushed.
+    // Rows that are still to be pushed. Each comes with the launch after which it is pushed.
     let mut later: Vec<(u32, Row<'_>)> = Vec::new();
     for number in 0..LAUNCHES {
         let (ready, rest) = later.into_iter().partition(|(when, _)| *when <= number);
@@ -156,7 +157,7 @@ fn activity(rng: &mut Rng, correlation: CorrelationId, time: Nanos, graph: Graph
         graph: GraphId(if is_node { graph.0 + (1 << 20) } else { 0 }),
         graph_node: GraphNodeId(match rng.below(20) {
             _ if !is_node => 0,
-            // An id lower than all announced ids.
+            // An id that is lower than all announced ids.
             0 => 5,
             other => u64::from(graph.0) * 16 + other,
         }),
@@ -282,8 +283,8 @@ fn a_thousand_snapshots_mid_run_add_up_and_do_not_change_the_result() {
 
 const MANY: u32 = 6_000;
 
-/// Rows of `MANY` stacks of 20 frames on two threads, each with a kernel of its own; every seventh stack launches three
-/// times, and every 1,000th creates a node of a graph that runs much later. Some activities precede their launch, some
+/// Rows of `MANY` stacks of 20 frames on two threads. Each stack has its own kernel; every seventh stack launches three
+/// times; every 1,000th creates a node of a graph that runs much later. Some activities precede their launch, some
 /// never arrive.
 fn many<'a>(frames: &'a [Vec<Frame>], names: &'a [String]) -> Vec<Row<'a>> {
     let mut rows = vec![Row::Window { edge: WindowEdge::Open, time: Nanos(900) }];

@@ -1,8 +1,8 @@
-//! The callback makes no system call: any system call that the launching thread attempted would be caught.
+//! The callback must make no system call: any that the launching thread attempted would be caught.
 //!
 //! Linux can return every system call of a thread as a signal while a byte is set (*syscall user dispatch*, since
-//! 5.11). The byte is set around launches of every kind whose stacks are all cached, and the signal handler must count
-//! no system call. This proves that the callback waits for no lock, maps no memory, reads no file, and reads no clock
+//! 5.11). The byte is set around launches of every kind whose stacks are all cached. During these, the signal handler
+//! must count no system call. So the callback waits for no lock, maps no memory, reads no file, and reads no clock
 //! except through the vdso.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -36,7 +36,7 @@ const CATCH: u8 = 1;
 /// Number of the system call that was caught; -1 for none.
 static CAUGHT: AtomicI64 = AtomicI64::new(-1);
 
-/// Notes the attempted call, and lets all calls pass from now on, including the handler's own return.
+/// Notes the attempted call. From now on it lets all calls pass, including the handler's own return.
 extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     SELECTOR.store(PASS, Ordering::Relaxed);
     // SAFETY: the kernel passes the interrupted registers.
@@ -96,7 +96,7 @@ fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
     black_box(deep(black_box(calls - 1), leaf)) + 1
 }
 
-/// Makes launches of every kind, from stacks of 40 depths in turn, so that each launch differs in part from the last
+/// Makes launches of every kind. Their stacks have 40 depths in turn, so that each launch differs in part from the last
 /// stack.
 fn launches(first: u32) {
     for turn in 0..1000 {
@@ -110,7 +110,7 @@ fn launches(first: u32) {
     }
 }
 
-/// Launches from Python functions, at 12 depths in turn, so that the leaf differs from the previous launch's.
+/// Launches from Python functions, at 12 depths in turn, so the leaf differs from that of the previous launch.
 fn launches_of_python(evaluate: interpreter::Evaluate, first: u32) {
     for turn in 0..1000 {
         let mut id = first + turn * 10 + 8;
@@ -170,7 +170,7 @@ fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
     collect();
     window::open();
     // The first round fills the stack caches, and in the last round the window is closed. All rounds are in one loop,
-    // whose number of rounds the compiler cannot know, because a second call site would make another stack.
+    // because a second call site would make another stack. The compiler cannot know the number of rounds.
     let mut round = 0;
     while black_box(round) < 10 {
         if round == 9 {
