@@ -1,5 +1,5 @@
-//! `gpuflame causal` on programs whose functions and kernels have known times. Each function and each kernel is then really made
-//! faster, and the program runs again: the saved time must be the one that the command promises.
+//! `gpuflame causal` on programs whose functions and kernels have known times. Each of them is then really made faster,
+//! and the program runs again: the saved time must be the one that the command predicted.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -25,7 +25,8 @@ fn name(row: &Value) -> &str {
     row["name"].as_str().unwrap().trim_start_matches("planted.py(2): ").trim_end_matches("()")
 }
 
-/// The row of a planted function or kernel. Those that are not on the critical path have no row, and save nothing.
+/// The row of a planted function or kernel. A function or kernel that is not on the critical path has no row, and saves
+/// nothing.
 fn said(table: &Value, planted: &str) -> Said {
     let rows = table["causal"].as_array().unwrap();
     rows.iter().find(|row| name(row) == planted).map_or_else(Said::default, |row| Said {
@@ -53,8 +54,8 @@ fn planted(shape: &'static Shape) -> impl Iterator<Item = (&'static str, impl Fn
     })
 }
 
-/// A rerun with a function or kernel that is 10 % faster saves the predicted time. The saved time grows evenly up to the
-/// speed-up that the command prints, and not beyond.
+/// A rerun with a function or kernel that is 10 % faster saves the predicted time. The saved time grows evenly up to
+/// the speed-up that the command prints, and no further.
 #[test]
 fn reruns_with_faster_functions_and_kernels_save_the_predicted_time() {
     let (mut count, mut saving) = (0, 0);

@@ -2,9 +2,10 @@
  *
  *     planted SHAPE STEPS SCALE [FUNCTION PERCENT]
  *
- * All work of the host takes SCALE times as long; the work of one function takes PERCENT % of its time. The kernels' times and the
- * costs of calls are variables of the simulated stack: each function that launches calls a CUDA function of its own, so its calls
- * can be made faster, too. Prints the function of each CUDA call, in the order of the calls. */
+ * All work of the host takes SCALE times as long; the work of one function takes PERCENT % of its time. The kernels'
+ * times and the costs of calls are variables of the simulated stack. Each function that launches calls a CUDA
+ * function of its own, so its calls can be made faster, too. Prints the function of each CUDA call, in the order of
+ * the calls. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +67,7 @@ NOINLINE void join(cudaEvent_t event, cudaStream_t from, cudaStream_t to) {
     CALL(cudaStreamWaitEvent(to, event, 0));
 }
 
-/* Finds that the GPU is done, so the call takes the time of the host only. */
+/* The GPU is already done, so the call takes only the host's time. */
 NOINLINE void check(unsigned long long ns) {
     OWN_WORK(ns);
     CALL(cudaDeviceSynchronize());
@@ -111,7 +112,7 @@ static void waits(int step) {
     finish();
 }
 
-/* The host prepares a step while the GPU works on the one before. */
+/* The host prepares a step while the GPU works on the previous step. */
 static void pipeline(int step) {
     cudaEvent_t own = done[step % 2], other = done[1 - step % 2];
     load(60000);

@@ -1,4 +1,4 @@
-//! Runs of `planted.c` on the stepped clock, and their traces with the functions as Python's frames.
+//! Runs of `planted.c` on the stepped clock, and their traces, in which the functions are Python frames.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -133,7 +133,7 @@ impl Finished {
         calls
     }
 
-    /// Time from the first call that puts work on the GPU or waits for it to the end of the last call or work, in ns.
+    /// Time in ns from the first call that puts work on the GPU or waits for it, to the end of the last call or work.
     pub(crate) fn length_ns(&self) -> u64 {
         let ops = || self.schedule.iter().filter(|row| row["what"] == "op");
         let is_wait = |call: &&Value| call["name"].as_str().unwrap().contains("Synchronize");
@@ -159,7 +159,7 @@ impl Finished {
         let functions: Vec<&str> = self.done.stdout.lines().collect();
         assert_eq!(calls.len(), functions.len(), "each call has a line");
         let begin = number(calls[0], "begin");
-        // It begins before the first function, so that the order of the frames is clear.
+        // `main` begins before the first function, so that the order of the frames is clear.
         events.push(frame("planted.py(1): main", begin - 1, number(calls[calls.len() - 1], "end"), &place));
         let all: Vec<_> = calls.into_iter().zip(functions).collect();
         let mut before = begin;
