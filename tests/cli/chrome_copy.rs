@@ -1,5 +1,5 @@
-//! `convert --to chrome` of a trace that already has Chrome's format, and of a recording together with the operators of a
-//! torch.profiler trace.
+//! `convert --to chrome`: of a trace that already has Chrome's format, and of a recording together with the operators
+//! of a torch.profiler trace.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn every_event_and_property_of_a_kineto_trace_is_kept_as_it_is() {
     let folder = scratch("copy");
     assert_eq!(converted(&folder, KINETO), serde_json::from_str::<Value>(KINETO).unwrap());
     let text = fs::read_to_string(folder.join("out.json")).unwrap();
-    // As doubles, some of these times would lose digits and others would get additional ones.
+    // As f64, some of these times would lose digits, and others would gain some.
     assert!(text.contains("4887683272408.615") && text.contains("99.000") && text.contains("[1.50, \"é\"]"));
 }
 
@@ -116,8 +116,8 @@ fn arguments_of_changed_events_are_json_and_none_is_lost() {
     assert_eq!((text.matches("\"correlation\"").count(), text.matches("\"correlation id\"").count()), (1, 1));
 }
 
-/// The trace has two pairs of overlapping kernels with flows: one pair begins at the same time, and the other is on a stream
-/// with a name.
+/// The trace has two pairs of overlapping kernels with flows. One pair begins at the same time; the other is on a
+/// stream with a name.
 #[test]
 fn flows_of_overlapping_work_end_where_their_own_work_is() {
     let folder = scratch("copy");
@@ -217,11 +217,11 @@ fn calls_before_the_base_of_the_operators_have_negative_times() {
             .find(|event| event["cat"] == "cuda_runtime" && event["args"]["correlation"] == id)
             .unwrap()
     };
-    // The call begins 12 us after the recording's base time, which is 1000 us before the base time of the operators.
+    // The call begins 12 us after the recording's base time. That is 1000 us before the base time of the operators.
     assert_eq!((&call(10)["ts"], &call(10)["args"]["External id"]), (&json!(-988.0), &json!(9)));
     assert_eq!((&call(11)["ts"], &call(16)["ts"]), (&json!(-986.0), &json!(-930.0)));
     assert!(!stderr.contains("no call is in an operator"), "{stderr}");
-    // The output has the losses and the provenance of the recording instead of those of an earlier merge.
+    // The output has the losses and the provenance of the recording, not those of an earlier merge.
     assert!(trace["gpuflame"]["provenance"].is_array() && trace["gpuflame"]["lost"].is_object());
 }
 

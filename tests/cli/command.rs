@@ -120,7 +120,7 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
     }
 }
 
-/// The other user, who owns the old file, could otherwise write a script into the picture, and root would then open it in a
+/// Otherwise the other user, who owns the old file, could write a script into the picture that root then opens in a
 /// browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
@@ -157,7 +157,7 @@ fn info_counts_the_launches_activities_and_losses_of_a_recording() {
     assert_eq!(fact("activities launched before recording"), 1);
     assert_eq!(fact("activities no launch stack"), 1);
     assert_eq!(info["devices"][0]["gpu_time_ns"], 42_001);
-    // gemm and the copy overlap, so GPU 0 is busy from 20 to 40.001 us, and `early` keeps it busy from 0 to 10.
+    // gemm and the copy overlap, so GPU 0 is busy from 20 to 40.001 us. `early` keeps it busy from 0 to 10.
     assert_eq!(info["devices"][0]["busy_ns"], 30_001);
     assert_eq!(info["devices"][1]["busy_ns"], 15_000);
     assert_eq!(info["losses"][0]["lost"], "timestamp_not_collected");
@@ -201,7 +201,8 @@ fn unreadable_input_files_are_reported_with_a_next_step() {
 fn a_truncated_recording_is_read_up_to_the_truncation() {
     let folder = scratch("cli");
     let whole = handmade::bytes();
-    // The end row marks the recording as complete; the row before it closes the window.
+    // The end row marks a recording as complete, so the file without it is truncated. The row before it closes the
+    // window.
     fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 10]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "cut.gfr", "--format", "folded"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, handmade::FOLDED), "only the end of the window is lost");

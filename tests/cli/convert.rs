@@ -113,7 +113,7 @@ fn chrome_times_are_exact_to_the_nanosecond_and_flows_connect_calls_to_work() {
     };
     assert_eq!(of("kernel", "X").len(), 5);
     assert_eq!(of("cuda_runtime", "X").len(), 7);
-    // An f64 of microseconds since 1970 could not represent this time. As text it is exact.
+    // An f64 of microseconds since 1970 could not represent this time; text is exact.
     assert!(text.contains("\"ts\":30.000,\"dur\":10.001"), "{text}");
     for end in of("ac2g", "f") {
         let begin = of("ac2g", "s").into_iter().find(|begin| begin["id"] == end["id"]).unwrap();
@@ -124,7 +124,7 @@ fn chrome_times_are_exact_to_the_nanosecond_and_flows_connect_calls_to_work() {
     assert_eq!((&copy["pid"], &copy["tid"], &copy["args"]["bytes"]), (&0.into(), &8.into(), &4096.into()));
 }
 
-/// A reader of SBT, written after the layout in the exporter's comment.
+/// A reader of SBT, written from the layout in the exporter's comment.
 struct Sbt<'a>(&'a [u8]);
 
 impl Sbt<'_> {
@@ -237,7 +237,7 @@ fn chrome_output_has_the_same_stacks_when_read_back() {
     handmade::recording(&folder);
     let drawn = |name: &str| gpuflame(&folder, ["-q", "flamegraph", name]).ok().stdout;
     gpuflame(&folder, ["convert", "hand.gfr", "-o", "hand.json"]).ok();
-    // Work without times is not on a timeline, and work without its launch has no stack.
+    // Work without times is not on a timeline. Work without its launch has no stack.
     let timed = |text: String| -> Vec<String> {
         let is_timed = |line: &&str| line.starts_with("main;") && !line.ends_with(" 0");
         text.lines().filter(is_timed).map(str::to_owned).collect()

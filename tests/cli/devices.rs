@@ -72,7 +72,7 @@ fn devices_without_a_driver_or_a_gpu_exits_with_1_and_a_reason() {
         "{said}"
     );
     assert_eq!((&found["found_gpus"], &found["driver"]), (&json!([]), &json!([])));
-    // A library that the user names is listed, but not loaded without a driver.
+    // A library that the user names is listed, but is not loaded if there is no driver.
     let (_, found, _) = answer(Path::new("/nowhere"), &[("GPUFLAME_CUPTI", "/opt/libcupti.so.13")]);
     let expected = json!([{
         "state": "not loaded", "version": null, "file": "/opt/libcupti.so.13", "why": "named by GPUFLAME_CUPTI",
@@ -104,8 +104,8 @@ fn an_unusable_cupti_is_listed_with_the_reason() {
     assert!(cupti["why"].as_str().unwrap().contains("cannot open shared object file"), "{cupti}");
 }
 
-/// A driver with one GPU, which ends the process if a context is created. Like old drivers, it has no function for the GPU's
-/// UUID, memory or place. `INIT` is replaced by the body of `cuInit`.
+/// A driver with one GPU. It ends the process if a context is created. Like old drivers, it lacks the functions for the
+/// GPU's UUID, memory and PCI place. `INIT` is replaced by the body of `cuInit`.
 const DRIVER: &str = "
 #include <stdlib.h>
 #include <string.h>

@@ -42,7 +42,7 @@ fn doctor_in(folder: &Path, libraries: &Path, library: &Path, variables: &[(&str
 }
 
 impl Said {
-    /// Asserts that exactly one line about `what` has this result and contains `words` in its finding or its remedy. A line
+    /// Asserts that exactly one line about `what` has this result, with `words` in its finding or its remedy. A line
     /// that is not ok must have a remedy.
     fn has(&self, what: &str, result: &str, words: &[&str]) -> &Self {
         let of_it = |line: &&(String, String, String, String)| line.0 == what && line.1 == result;

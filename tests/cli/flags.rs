@@ -1,5 +1,5 @@
-//! The options of the verbs: the same names in all verbs, times with units, advice after mistakes, and no empty result
-//! without a message.
+//! The options of the verbs: all verbs use the same names, times have units, a mistake gets advice, and an empty result
+//! gets a message.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +19,8 @@ fn folder() -> std::path::PathBuf {
     folder
 }
 
-/// Asserts that the parser rejected the command line and printed `tip`, but not its own tip to pass an option as a value.
+/// Asserts that the parser rejected the command line and printed `tip`, and not its usual tip to pass an option as a
+/// value.
 fn refused(ran: &Ran, tip: &str) {
     assert_eq!(ran.code, 2, "{}", ran.stderr);
     assert!(ran.stderr.contains(tip), "no {tip:?} in:\n{}", ran.stderr);
@@ -149,7 +150,7 @@ fn accept_cut_belongs_to_verbs_that_read_and_is_offered_for_every_truncated_file
     {
         gpuflame(&folder, [verb, name]).fails(1, &[name, "truncated at byte", "`--accept-cut` reads"]);
         assert!(!gpuflame(&folder, [verb, name, "--accept-cut"]).ok().stdout.is_empty());
-        // The option may also be before the verb, as in some scripts.
+        // The option may also come before the verb, as in some scripts.
         gpuflame(&folder, ["--accept-cut", verb, name]).ok();
     }
     for verb in ["run", "doctor", "settings"] {

@@ -1,4 +1,4 @@
-//! Content of each format, compared with the table in `docs/formats.md`. A recording that contains every kind of row is
+//! Content of each format, compared with the table in `docs/formats.md`. A recording with every kind of row is
 //! converted to all formats, and each output is searched for the data that the table promises.
 use std::fs;
 use std::io::Read as _;
@@ -14,7 +14,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 
 const BASE: u64 = 1_760_000_000_000_000_000;
-/// Values that do not occur in any file by chance: an id, a grid size, a number of bytes, and a duration.
+/// Values that occur in no file by chance: an id, a grid size, a number of bytes, and a duration.
 const ID: u32 = 987_650_000;
 const GRID: u32 = 791_919;
 const BYTES: u64 = 40_960_123;

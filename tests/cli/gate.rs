@@ -1,4 +1,4 @@
-//! `diff --new`: several runs before a change and several after it, with known changes.
+//! `diff --new`: several runs before a change and several after it. The changes are known.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::support::{handmade, scratch};
 /// Noise of 7 pairs of runs in thousandths, in the order of the runs. Its standard deviation is about 10, and its mean is 0.
 const NOISE: [i64; 14] = [4, -9, 12, -3, -14, 8, 1, 15, -6, -11, 10, 3, -17, 7];
 
-/// A kernel whose name has characters that Markdown and tables interpret.
+/// A kernel whose name has characters that are special in Markdown and tables.
 const ODD: &str = "void a|`b`<float>(int*)";
 
 /// Writes a trace of 4 steps. `permille`: factor for every duration. A step has a kernel of 10 ms and one of 5 ms.
@@ -212,9 +212,9 @@ fn the_order_of_the_files_pairs_the_runs() {
     let percent = |runs: &[String]| {
         verdict(&gate(&folder, runs, &["--format", "json"]))["change_percent"].as_f64().unwrap()
     };
-    // If the runs are given in their order, the drift of 2 thousandths per run is removed.
+    // With the runs in their order, the drift of 2 thousandths per run is removed.
     assert!(percent(&runs).abs() < 0.02, "{}", percent(&runs));
-    // In another order, the line through all values is not the drift, so a part of the drift remains as a change.
+    // In another order, the line through all values is not the drift. So a part of the drift remains as a change.
     let mut shuffled = runs.clone();
     shuffled.swap(0, 3);
     shuffled.swap(2, 5);

@@ -1,4 +1,4 @@
-//! Graphs whose capture was recorded in another file: hand-made traces.
+//! Graphs whose capture was recorded in another file; all traces are hand-made.
 use std::fs;
 use std::path::Path;
 
@@ -59,7 +59,7 @@ fn drawn(folder: &Path) -> Ran {
 #[test]
 fn graph_operations_are_attached_to_captured_calls_by_order_and_name() {
     let folder = scratch("graph-capture");
-    // Two layers have the same kernels, so only the order of the launches distinguishes them.
+    // Two layers have the same kernels. Only the order of the launches distinguishes them.
     let captures = [
         layer(0, "Embed", &["embed"]),
         layer(100, "Layer_0", &["norm", "gemm"]),
@@ -77,7 +77,7 @@ fn graph_operations_are_attached_to_captured_calls_by_order_and_name() {
                     hipGraphLaunch;[graph];nn.Module: Layer_1;hipModuleLaunchKernel;[GPU_Kernel]norm 20000\n";
     assert_eq!(ran.stdout, expected);
     assert!(ran.stderr.contains("100.0 % of the graphs' GPU time (100"), "{}", ran.stderr);
-    // Without the file of the capture, the stacks contain the graph launch, but no layer of the model.
+    // Without the file of the capture, stacks contain the graph launch but no layer of the model.
     let alone = gpuflame(&folder, ["flamegraph", "run.json"]).ok().stdout;
     assert!(!alone.contains("nn.Module"), "{alone}");
 }

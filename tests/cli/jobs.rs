@@ -58,10 +58,10 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     let (tables, remarks) = merge(&folder, &["3.json"]);
     assert_eq!(tables["ranks"][0]["rank"], 3);
     assert!(remarks.contains("7 of 8 ranks are missing: 0 to 2, 4 to 7"), "{remarks}");
-    // Ranks that are assigned by the order of the files do not show which ranks are missing.
+    // Ranks assigned by the order of the files do not show which ranks are missing.
     let (_, remarks) = merge(&folder, &["3.json", "0.json", "--assume-order"]);
     assert!(remarks.contains("6 of 8 ranks are missing; "), "{remarks}");
-    // Either all ranks are present, or their number is unknown.
+    // No rank is known to be missing: either all ranks are present, or their number is unknown.
     write(&folder, "0.json", &info(0, 2), &[GEMM]);
     write(&folder, "3.json", &info(1, 2), &[GEMM]);
     assert!(!merge(&folder, &["."]).1.contains("missing"));
@@ -69,7 +69,7 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     write(&folder, "3.json", r#""rank": 3"#, &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && !remarks.contains("missing"), "{remarks}");
-    // A job of 4 ranks cannot have a rank 5, so the ranks must be numbered in another way.
+    // A job of 4 ranks has no rank 5, so the ranks must be numbered in another way.
     write(&folder, "3.json", &info(5, 4), &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && remarks.contains("number them otherwise"), "{remarks}");
@@ -94,7 +94,7 @@ fn files_of_different_programs_are_refused_with_the_difference() {
     ]);
     write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0)]);
     refused(&["rank0.json (rank 0)", "rank1.json (rank 1)", "no kernel runs in both", "ranks.json"]);
-    // The user states in `ranks.json` that both files belong to one job.
+    // `ranks.json`, which the user writes, states that both files belong to one job.
     fs::write(folder.join("ranks.json"), r#"{"rank0.json": 0, "rank1.json": 1}"#).unwrap();
     let (_, remarks) = merge(&folder, &["."]);
     assert!(remarks.contains("no kernel runs in both"), "{remarks}");
@@ -113,7 +113,8 @@ fn files_of_different_programs_are_refused_with_the_difference() {
 fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ranks() {
     let folder = folder();
     let (reduce, gather) = ("ncclDevKernel_AllReduce", "ncclDevKernel_AllGather");
-    // At two of three reductions, rank 2 arrives 40 us after rank 0 and 60 us after rank 1. The third reduction is a tie.
+    // At two of three reductions, rank 2 arrives last: 40 us after rank 0, and 60 us after rank 1. The third reduction
+    // is a tie.
     for (rank, late) in [(0, 20.0), (1, 0.0), (2, 60.0)] {
         let at = |begin: f64| (reduce, begin + late, 100.0 - late);
         let kernels =
@@ -137,12 +138,12 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ra
     let reason = unknown["unknown_because"].as_str().unwrap();
     assert!(reason.contains("ranks 0 and 2 are 2.000 s apart") && reason.contains("clocks"), "{reason}");
     assert_eq!(rows.len(), 2);
-    // Rank 1 has fewer reductions than rank 0, so it is unknown which of them belong together.
+    // Rank 1 has fewer reductions than rank 0. So it is unknown which of them belong together.
     write(&folder, "rank1.json", "", &[(reduce, 1000.0, 100.0)]);
     let (tables, _) = merge(&folder, &["."]);
     let text = tables["last_to_collectives"].to_string();
     assert!(text.contains("rank 0 has 3 such kernels, rank 1 has 1"), "{text}");
-    // Without any collective:
+    // This job has no collective.
     write(&folder, "a.json", "", &[GEMM]);
     let (tables, _) = merge(&folder, &["a.json"]);
     assert!(tables["last_to_collectives"].to_string().contains("no kernel that moves data"), "{tables}");
@@ -164,7 +165,7 @@ fn clocks_that_differ_are_aligned_by_the_collectives_and_the_error_is_stated() {
     let gather = row(rank_traces::GATHER);
     let figures = ["rank", "last", "of", "behind_next_ns"].map(|key| gather[key].clone());
     assert_eq!(figures, [Value::from(1), 3.into(), 3.into(), 60_000.into()], "{gather}");
-    // Rank 0 arrives 10 us after rank 1 at the reduce, which is not more than the error.
+    // Rank 0 arrives 10 us after rank 1 at the reduce; the error of the clocks is at least as large.
     let reduce = row(rank_traces::REDUCE);
     let reason = reduce["unknown_because"].as_str().unwrap();
     assert_eq!(reason, "no rank was clearly the last to any of 3");

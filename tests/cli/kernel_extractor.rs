@@ -1,6 +1,6 @@
-//! `extract` and `stats`, compared with an independent implementation of the tool `kernel_extractor` for Paddle's traces. It
-//! uses `serde_json` for the JSON, `f64` microseconds for all times, and the `csv` crate for the table. With `compat` every
-//! byte is equal. Without `compat` the outputs differ only by rounding and by that tool's errors.
+//! `extract` and `stats`, compared with an independent implementation of the tool `kernel_extractor` for Paddle's
+//! traces. It uses `serde_json` for the JSON, `f64` microseconds for all times, and the `csv` crate for the table. With
+//! `compat` every byte is equal. Without `compat`, the outputs differ only by rounding and by the errors of that tool.
 
 use std::collections::BTreeMap;
 
@@ -29,9 +29,9 @@ fn event(category: &str, name: String, from: u64, to: u64) -> Value {
     })
 }
 
-/// Returns a trace of the steps of a server. Most steps are alike, some are longer, some lack the operation to which steps
-/// are trimmed, some have an extra operation, and some operations cross the edge of a step. With `overlap` the operations
-/// are on two streams.
+/// Returns a trace of the steps of a server. Most steps are alike. Some are longer, some lack the operation to which
+/// steps are trimmed, some have an extra operation, and some operations cross the edge of a step. With `overlap` the
+/// operations are on two streams.
 fn trace(random: &mut Random, overlap: bool) -> Value {
     const NAMES: [&str; 5] =
         ["gemm<float, [4]>", "MEMCPY_DtoH", "say \"hi\", you", "softmax [fast]", "x[3 cm]"];
@@ -101,8 +101,8 @@ fn their_extract(trace: &Value, first: f64, last: f64) -> String {
     )
 }
 
-/// Returns the result of that tool, or `None` if two numbers of operations per step are equally frequent, because that tool
-/// may then take either.
+/// Returns the result of that tool. Returns `None` if two numbers of operations per step are equally frequent, because
+/// then the tool may take either.
 fn their_stats(trace: &Value, trim: Option<&str>, max_ms: f64) -> Option<String> {
     let steps = found(trace, &["ProfileStep"]).into_iter().filter(|step| step.2 - step.1 <= max_ms * 1000.0);
     let ops = found(trace, &OPS);

@@ -1,4 +1,5 @@
-//! GPU time by source line, and source lines in exported files, for a recording and a trace that can be worked out by hand.
+//! GPU time by source line, and source lines in exported files. The recording and the trace are small enough to work
+//! out by hand.
 
 use std::fs;
 use std::io::Read as _;
@@ -184,7 +185,7 @@ fn source_files_and_lines_are_exported() {
     }
 }
 
-/// When an export is read again, Python functions, which have files, must not count as native code.
+/// If an export is read again, Python functions must not count as native code, although they have files.
 #[test]
 fn python_functions_stay_python_after_export_and_reimport() {
     let folder = scratch("lines");
@@ -300,7 +301,7 @@ fn perfetto_contains_the_files_and_lines_of_python_functions() {
 fn lines_of_user_code_are_preferred_to_lines_of_wrappers() {
     let folder = scratch("lines");
     let mut trace = Trace::default();
-    // The stack of the first launch has user code between frames of PyTorch. That of the second launch has no user code.
+    // The stack of the first launch has user code between frames of PyTorch. The stack of the second launch has none.
     trace.python("torch/nn/modules/module.py(1501): _call_impl", 1, 0, 50);
     trace.python("/srv/model.py(12): forward", 1, 1, 49);
     trace.python("torch/nn/modules/linear.py(113): forward", 1, 2, 48).launch(1, "gemm", 1, 4, 10, 40);

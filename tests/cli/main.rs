@@ -1,4 +1,4 @@
-//! The command as a user runs it: its verbs, with recordings and traces that can be worked out by hand.
+//! The command as a user runs it: its verbs, on recordings and traces that are small enough to work out by hand.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! `gpuflame mcp`: a client talks with the server over pipes, and the server's answers equal the output of the verbs.
+//! `gpuflame mcp`: a client talks to the server over pipes, and the server's answers must equal the output of the
+//! verbs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +42,7 @@ impl Client {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // When the client no longer exists, this thread ends and closes the pipe.
+                // If the client no longer exists, this thread ends and closes the pipe.
                 if sender.send(line).is_err() {
                     return;
                 }
@@ -188,7 +189,7 @@ impl Answer {
     }
 }
 
-/// Writes a hand-made recording, and traces of a training job's two ranks, into a new folder.
+/// Writes a hand-made recording, and traces of two ranks of a training job, into a new folder.
 fn inputs(name: &str) -> std::path::PathBuf {
     let folder = scratch(name);
     handmade::recording(&folder);
@@ -197,7 +198,7 @@ fn inputs(name: &str) -> std::path::PathBuf {
     folder
 }
 
-/// Creates a pipe in the file system, at which a reader waits for a writer.
+/// Creates a named pipe; opening it for reading blocks until a writer opens it.
 fn named_pipe(folder: &Path) {
     assert!(Command::new("mkfifo").arg(folder.join("waits")).status().unwrap().success());
 }
@@ -358,7 +359,7 @@ fn garbage_between_messages_changes_nothing() {
     garbage.iter().for_each(|line| client.send_line(line));
     client.initialize();
     garbage.iter().for_each(|line| client.send_line(line));
-    // The server must not store a line without an end in memory.
+    // The server must not store a line without an end: it could fill the memory.
     let long = vec![b'x'; 1 << 20];
     for _ in 0..40 {
         client.stdin.as_mut().unwrap().write_all(&long).unwrap();
@@ -393,7 +394,7 @@ fn the_end_of_the_input_ends_the_server() {
 fn a_client_that_reads_no_more_ends_the_server() {
     let folder = inputs("mcp");
     let mut client = Client::new(&folder, &[]);
-    // The client's reading thread ends after the next line, and closes the pipe.
+    // After the next line, the client's reading thread ends and closes the pipe.
     client.lines = channel().1;
     let deadline = Instant::now() + PATIENCE;
     while client.server.try_wait().unwrap().is_none() {

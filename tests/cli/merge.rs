@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// A launch that the test made up: its time, thread, stack and kernel duration.
+/// A made-up launch: its time, thread, stack and kernel duration.
 #[derive(Clone, Copy)]
 struct Truth {
     time: u64,
@@ -129,7 +129,7 @@ fn the_tutorials_92732_launches_merge_into_its_seven_stacks() {
 #[test]
 fn each_threads_launches_are_matched_separately() {
     let (folder, truth) = setting(5_000, 8);
-    // The probes on different threads are delayed by more than the time between two launches.
+    // Probes on different threads are delayed by more than the time between two launches.
     write_cpu(&folder.join("cpu.txt"), &truth, 90_000, false, |_| true);
     assert_eq!(merged(&folder, &[]).0, expected(&truth));
 }
@@ -184,7 +184,7 @@ fn the_unit_option_sets_the_unit_of_the_merged_values() {
     }
 }
 
-/// Returns the result of the tutorial's first script, computed with the same slow algorithm.
+/// Returns the result of the tutorial's first script, which a slow copy of its algorithm computes.
 fn as_the_script(truth: &[Truth], late: i64, tolerance: u64) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for stack in truth {
@@ -275,7 +275,7 @@ fn traces_with_a_base_time_match_the_stacks_and_unrelated_clocks_are_reported() 
         (1..=4).map(|at| format!("main;f{at};cudaLaunchKernel;[GPU_Kernel]k 5000\n")).collect();
     assert_eq!(found.stdout, expected);
     assert!(found.stderr.contains("4 of 4 stacks") && found.stderr.contains("100.0 %"), "{}", found.stderr);
-    // Without a base time, the offset of the two clocks is unknown, and the best fit determines it.
+    // Without a base time, the offset of the two clocks is unknown; the best fit determines it.
     write("relative.json", 0);
     let more = fs::read_to_string(folder.join("cpu.txt")).unwrap()
         + &format!("{} app 1 1 0 main;g\n", base + 9_000_000);

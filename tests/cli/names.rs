@@ -1,4 +1,4 @@
-//! Matching of names of two runs: numbers in names that differ between runs are replaced only in the output of a view.
+//! Matching of names of two runs. Numbers that differ between runs are replaced, but only in the output of a view.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::scratch;
 use crate::support::traces::Trace;
 use crate::tables::at_terminal;
 
-/// Two steps of a program, with every kind of number that differs from run to run.
+/// Writes two steps of a program, with every kind of number that differs from run to run.
 fn run(path: &Path, first_step: u32, address: &str, operation: u32, us: u64) {
     let mut trace = Trace::default();
     for at in 0..2 {
@@ -80,7 +80,7 @@ fn diff_matches_two_runs_of_the_same_code_despite_numbers_in_names() {
     assert_eq!(by("run", "what", "wall")["before_ns"], 1_100_000);
     assert_eq!(by("run", "what", "busy")["after_ns"], 260_000);
     assert_eq!(by("run", "what", "idle")["change_ns"], -30_000);
-    // Until the second call, at 1010 us, the host was late. The kernel of that call began 10 us later.
+    // The host was late until the second call, at 1010 us. The kernel of that call began 10 us later.
     assert_eq!(by("run", "what", "idle: host late")["before_ns"], 1_010_000 - 120_000);
     assert_eq!(by("run", "what", "idle: launch latency")["before_ns"], 10_000);
     assert_eq!(by("run", "what", "busy of a step")["before_ns"], 100_000);

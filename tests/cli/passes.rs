@@ -1,5 +1,5 @@
-//! The backward pass under the forward pass, Python functions in arguments of events, and communication without simultaneous
-//! computation, in traces of a few lines.
+//! Tests on traces of a few lines: the backward pass under the forward pass, Python functions in arguments of events,
+//! and communication without simultaneous computation.
 
 use serde_json::{Value, json};
 
@@ -25,8 +25,8 @@ fn operator(
     args(trace, json!({ "Sequence number": sequence, "Fwd thread id": forward_thread }));
 }
 
-/// Returns a trace of two layers. Their forward pass on thread 1 and their backward pass on thread 2 take 10, 20, 30 and 40 us
-/// of GPU time, and a gradient that belongs to no operator takes 5 us.
+/// Returns a trace of two layers. The forward pass on thread 1 and the backward pass on thread 2 take 10, 20, 30 and 40
+/// us of GPU time. A gradient that belongs to no operator takes 5 us.
 fn training() -> Trace {
     let mut trace = Trace::default();
     trace.python("model.py(1): forward", 1, 0, 100).python("nn.Module: Linear_0", 1, 1, 40);
@@ -88,14 +88,14 @@ fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
         let ran = gpuflame(&folder, ["flamegraph", "a.json"].iter().chain(&BACKWARD)).ok();
         ran.stdout.lines().filter(|line| line.contains("[backward]")).count()
     };
-    // Another thread has operator 7, but not operator 8, so the backward pass of thread 2 cannot belong to that thread.
+    // Another thread has operator 7 but not operator 8. So the backward pass of thread 2 cannot belong to it.
     let mut trace = training();
     operator(&mut trace, "aten::other", 3, (0, 10), 7, 0);
     assert_eq!(back(&trace), 2);
-    // That thread now has both operators, 7 and 8.
+    // Now that thread has both operators, 7 and 8.
     operator(&mut trace, "aten::other", 3, (20, 30), 8, 0);
     assert_eq!(back(&trace), 0, "nothing is guessed");
-    // Flow arrows show which of the two threads is meant.
+    // Flow arrows tell which of the two threads is meant.
     for (id, thread, time, phase) in [(1, 1, 51, "s"), (1, 2, 200, "f"), (2, 1, 3, "s"), (2, 2, 250, "f")] {
         trace.0.push(json!({
             "ph": phase, "cat": "fwdbwd", "name": "fwdbwd", "id": id, "pid": 1, "tid": thread, "ts": time, "bp": "e"
@@ -152,14 +152,14 @@ fn communication_is_exposed_while_no_compute_kernel_runs() {
     };
     let found = comm(&[]);
     let device = &found["comm"][0];
-    // Communication runs from 100 to 230 us, and computation runs at the same time from 150 to 170 us.
+    // Communication runs from 100 to 230 us. From 150 to 170 us, computation runs at the same time.
     assert_eq!((&device["comm_ns"], &device["exposed_ns"]), (&json!(130_000), &json!(110_000)));
     assert_eq!((&device["overlapped_ns"], &device["compute_ns"]), (&json!(20_000), &json!(20_000)));
     let row = |at: usize, column: &str| found["comm_stacks"][at][column].clone();
     assert_eq!((row(0, "stack"), row(0, "exposed_ns")), (json!("a;cudaLaunchKernel"), json!(80_000)));
     assert_eq!((row(1, "stack"), row(1, "exposed_ns")), (json!("b;cudaLaunchKernel"), json!(30_000)));
     assert_eq!(row(1, "total_ns"), 70_000);
-    // With this pattern only NCCL kernels count as communication, so the other kernel counts as computation.
+    // With this pattern, only NCCL kernels are communication; the other kernel counts as computation.
     let found = comm(&["--comm", "NCCL"]);
     assert_eq!(found["comm"][0]["exposed_ns"], 50_000);
     assert_eq!(found["comm"][0]["compute_ns"], 80_000);

@@ -1,5 +1,5 @@
-//! `gpuflame report` writes a page whose sums equal those of the folded stacks. The page loads nothing and does not run code
-//! that is in names.
+//! `gpuflame report` writes a page whose sums equal those of the folded stacks. The page loads nothing, and does not
+//! run code that is in names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -143,7 +143,7 @@ pub(crate) fn two_functions(path: &Path, slower_us: u64) {
 #[test]
 fn shares_of_a_run_without_a_steady_part_are_those_of_the_whole_run() {
     let folder = scratch("report-whole-run");
-    // No sequence of stacks is repeated, so the run has no steady part.
+    // No sequence of stacks is repeated. So the run has no steady part.
     let mut trace = Trace::default();
     for at in 0..20_u32 {
         let (start, kernel) = (1000 * u64::from(at), format!("kernel_{at}"));
@@ -249,7 +249,7 @@ fn a_page_loads_nothing_and_names_are_text() {
     });
     assert!(policy.starts_with("default-src 'none'; ") && script && style, "{policy}");
     assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
-    // Only one script element has code, the page's own script, and no name becomes an element.
+    // Only the page's own script element has code, and no name becomes an element.
     assert_eq!(page.matches("<script").count(), 3, "data, slices and code");
     assert!(!page.contains("<img") && !page.contains("<script>alert"), "names are compressed, or escaped");
     let names = data(&page)["names"].to_string();
@@ -273,7 +273,7 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     let folder = scratch("report-large");
     let mut trace = Trace::default();
     let mut state = 7_u64;
-    // 100,000 names of 250 digits, which no compressor makes shorter than half.
+    // 100,000 names of 250 digits, which no compressor can shorten to less than half.
     for at in 0..100_000_u32 {
         let mut name = String::new();
         for _ in 0..16 {
@@ -316,7 +316,7 @@ fn a_comparison_has_the_views_of_both_runs_and_says_what_changed() {
     );
     let row = &panel["table"]["rows"][0];
     assert_eq!(row[0], Value::from(vec!["gemm", "void gemm<float, 4>(float*)"]));
-    // In each run all 20 kernels take the same time, so the difference between the runs is not by chance.
+    // In each run, all 20 kernels take the same time. So the difference between the runs is not by chance.
     let expected = [1_000_000, 50, 2_000_000, 3_000_000, 20, 20, 50].map(|number| number as f64);
     assert_eq!((1..8).map(|at| row[at].as_f64().unwrap()).collect::<Vec<_>>(), expected);
     assert_eq!(row[8], "yes");

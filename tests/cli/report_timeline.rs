@@ -1,5 +1,5 @@
-//! The timeline of a page: its slices, idle time by cause and the critical path. They are compared with sums that were worked
-//! out by hand, and with the verbs that print the same data.
+//! The timeline of a page: its slices, idle time by cause and the critical path. The expected values are sums worked
+//! out by hand, and the data of the verbs that print the same.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use crate::support::{rank_traces, scratch};
 /// A slice: start, length, index of its name, count and busy time.
 type Slice = [i64; 5];
 
-/// Reads the slices of a page: five columns per row, of numbers with seven bits per byte.
+/// Reads the slices of a page. A row has five columns; a number is stored with seven bits per byte.
 fn slices(page: &str, data: &Value) -> BTreeMap<String, Vec<Slice>> {
     let mut bytes = Vec::new();
     let encoded = decoded(between(page, "id=\"slices\">", "</script>"));
@@ -93,9 +93,9 @@ fn idle_time_in_the_timeline_has_the_causes_and_sums_of_top_by_idle() {
     let (folder, page) = two_functions_page("report-idle");
     let data = data(&page);
     let idle = sums(&slices(&page, &data)["GPU 0, idle"], &data["timeline"]["causes"]);
-    // The times of the first gap, inside a step: the first kernel ends at 140 us, the second call runs from 510 to 512 us, its
-    // latency ends 10 us later, and its kernel begins at 530 us. The times of the second gap, between two steps: the kernel
-    // ends at 560 us, the next call begins at 1,020 us, its latency ends at 1,032 us, and its kernel begins at 1,040 us.
+    // The first gap is inside a step. The first kernel ends at 140 us; the second call runs from 510 to 512 us; its
+    // latency ends 10 us later; its kernel begins at 530 us. The second gap is between two steps. The kernel ends at
+    // 560 us; the next call begins at 1,020 us; its latency ends at 1,032 us; its kernel begins at 1,040 us.
     let expected = [
         ("dependency", (20 * 8 + 19 * 8) * 1_000),
         ("host_late", (20 * 370 + 19 * 460) * 1_000),

@@ -1,4 +1,4 @@
-//! `gpuflame run`: the command runs as it would without gpuflame, and a flame graph is written for each of its processes.
+//! `gpuflame run`: the command must run as it would without gpuflame, and each of its processes gets a flame graph.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -125,7 +125,7 @@ fn a_run_with_no_launch_inside_a_window_reports_it() {
     assert!(line.contains(" launches, none in a window; "), "{line}");
 }
 
-/// Creates a folder that contains only an `xdg-open`, which writes down what it should open and exits with this code.
+/// Creates a folder with nothing but an `xdg-open`, which writes down what it should open and exits with this code.
 fn desktop(ends_with: i32) -> PathBuf {
     let folder = scratch("desktop");
     let opener = folder.join("xdg-open");
@@ -182,7 +182,7 @@ fn a_run_leaves_a_page_unless_formats_are_chosen() {
     for run in chosen {
         assert!(!run.done().folder.join("out.html").exists());
     }
-    // Two ranks share a page.
+    // The two ranks have one page together.
     let ranks = compile("tests/programs/ranks.c", &["-O2"]);
     let done =
         self::run(&["-o", "rank%r"], &[ranks.to_str().unwrap(), "20"]).env("GPUSIM_CLOCK", "real").ok();
@@ -331,7 +331,7 @@ fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
         assert_eq!(done.code, Some(code), "{}", done.stderr);
         assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
         let folded = done.file("out.folded");
-        // If the signal stopped the program inside the tracer, the tracer delivers nothing more.
+        // If the signal stopped the program inside CUPTI, CUPTI delivers nothing more.
         assert!(
             folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"),
             "{folded}{}",
@@ -473,7 +473,7 @@ fn surviving_processes_are_listed_and_not_awaited() {
 
 #[test]
 fn a_surviving_process_in_the_middle_of_an_exec_is_listed() {
-    // The program executes itself repeatedly, so that most of the time it is inside an `exec`.
+    // The program executes itself again and again, so it is inside an `exec` most of the time.
     let folder = scratch("run-becoming");
     let again = folder.join("again");
     fs::write(&again, "#!/bin/sh\nexec \"$0\"\n").unwrap();
@@ -503,12 +503,13 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
     run(&["--library", library, "--cpu-samples", "20000", "true"]).fails(2, &["--cpu-samples", "10000 Hz"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
-    // Programs and other libraries do not export the entry points that the driver calls, so they are refused.
+    // Only gpuflame's library exports the entry points that the driver calls, so programs and other libraries are
+    // refused.
     let own = env!("CARGO_BIN_EXE_gpuflame");
     run(&["--library", own, "true"]).fails(1, &["gpuflame is another library, or a program", "--library"]);
     let other = support::cuda().join("libcudart.so.13");
     run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
-    // A misspelt option must not be taken for the command. Options after the command belong to the command.
+    // The parser must not take a misspelt option for the command. Options after the command belong to the command.
     let said = run(&["--library", library, "--frmats", "svg", "true"]);
     assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
     assert_eq!(run(&["--library", library, "--format", "svg", "true"]).code, 0, "as in other verbs");
@@ -581,7 +582,7 @@ fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
         assert_eq!(code(verb(&["no-such-verb"]).stderr(unwritable())), Some(2));
         assert_eq!(code(verb(&["settings", "-o", "/dev/null"]).stderr(unwritable())), Some(0));
     }
-    // As in other tools, a closed pipe is not an error, but a full disk is an error.
+    // As in other tools, a full disk is an error, but a closed pipe is not.
     for words in [&["--help"][..], &["settings"]] {
         assert_eq!(code(verb(words).stdout(broken_pipe())), Some(0), "{words:?}");
         assert_eq!(code(verb(words).stdout(full_disk())), Some(1), "{words:?}");
@@ -609,7 +610,7 @@ fn pipes_and_endless_files_among_the_reports_are_skipped() {
         "mkfifo pipe $GPUFLAME_REPORT/a.1.1.json; printf %s \"$PWD/pipe\" > $GPUFLAME_REPORT/a.2.2.2.begun
         ln -s /dev/zero $GPUFLAME_REPORT/a.3.3.json; truncate -s 1T $GPUFLAME_REPORT/a.4.4.json; exit 9";
     let (mut command, _folder) = run(&[], &["sh", "-c", script]).into_command();
-    // Reading an endless file must not use up the machine's memory.
+    // Reading an endless file must not use up the memory of the machine.
     let limit = || {
         let limit = libc::rlimit { rlim_cur: 2 << 30, rlim_max: 2 << 30 };
         // SAFETY: setrlimit only reads the limit that it is given.
@@ -675,7 +676,7 @@ fn a_command_runs_in_a_removed_folder_and_without_a_temporary_folder() {
 
 #[test]
 fn a_command_runs_without_a_proc_file_system() {
-    // The library is found next to the command, because the path of the command is known even without `/proc`.
+    // The library is found next to the command: the path of the command is known even without `/proc`.
     let folder = scratch("run-no-proc");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuflame"), folder.join("gpuflame")).unwrap();
     std::os::unix::fs::symlink(support::gpuflame(), folder.join("libgpuflame.so")).unwrap();
@@ -720,7 +721,7 @@ fn a_musl_program_runs_with_preload() {
     assert_eq!(done.code, Some(5), "{}", done.stderr);
 }
 
-/// The first process of the command sets the variable that the driver reads, so its descendants inherit the variable.
+/// The first process of the command sets the variable that the driver reads. Its descendants inherit the variable.
 #[test]
 fn preload_loads_the_library_at_once_in_descendants_too() {
     let script = "grep -c 'libgpuflame[.]so' /proc/self/maps; true";
@@ -766,7 +767,7 @@ fn a_report_arrives_from_a_command_that_changes_its_user() {
 
 #[test]
 fn processes_that_called_cuda_and_left_no_file_are_counted() {
-    // The window is closed, so that there is no checkpoint, whenever the process ends.
+    // The window is closed. So there is no checkpoint, whenever the process ends.
     let options = ["--window", "off", "--formats", "csv"];
     for (how, code, count) in [("_exit", 7, 1), ("exec", 0, 1), ("abort", 134, 1)] {
         let run = run(&options, &[program().to_str().unwrap(), "left", how]);

@@ -1,4 +1,5 @@
-//! `gpuflame run` of a process that is killed. Files, findings and page are made from the recording that the process left.
+//! `gpuflame run` of a process that is killed. Files, findings and page are made from the recording that the process
+//! has left.
 
 use std::fs;
 use std::process::Stdio;
@@ -25,7 +26,7 @@ fn a_process_ended_by_sigkill_has_a_page_and_its_busy_time_is_reported() {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    // The process reports the name of its file to `gpuflame run` after the first checkpoint, so a second one is needed.
+    // Wait for a second checkpoint: the process tells `gpuflame run` the name of its file only after the first one.
     wait_for(1100);
     fs::write(folder.join("more"), "").unwrap();
     wait_for(1101);

@@ -11,8 +11,8 @@ use crate::support::command::gpuflame;
 use crate::support::{handmade, rank_traces, root, scratch};
 use crate::tables::training;
 
-/// Returns a validator for the outputs of a verb. The published schema permits keys of later releases, but here every key
-/// must be described.
+/// Returns a validator for the outputs of a verb. The published schema permits unknown keys, for later releases; here
+/// every key must be described.
 fn validator(verb: &str) -> Validator {
     let mut all: Value =
         serde_json::from_str(&fs::read_to_string(root().join("docs/schema.json")).unwrap()).unwrap();
@@ -24,7 +24,7 @@ fn validator(verb: &str) -> Validator {
     jsonschema::validator_for(&schema).unwrap()
 }
 
-/// Runs a verb, and returns its JSON, which conforms to the schema.
+/// Runs a verb, asserts that its JSON conforms to the schema, and returns it.
 fn checked(folder: &Path, verb: &str, args: &[&str]) -> Value {
     let ran = gpuflame(folder, args.iter().chain(&["--format", "json"]));
     let output: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{args:?}: {ran:?}"));

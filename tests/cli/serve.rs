@@ -1,4 +1,4 @@
-//! `gpuflame serve`: the list and the pages, which only clients with the secret URL can read.
+//! `gpuflame serve`: only clients with the secret URL can read the list and the pages.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

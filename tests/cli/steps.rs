@@ -104,7 +104,7 @@ fn stats_average_steps_with_the_same_number_of_operations() {
     );
     assert!(ran.stderr.contains("1 operations begin in a step and end after it"), "{}", ran.stderr);
     let none = gpuflame(&folder, ["stats", "trace.json", "-", "NONE"]).ok();
-    // Most untrimmed steps have one operation, and the first of these is step 3.
+    // Most untrimmed steps have one operation; step 3 is the first of these.
     assert!(none.stdout.ends_with("recover_decode_task,10.0,20.0,10.0,10.0\n"), "{}", none.stdout);
 }
 
@@ -219,7 +219,7 @@ fn decode_steps_of_servers_are_recognised_by_their_frames() {
         )
     };
     let sglang = "python/sglang/srt/managers/scheduler.py(2174): get_next_batch_to_run";
-    // The distances in the first half are 12, 14, 40 (too long) and 16. The other distances are in the second half.
+    // In the first half, the distances are 12, 14, 40 (too long) and 16. The other distances are in the second half.
     let starts = [100, 112, 126, 166, 182, 270];
     let events: Vec<String> = starts
         .iter()

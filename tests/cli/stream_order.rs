@@ -1,4 +1,4 @@
-//! Overlaps and impossible durations on a stream, in the verbs that show GPU time.
+//! Overlaps and impossible durations on a stream, as shown by the verbs that print GPU time.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,8 @@ fn check(folder: &Path, what: &str) -> (String, u64) {
     (row["result"].as_str().unwrap().to_owned(), row["count"].as_u64().unwrap())
 }
 
-/// Returns the events of two kernels, of which the second starts 1.5 us before the first ends, and of 20 kernels in order.
+/// Returns the events of two overlapping kernels (the second starts 1.5 us before the first ends), and of 20 kernels in
+/// order.
 fn overlapping(launch: &str) -> Vec<String> {
     let mut events = vec![
         call(launch, 1, 0.0),
@@ -216,7 +217,7 @@ fn launches_between_the_begin_and_end_of_a_capture_are_captured_and_not_lost() {
     let info = gpuflame(&folder, ["info", "t.json", "--format", "csv"]).ok().stdout;
     assert!(info.contains("launches captured into graphs,5"), "{info}");
     assert!(info.contains("\nlaunches,1"), "{info}");
-    // If the trace has no end of the capture, the launches may have been lost.
+    // If the trace does not contain the end of the capture, the launches may have been lost.
     write(&folder, &[&events[..6], &events[7..]].concat());
     assert_eq!(check(&folder, "launches captured into graphs"), ("none".to_owned(), 0));
     assert_eq!(check(&folder, "launches without an activity"), ("note".to_owned(), 5));

@@ -1,4 +1,4 @@
-//! `gpuflame summary`: one screen, whose figures are those of the detailed verbs.
+//! `gpuflame summary`: one screen, whose figures must equal those of the detailed verbs.
 
 use std::fs;
 use std::path::Path;
@@ -49,16 +49,16 @@ fn the_screen_answers_with_the_figures_of_the_trace() {
     // The GPU works from 1.110 ms to 10.410 ms, which is 9.3 ms. It is busy for 2.5 ms (10 x 250 us) and idle for 6.8 ms.
     assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
     assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
-    // Each copy starts 15 us later than its launch explains, which makes 150 us of the 6.8 ms. There are 19 gaps. Ten kernels
-    // of 200 us take 2 ms.
+    // Each copy starts 15 us later than its launch explains: 150 us of the 6.8 ms. There are 19 gaps. Ten kernels of
+    // 200 us take 2 ms.
     assert_eq!(answers[2], "kernels ran for 21.5 % of the time on GPU 0; copies count as busy, too");
     assert!(
         answers[3].starts_with("host-bound: in 97.8 % of the idle time no work was queued; a gap lasts 357."),
         "{answers:?}"
     );
     assert!(answers[1].ends_with("(78.1 % after cudaMemcpyAsync)"), "{answers:?}");
-    // From the first call at 1.100 ms to the end of the last copy at 10.410 ms. Between the calls pass 10 x 225 us and 9 x 765 us.
-    // The last copy starts 25 us after its call; a launch may take 20 us.
+    // From the first call at 1.100 ms to the end of the last copy at 10.410 ms. Between the calls, 10 x 225 us and 9 x
+    // 765 us pass. The last copy starts 25 us after its call; a launch may take 20 us.
     assert_eq!(
         answers[4],
         "critical path of 9.310 ms: host between calls 98.1 %, CUDA calls 1.1 %, copies 0.5 %, not explained by the records \
@@ -198,7 +198,7 @@ fn a_busy_gpu_is_bound_by_what_it_does() {
     assert!(work.contains("ProfilerStep      1") && work.contains("1011"), "{work}");
     let waiting = busy_trace(&folder, "ncclDevKernel_AllReduce", 21_000);
     assert!(waiting.contains("bound by communication: 100.0 % of the GPU work, which"), "{waiting}");
-    // GPU time is counted from the GPU's first work on, and the step is twice as long as this work.
+    // GPU time counts from the GPU's first work on, and the step is twice as long as this work.
     let partial = busy_trace(&folder, "gemm", 41_000);
     assert!(!partial.contains("bound"), "{partial}");
 }

@@ -1,6 +1,7 @@
 //! Tables as a person sees them: on terminals of several widths, in a pipe, with and without colours. The files in
-//! `tests/golden/tables` are the expected texts. `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --test cli tables::`
-//! writes these files again; then look at each of them.
+//! `tests/golden/tables` are the expected texts.
+//! `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --test cli tables::` writes these files again; look at each of
+//! them afterwards.
 
 use std::fs;
 use std::io::Read;
@@ -27,7 +28,7 @@ pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &s
     let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
     drop(command);
     let mut bytes = Vec::new();
-    // When the command has ended, the other end of the terminal is closed, so reading fails or ends.
+    // The other end of the terminal closes when the command has ended. Then reading fails or ends.
     let _ = fs::File::from(ours).read_to_end(&mut bytes);
     child.wait().unwrap();
     String::from_utf8(bytes).unwrap().replace("\r\n", "\n")
@@ -140,7 +141,7 @@ fn tables_look_as_in_the_golden_files() {
         for columns in ["40", "80", "200"] {
             let shown = at_terminal(&folder, args, &[("COLUMNS", columns), ("NO_COLOR", "1")]);
             let width: usize = columns.parse().unwrap();
-            // A command is on one line, so that a user can copy it.
+            // A suggested command is on one line, so that a user can copy it.
             for line in shown.lines().filter(|line| !line.starts_with("next: ")) {
                 assert!(line.chars().count() <= width, "{name} {columns}: {line}");
             }

@@ -1,4 +1,4 @@
-//! `gpuflame run` at a terminal: a shell sees the command as it would see it without gpuflame.
+//! `gpuflame run` at a terminal: a shell must see the command as it would see it without gpuflame.
 
 use std::fs::{self, File};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -81,8 +81,8 @@ fn terminal() -> (OwnedFd, OwnedFd) {
     // SAFETY: there is room for two descriptors; null pointers leave the rest to the system.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(opened, 0, "a terminal");
-    // Without this flag the command would inherit our end and keep it open. SAFETY: the call concerns a descriptor of
-    // this test.
+    // Without this flag the command would inherit our end of the terminal and keep it open. SAFETY: the call concerns a
+    // descriptor of this test.
     assert_eq!(unsafe { libc::fcntl(ours, libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
     // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
     unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) }
@@ -131,7 +131,7 @@ fn exit_code(status: i32) -> Option<i32> {
 #[test]
 fn run_stops_when_its_command_stops_itself() {
     for signal in [libc::SIGSTOP, libc::SIGTSTP] {
-        // `fg` continues the job; `kill -CONT` continues `gpuflame run` alone, or the command alone.
+        // `fg` continues the job. `kill -CONT` continues either `gpuflame run` alone or the command alone.
         for continued in ["job", "us", "command"] {
             let (child, folder) = job(&format!("echo $$ > started; kill -{signal} $$; exit 5"));
             let status = waited(child.id(), libc::WUNTRACED);
@@ -175,8 +175,8 @@ fn take_terminal() -> std::io::Result<()> {
 
 #[test]
 fn a_signal_after_the_command_exited_terminates_run() {
-    // This terminal stops background jobs when they write. So `gpuflame run` is stopped when it prints its line after the
-    // command's end. While it is stopped, the shell's `wait` returns 150.
+    // This terminal stops background jobs that write to it. So `gpuflame run` is stopped when it prints its line after
+    // the end of the command. While it is stopped, the shell's `wait` returns 150.
     let (ours, theirs) = terminal();
     let script = format!(
         "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & \

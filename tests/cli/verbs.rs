@@ -90,9 +90,9 @@ fn check_passes_a_sound_trace_and_fails_a_faulty_one() {
     assert_eq!(gpuflame(&folder, ["check", "sound.json", "--strict"]).code, 0);
     let found = json(&folder, &["check", "sound.json"]);
     assert_eq!(row(&found["findings"], "what", "times are in whole microseconds")["result"], "note");
-    // The second launch has two kernels, one of which begins before the launch. The kernel of the third launch begins while
-    // that of the first runs. Overlap with kernels of the second launch is not an error, because launches with several kernels
-    // are graphs, whose nodes may run at the same time.
+    // The second launch has two kernels, and one of them begins before the launch. The kernel of the third launch
+    // begins while that of the first one runs. Overlap with kernels of the second launch is not an error: a launch with
+    // several kernels is a graph, and nodes of a graph may run at the same time.
     let graph = [call(2, 30), kernel(2, 25, 5), kernel(2, 50, 5)];
     let rest = [call(1, 10), kernel(1, 20, 15), call(3, 12), kernel(3, 33, 1)];
     write("sick.json", &[&graph[..], &rest[..]].concat());
@@ -230,9 +230,9 @@ fn extract_accepts_any_end_time() {
     }
 }
 
-/// Writes the trace of a rank with ten steps of 1,000 us. In each step the host loads a batch for `load` us, then the rank
-/// computes for 40 us and waits in a collective until 600 us after the step began. With `has_lines`, the trace has Python
-/// functions.
+/// Writes the trace of a rank with ten steps of 1,000 us. In each step the host loads a batch for `load` us; then the
+/// rank computes for 40 us; then it waits in a collective until 600 us after the step began. With `has_lines`, the
+/// trace has Python functions.
 fn write_rank(folder: &Path, rank: u32, load: u64, has_lines: bool) {
     let mut trace = Trace::default();
     for step in 0..10 {
@@ -273,8 +273,8 @@ fn merge_ranks_names_the_line_in_which_the_stragglers_host_was_late() {
 #[test]
 fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
     let folder = scratch("verbs");
-    // Each of ten steps takes 100 us, of which rank 1 works for 90 us and the other rank for 40 us. The rest is one collective
-    // and a second, short one.
+    // Each of ten steps takes 100 us. Rank 1 works for 90 us of them, and the other rank for 40 us. The rest is one
+    // long and one short collective.
     let write = |steps: u64, rank: u64| {
         let mut events = Vec::new();
         for step in 0..steps {
@@ -340,7 +340,7 @@ fn a_rank_stated_in_the_trace_overrides_the_one_in_the_file_name() {
     write("rank0.json", "\"distributedInfo\": {\"backend\": \"nccl\", \"rank\": 34, \"world_size\": 300}, ");
     write("rank1.json", "\"distributedInfo\": {\"rank\": 7}, ");
     assert_eq!(names(), ["rank1.json", "rank0.json"], "7 comes before 34");
-    // If one file does not state its rank, all ranks are named after their files.
+    // If one file does not state its rank, all ranks have the names of their files.
     write("rank1.json", "");
     assert_eq!(names(), ["rank0.json", "rank1.json"]);
 }
@@ -357,7 +357,7 @@ fn two_ranks() -> PathBuf {
 fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
     let python = viewers().join("venv/bin/python");
     gpuflame(folder, ["convert", ".", "--to", "parquet", "-o", "data"]).ok();
-    // Names in the Parquet rows keep their numbers.
+    // The names in the Parquet rows keep their numbers, so the verb must keep them too.
     let merged = json(folder, &["merge-ranks", ".", "-n", "10", "--keep-numbers"]);
     let script = root().join(format!("examples/ranks/{engine}_ranks.py"));
     let output = Command::new(&python).arg(script).arg(folder.join("data")).output().unwrap();
@@ -373,7 +373,8 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
         }
     }
     let straggler = ours.iter().find(|rank| rank["straggler"] != "");
-    // The scripts always name a straggler; `merge-ranks` names one only if the ranks' steps differ by more than chance.
+    // The scripts always name a straggler. `merge-ranks` names one only if the steps of the ranks differ by more than
+    // chance.
     if let Some(straggler) = straggler {
         assert_eq!(answer["straggler"], straggler["rank"], "{engine}");
     }
@@ -390,7 +391,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
             let cause = row["cause"].as_str().unwrap().to_owned();
             (cause, row["total_ns"].as_u64().unwrap(), row["gaps"].as_u64().unwrap())
         };
-        // The Parquet table has no windows, so it only shows gaps between two pieces of work.
+        // The Parquet table has no windows. So it shows only gaps between two pieces of work.
         rows(table).iter().map(row).filter(|(cause, ..)| !cause.contains("_the_")).collect()
     };
     assert_eq!(causes(&answer["idle"]), causes(&merged["idle"]), "{engine}");
@@ -435,7 +436,7 @@ fn spark_over_many_ranks_agrees_with_merge_ranks() {
     }
 }
 
-/// The eight ranks of a public DLRM run, in which rank 7 arrives last at collectives.
+/// The eight ranks of a public DLRM run, in which rank 7 is the last one at collectives.
 #[test]
 fn duckdb_agrees_with_merge_ranks_on_a_real_eight_rank_job() {
     let beside = root().join("../shared/traces");
@@ -453,7 +454,7 @@ fn duckdb_agrees_with_merge_ranks_on_a_real_eight_rank_job() {
     assert!(tar.status().unwrap().success());
     let answer = agrees_with_merge_ranks(&folder, "duckdb");
     assert_eq!(answer["ranks"].as_array().unwrap().len(), 8);
-    // The trace's 262 operations total 2.825 ms (see tests/import/real_traces.rs), of which 1.746 ms are in NCCL, as
+    // The trace's 262 operations total 2.825 ms (see tests/import/real_traces.rs). Of these, 1.746 ms are in NCCL, as
     // summed with Python's json.
     let last = &answer["ranks"][7];
     assert_eq!((&answer["straggler"], &last["communication_ns"]), (&7.into(), &1_746_000.into()));
@@ -479,7 +480,7 @@ fn folded_stacks_are_drawn_and_compared_unchanged() {
     gpuflame(&folder, ["flamegraph", "a.folded", "--idle"]).fails(2, &["a.folded", "idle"]);
 }
 
-/// If two files were folded with different flags, none of their names match, so it looks as if all stacks had changed.
+/// Two files that were folded with different flags have no name in common. So it looks as if all stacks had changed.
 #[test]
 fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     let folder = scratch("misfit");
@@ -508,7 +509,7 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     assert!(other_way.contains("1 kernels have short names after and full names before, "), "{other_way}");
     let frames = said("whole.folded", "all.folded");
     assert!(frames.starts_with("gpuflame: the files share 1 kernels but no stack: "), "{frames}");
-    // No warning is printed for files whose names match, nor for programs that have no names in common.
+    // No warning is printed if the names of the files match, nor if the programs have no names in common.
     for (before, after) in
         [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]
     {
@@ -520,7 +521,7 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     );
 }
 
-/// Makes a mistake with each verb: the verb must print one line, end with the right exit code, and write no file.
+/// Makes a mistake with each verb. The verb must print one line, end with the right exit code, and write no file.
 #[test]
 fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     let folder = folder();
@@ -550,7 +551,7 @@ fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     for (args, code, words) in mistakes {
         let ran = gpuflame(&folder, args);
         match ran.stderr.contains("error: ") {
-            // The command line's own parser prints more lines, with the usage.
+            // The command line's own parser prints several lines, including the usage.
             true => assert_eq!((ran.code, code), (2, 2), "{args:?}: {}", ran.stderr),
             false => ran.fails(code, words),
         }
@@ -597,7 +598,7 @@ fn findings_of_up_to_a_thousandth_are_notes_and_larger_ones_are_bad() {
     // One of 1,000 operations overlaps, first for 0.05 % of the time, then for 0.2 %.
     assert_eq!(result(500, 1000, "overlaps on a stream"), ("note".to_owned(), 0));
     assert_eq!(result(2000, 1000, "overlaps on a stream"), ("BAD".to_owned(), 1));
-    // One activity without a launch is a thousandth, by number and by time. Two such activities are more than a thousandth.
+    // One activity without a launch is a thousandth, by number and by time. Two of them are more than a thousandth.
     assert_eq!(result(0, 999, "activities without a launch"), ("note".to_owned(), 0));
     assert_eq!(result(0, 998, "activities without a launch"), ("BAD".to_owned(), 1));
 }

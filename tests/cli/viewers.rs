@@ -1,5 +1,5 @@
-//! Output of `gpuflame convert`, opened in the viewers for each format. `tests/viewers/install` installs the viewers. If they
-//! are missing, these tests are skipped, except in CI.
+//! Opens the output of `gpuflame convert` in the viewers for each format. `tests/viewers/install` installs the viewers.
+//! If they are missing, these tests are skipped, except in CI.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ fn the_flame_graph_zooms_and_searches() {
     assert!(seen["zoomed"]["shown"].as_u64() < seen["before"]["shown"].as_u64(), "{seen}");
     // The search matches 20,001 of 57,001 ns.
     assert!(seen["matched"].as_str().unwrap().contains("35.1"), "{seen}");
-    // The script draws the short name before and after zooming. One of the two frames is too narrow to show it.
+    // The script draws the short name before and after zooming. One of the two frames is too narrow for it.
     for when in ["before", "unzoomed"] {
         let drawn: Vec<[String; 2]> = serde_json::from_value(seen[when]["drawn"].clone()).unwrap();
         let is_short = |[title, text]: &[String; 2]| {

@@ -54,7 +54,7 @@ fn gpu_work_is_below_the_operator_that_launched_it() {
             (23, "Memset (Device)", 12, 300),
             (24, "mm_backward", 20, 10_000),
             (25, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 14, 70_000),
-            // No operator launched this work, so its parent is the root of the thread.
+            // No operator launched this work. So its parent is the root of the thread.
             (26, "raw", 2, 1_000),
         ]
     );
@@ -69,17 +69,17 @@ fn nodes_depend_on_earlier_work_of_their_thread_stream_and_waits() {
     let nodes = chakra(&out.join("chakra_trace_step.et"));
     let data = |id: u64| nodes[&id].data_deps.clone();
     for (id, expected) in [
-        // Operators of a thread, in order of time; the first one depends on its root.
+        // The operators of a thread, in order of time. The first one depends on the thread's root.
         (10, &[2][..]),
         (11, &[10]),
         (12, &[11]),
         (13, &[12]),
         (14, &[13]),
-        // The first operator of a thread depends on the last operator that began before it on another thread.
+        // The first operator of a thread depends on the operator of another thread that began last before it.
         (20, &[3, 12]),
         // The host waited for the collective.
         (15, &[14, 25]),
-        // GPU work depends on its operator, and on the work before it on the stream.
+        // GPU work depends on its operator, and on the earlier work of its stream.
         (21, &[11]),
         (22, &[12, 21]),
         (23, &[12, 22]),
@@ -103,7 +103,7 @@ fn collectives_have_their_kind_size_and_group() {
     assert_eq!((collective.kind, collective.number("comm_type")), (7, Some(0)));
     assert_eq!(collective.number("comm_size"), Some(4000));
     assert_eq!(collective.attributes["pg_name"], "string default_pg");
-    // A reader of a stream of nodes needs a node before all nodes that depend on it.
+    // A streaming reader needs a node before all nodes that depend on it.
     let at = |id: u64| nodes.iter().position(|node| node.id == id).unwrap();
     for node in &nodes {
         assert!(
@@ -154,8 +154,8 @@ fn the_table_shows_the_share_of_linked_work() {
     );
 }
 
-/// The timeline has a loop of three steps, and the execution trace has one of them. The files have the format of PyTorch
-/// before 2.1: version 1.0.1, whole microseconds, and no Record function ids.
+/// The timeline has a loop of three steps; the execution trace has one of these steps. The files have the format of
+/// PyTorch before 2.1: version 1.0.1, whole microseconds, and no Record function ids.
 #[test]
 fn operators_without_ids_are_paired_by_the_order_of_their_names() {
     let folder = scratch("link-et");
@@ -240,7 +240,7 @@ fn info_shows_both_kinds_of_execution_traces() {
     assert_eq!(chakra["operators"][0]["name"], "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
 }
 
-/// PyTorch writes `inf` and `nan` as such, and strings of the program with any bytes. Neither is valid JSON.
+/// PyTorch writes `inf` and `nan` as such, and strings of the program with any bytes. None of these is valid JSON.
 #[test]
 fn the_linked_json_is_json_whatever_the_values_are() {
     let folder = scratch("link-et");
@@ -295,7 +295,8 @@ fn a_step_of_a_real_loop_is_linked() {
     let ran = gpuflame(&folder, words).ok();
     let table: Value = serde_json::from_str(&ran.stdout).unwrap();
     let row = &table["linked"][0];
-    // The execution trace has 928 operators and the work of one of 40 steps, counted with a script in another language.
+    // The execution trace has 928 operators, and the GPU work of one of 40 steps; a script in another language counted
+    // them.
     assert_eq!(
         (&row["operators"], &row["operators_linked"], &row["gpu_work"]),
         (&json!(928), &json!(928), &json!(10_356))
@@ -329,7 +330,7 @@ fn eight_real_ranks_are_linked_in_one_call() {
             (&row["rank"], &row["operators"], &row["operators_linked"]),
             (&json!(rank), &json!(1672), &json!(1672))
         );
-        // On two ranks, 64 kernels have no call in Kineto's trace, counted with a script in another language.
+        // On two ranks, 64 kernels have no call in Kineto's trace; a script in another language counted them.
         let lost = if rank == 1 || rank == 3 { 64 } else { 0 };
         assert_eq!(row["linked"].as_u64().unwrap() + lost, row["gpu_work"].as_u64().unwrap(), "rank {rank}");
         let timeline = timelines.iter().find(|name| name.starts_with(&format!("worker{rank}_"))).unwrap();

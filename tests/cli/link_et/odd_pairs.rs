@@ -1,4 +1,4 @@
-//! Pairs of files that match only partly: timelines of several processes, different names, lost callers, equal times.
+//! Pairs of files that match only in part: timelines of several processes, different names, lost callers, equal times.
 
 use std::fs;
 use std::path::PathBuf;
@@ -63,13 +63,13 @@ fn ids_of_another_process_are_not_taken() {
     let gpu: Vec<_> = nodes.values().filter(|node| node.is_gpu()).map(|node| node.name.as_str()).collect();
     assert_eq!((gpu, nodes[&11].ctrl_deps.clone()), (vec!["k77"], vec![10]));
     assert_eq!((&row(&ran)["in_window"], &row(&ran)["linked"]), (&json!(1), &json!(1)));
-    // Calls of both processes come before k77, so either may have launched it.
+    // Both processes make calls before k77, so either may have launched it.
     assert!(ran.stderr.contains("may have launched 1 pieces of GPU work"), "{}", ran.stderr);
 }
 
 #[test]
 fn work_of_another_process_is_outside_and_own_work_is_not() {
-    // The other process runs later, but is first in the file, and has an operator that is not in the execution trace.
+    // The other process runs later, but is first in the file. It has an operator that is not in the execution trace.
     let other = [op("aten::add", 109, 77, 1000.5, 50.0), call("cudaLaunchKernel", 5, 77, 1010.5, 5.0)];
     let mut events: Vec<Value> = other.into_iter().map(|event| of_process(78, event)).collect();
     events.extend([
@@ -77,8 +77,8 @@ fn work_of_another_process_is_outside_and_own_work_is_not() {
         op("aten::mm", 100, 77, 10.5, 50.0),
         call("cudaLaunchKernel", 5, 77, 20.5, 5.0),
         work("kernel", "k77", 5, 7, 60.5, 10.0),
-        // This call follows the last operator. It is in the window, because all operators of the process are in the execution
-        // trace.
+        // This call follows the last operator. It belongs to the window nevertheless, because all operators of the
+        // process are in the execution trace.
         call("cudaLaunchKernel", 6, 77, 70.5, 1.0),
         work("kernel", "raw", 6, 7, 80.5, 1.0),
     ]);
@@ -148,7 +148,7 @@ fn by_names_each_thread_has_operators_of_its_own() {
     let starts = [10, 11, 12, 20].map(|id| json_node(&folder, id)["ts"].as_f64());
     assert_eq!(starts, [10.5, 20.5, 30.5, 100.5].map(Some));
     assert!(!ran.stderr.contains("places"), "{}", ran.stderr);
-    // If two threads run the same operators, the thread that began first is taken first.
+    // If two threads run the same operators, the thread that began first is matched first.
     let nodes = [leaf(10, "a", 100), node(20, "a", 3, 101, 2, json!([]))];
     let (folder, ran) = linked(&nodes, &[unnumbered("a", 77, 10.5), unnumbered("a", 78, 30.5)]);
     assert_eq!([10, 20].map(|id| json_node(&folder, id)["ts"].as_f64()), [10.5, 30.5].map(Some));
@@ -221,7 +221,7 @@ fn nodes_that_are_left_out_are_counted() {
 
 #[test]
 fn sums_of_huge_durations_and_sizes_do_not_overflow() {
-    // 2^63 - 1000 ns each: three of them exceed 64 bits.
+    // 2^63 - 1000 ns each, so that the sum of three exceeds 64 bits.
     let huge = 9_223_372_036_854_774_u64;
     let mut events = vec![op("aten::mm", 100, 77, 10.5, 50.0)];
     for id in 5..8_u64 {

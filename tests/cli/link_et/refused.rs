@@ -47,7 +47,8 @@ fn all_files_are_opened_before_the_first_pair_is_linked() {
     run("absent.json").fails(1, &["absent.json", "no such file"]);
     run(ET).fails(1, &[ET, "not a Kineto trace"]);
     assert!(!folder.join("out").exists());
-    // The damage of this file is found only when it is read. The table then has the pair that was linked before it.
+    // The damage in this file is found only while it is being read. The table then has the pair that was linked before
+    // this file.
     write(&folder, "late.json", &json!({ "traceEvents": [op("aten::mm", 1, 77, 1.0, 2.0)] }));
     let ran = run("late.json");
     let line = "no rf_id of the execution trace";
