@@ -1,5 +1,5 @@
-//! The cases, each with the right answer. Each fault is planted in three strengths, and once together with a fault of larger
-//! cost. For healthy runs the right answer is that nothing is wrong.
+//! The cases, each with the right answer. Each fault is planted in three strengths, and a fourth time together with a
+//! fault of larger cost. For a healthy run, the right answer is that nothing is wrong.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use crate::training_loop::{Amounts, BatchCopy, Culprit, Fault, Plan, Planted, SH
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) plan: Plan,
-    /// Faults in the order of their costs, largest first. Faults in the data have no cost and come last.
+    /// Faults in the order of their costs, largest first. Faults in the data have no cost and are last.
     pub(crate) truth: Vec<Truth>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Case {
 pub(crate) struct Truth {
     pub(crate) id: &'static str,
     pub(crate) culprit: Culprit,
-    /// Time by which the run would be shorter without the fault.
+    /// Amount by which the run would be shorter without the fault.
     pub(crate) cost_ns: i64,
     /// The cost as a share of the run.
     pub(crate) share: f64,
@@ -106,8 +106,8 @@ fn combined(planted: &'static Fault) -> Plan {
     plan
 }
 
-/// Searches for the amount at which the planted fault `number` costs `SHARES[strength]` of the run: doubles the amount
-/// until the share is reached, and then bisects.
+/// Searches for the amount at which the planted fault `number` costs `SHARES[strength]` of the run. Doubles the amount
+/// until that share is reached, and then bisects.
 fn set_amount(plan: &mut Plan, number: usize, strength: usize) {
     let (mut low, most) = match plan.planted[number].fault.amounts {
         Amounts::Fixed(amounts) => return plan.planted[number].amount = amounts[strength],

@@ -43,7 +43,7 @@ fn found_in(case: &Case) -> Vec<Found> {
     found
 }
 
-/// Ids of the findings for a fault. Faults in records have the ids of checks of records.
+/// Ids of the findings for a fault. For a fault in records, these are ids of checks of records.
 fn ids(fault: &str) -> &[&str] {
     match fault {
         "launches_without_activity" => &["launch_coverage"],
@@ -74,7 +74,7 @@ fn names_culprit(finding: &Found, truth: &Truth) -> bool {
             .is_none_or(|device| truth.id != "idle_gpu" || finding.text.contains(&format!("GPU {device}")))
 }
 
-/// Describes what is wrong with the findings about a case: a fault is not among the first two, or has the wrong culprit.
+/// Describes what is wrong with the findings about a case: a fault is not among the first two, or its culprit is wrong.
 fn mistakes(case: &Case) -> Vec<String> {
     let found = found_in(case);
     let list = || {
@@ -100,7 +100,7 @@ fn mistakes(case: &Case) -> Vec<String> {
     wrong
 }
 
-/// Cases in which a fault cannot be named or has no visible effect, each with the reason.
+/// Cases in which a fault cannot be named or has no visible effect, with the reason for each.
 const EXCEPTIONS: [(&str, &str); 4] = [
     ("gc_pauses-automatic", "nothing in the trace says that the collector ran; the pauses are named"),
     (
@@ -140,7 +140,7 @@ fn strong_faults_are_named_with_their_culprit() {
     assert_few(&strong.flat_map(mistakes).collect::<Vec<_>>(), 0);
 }
 
-/// A weak fault costs 3 % of the run, and less than that may be visible, so only most of them must be named.
+/// A weak fault costs 3 % of the run, and even less may be visible. So only most of these faults must be named.
 #[test]
 fn most_weak_faults_are_named() {
     let weak: Vec<_> = cases().iter().filter(|case| case.name.ends_with("-weak")).collect();
@@ -197,8 +197,8 @@ fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     })
 }
 
-/// Returns the mistakes about the last of three runs, if there are mistakes about each of them. On a busy machine, a program
-/// also waits for the processor.
+/// Returns the mistakes about the last of three runs, if there are mistakes about each of them. A single run is not
+/// enough, because on a busy machine a program also waits for the processor.
 fn repeated_mistake(program: &Program) -> Option<String> {
     let mut last = None;
     for _ in 0..3 {

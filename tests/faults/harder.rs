@@ -1,5 +1,6 @@
-//! Runs about which a certain finding must not be reported, or must be reported in another way: misleading names, ranks that are
-//! late in turn, and a host that has nothing to do. Each right answer was decided before the rule for it was written.
+//! Runs that test the limits of findings: misleading names, ranks that are late in turn, and a host that has nothing to
+//! do. A certain finding must not be reported, or must be reported in another way. Each right answer was written down
+//! before the rule for it.
 
 use std::fs;
 
@@ -48,8 +49,8 @@ const EVEN: Fault = Fault {
     ..FAULT
 };
 
-/// A third of the steps of each rank takes 30 % longer, so each step of the job takes up to 30 % longer. If the additional work
-/// were divided evenly, each step would take 10 % longer. No rank is the straggler.
+/// In each rank, a third of the steps takes 30 % longer. So each step of the job takes up to 30 % longer. If this
+/// additional work were divided evenly, each step would take only 10 % longer. No rank is the straggler.
 #[test]
 fn ranks_that_are_late_in_turn_are_no_stragglers() {
     for seed in [11, 12, 13] {
@@ -127,7 +128,7 @@ const ANNOTATED: Fault = Fault {
     ..FAULT
 };
 
-/// A user's range, such as one of `record_function`, is the place of a pause.
+/// A user's range, for example of `record_function`, is the place of a pause.
 #[test]
 fn a_range_of_the_user_is_the_place_of_a_finding() {
     for seed in [41, 42] {
@@ -148,8 +149,8 @@ const NO_REQUESTS: Fault = Fault {
     ..FAULT
 };
 
-/// A server without requests waits. A trace does not show whether a host waits or works, so the finding names the place of the
-/// pause, but no fault that the user could repair.
+/// A server without requests waits. A trace does not show whether the host waits or works. So the finding names the
+/// place of the pause, but no fault that the user could repair.
 #[test]
 fn a_server_without_requests_has_no_fault_of_another_name() {
     for seed in [51, 52] {

@@ -1,6 +1,6 @@
-//! Findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults, recorded on an H100 as the
-//! default files (sums). In these runs, importing PyTorch's optimizer took 4 to 6 s, between the first copies and the first
-//! step.
+//! Findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults. They were recorded on
+//! an H100 as the default files (sums). In these runs, importing PyTorch's optimizer took 4 to 6 s, between the first
+//! copies and the first step.
 
 use serde_json::Value;
 
@@ -27,7 +27,8 @@ fn the_planted_fault_comes_first_with_its_function() {
         ("loader", "data_loader_late", "in load_batch"),
         ("tiny", "tiny_kernels", "in augment"),
         ("pageable", "pageable_copies", "in upload"),
-        // The recording has no samples, so the finding cannot name the garbage collection. It names the two calls around it.
+        // The recording has no samples, so the finding cannot name the garbage collection. It names the two calls
+        // around the collection instead.
         ("collector", "host_work", "between cudaLaunchKernel in train_step"),
     ] {
         let found = costs(fault);
@@ -41,7 +42,7 @@ fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
     let tiny: u64 =
         costs("collector").iter().filter(|found| found.0 == "tiny_kernels").map(|found| found.1).sum();
     assert!(tiny < 100_000_000, "{tiny}");
-    // The 6 s of the import follow nine copies of pageable memory, which took 33 us.
+    // The 6 s of the import follow nine copies of pageable memory; these copies took 33 us.
     for fault in ["none", "item", "warmup"] {
         let found = costs(fault);
         assert!(found.iter().all(|found| found.0 == "pauses"), "{fault}: {found:#?}");
@@ -50,7 +51,7 @@ fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
             "{fault}: {found:#?}"
         );
     }
-    // `prepare` runs in the first step and launches nothing.
+    // `prepare` runs in the first step, and launches no work.
     let found = costs("warmup");
     assert!(found[1].1 > 1_000_000_000 && found[1].2.contains("called by train_step"), "{found:#?}");
 }

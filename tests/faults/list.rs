@@ -5,7 +5,7 @@ use crate::training_loop::{
     Amounts, BACKWARD, BatchCopy, Culprit, FORWARD, Fault, LOAD, OPTIMIZER, Place, SHARES, Shape, Shows,
 };
 
-/// A stream that a custom operator creates without the flag that makes it independent of the default stream.
+/// A stream that a custom operator creates without the flag that would make it independent of the default stream.
 const SIDE_STREAM: u32 = 13;
 /// Length of a short kernel.
 const SHORT_NS: f64 = 22_000.0;
@@ -63,8 +63,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         partner: "lock_wait",
         ..FAULT
     },
-    // The host computes for a while after the read. Without the read, the GPU would be busy during this time. If the host
-    // computes for less than 1 ms, the read is in every third step instead of every second.
+    // The host computes for a while after the read. Without the read, the GPU would be busy in this time. If the host
+    // computes for less than 1 ms, the read is in every third step, otherwise in every second.
     Fault {
         id: "sync_read",
         culprit: function(&["train.py(71): log_metrics"]),
@@ -451,7 +451,7 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // The main thread reads a value. Then another thread computes on the host, and launches.
+    // The main thread reads a value. After that, another thread computes on the host, and launches.
     Fault {
         id: "sync_read",
         variety: "before-another-thread",
@@ -509,7 +509,8 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // If the interpreter itself starts the collection, the trace has no event for it, and only a function takes longer.
+    // If the interpreter itself starts the garbage collection, the trace has no event for it: some function just takes
+    // longer.
     Fault {
         id: "gc_pauses",
         variety: "automatic",

@@ -1,6 +1,6 @@
-//! Runs with planted faults, for which the right answer is known: cause, culprit and cost. The answers follow from the
-//! simulation of the runs. The tests in this file check the runs themselves. `findings` checks whether gpuflame finds the
-//! faults.
+//! Runs with planted faults. The right answer about each is known: cause, culprit and cost. It follows from the
+//! simulation of the run. The tests in this file check the runs themselves. `findings` checks whether gpuflame finds
+//! the faults.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -94,9 +94,10 @@ fn varieties_have_the_middle_strength() {
     assert_none(&wrong);
 }
 
-/// The cost in `truth` is the difference in length between the runs with and without the fault. This test measures it in both
-/// traces: as time without kernels of the model if the fault makes a GPU wait, or as time with such kernels if the fault makes
-/// kernels slower. Without the fault every GPU is always busy, so no other cause makes a GPU wait.
+/// `truth` has the cost: the difference in length between the runs with and without the fault. This test measures the
+/// same cost in the two traces. If the fault makes a GPU wait, it is time without kernels of the model; if the fault
+/// makes kernels slower, it is time with such kernels. Without the fault every GPU is always busy, so only the fault
+/// makes a GPU wait.
 #[test]
 fn costs_equal_sums_over_the_traces() {
     let mut wrong = Vec::new();
@@ -110,7 +111,7 @@ fn costs_equal_sums_over_the_traces() {
         let (found, wanted) = match fault.shows {
             Shows::Idle => (difference(&|slices| length(slices) - busy(slices, 0, fault.own_kernels)), cost),
             Shows::Busy => (difference(&|slices| busy(slices, 0, fault.own_kernels)), cost),
-            // GPU 0 does the work of GPU 1 after its own, so GPU 1 waits for twice the time lost.
+            // GPU 0 does the work of GPU 1 after its own, so GPU 1 waits for twice the lost time.
             Shows::SecondIdle => (difference(&|slices| length(slices) - busy(slices, 1, None)), 2 * cost),
             Shows::Records => continue,
         };

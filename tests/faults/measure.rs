@@ -1,4 +1,4 @@
-//! Reads a trace again, line by line and without the simulation, and adds up its times.
+//! Reads a written trace line by line, without the simulation, and adds up its times.
 
 use std::collections::BTreeMap;
 
@@ -119,8 +119,8 @@ pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     wrong
 }
 
-/// Describes the waiting calls that return before their work ends. Only for traces of one GPU, because calls do not name their
-/// GPU.
+/// Describes the waiting calls that return before their work ends. Only for traces of one GPU, because a call does not
+/// name its GPU.
 fn early_returns(slices: &[Slice]) -> Vec<String> {
     let calls = calls(slices);
     let work: Vec<_> = slices

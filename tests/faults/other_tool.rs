@@ -1,6 +1,7 @@
-//! Figures of the command, compared with those of HolisticTraceAnalysis for the same traces. The other tool's figures are in
-//! `tests/golden/findings/hta.json`, which `analyse_with_hta.py` writes. If the two tools define a figure differently, the test
-//! computes the other tool's figure from the trace, by the rule in docs/compared-with-other-tools.md.
+//! Compares figures of the command with those of HolisticTraceAnalysis for the same traces. The other tool's figures
+//! are in `tests/golden/findings/hta.json`, which `analyse_with_hta.py` writes. If the two tools define a figure
+//! differently, the test computes the other tool's figure from the trace; docs/compared-with-other-tools.md has the
+//! rule.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +14,10 @@ use crate::measure::{Slice, calls, is_gpu_work, slices, union_ns};
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// Maximum difference of times in ns. The other tool keeps times as microseconds since 1970 in a 64-bit float, which has a
-/// precision of 250 ns, and its figures are sums and differences of such times.
+/// Maximum difference of single times in ns. The other tool stores times as microseconds since 1970 in a 64-bit float,
+/// with a precision of 250 ns. Its figures are sums and differences of these times.
 const TIME_ERROR_NS: f64 = 2_000.0;
-/// Maximum difference of a sum of durations in ns, which do not have this error.
+/// Maximum difference in ns of a sum of durations; durations do not have the error above.
 const SUM_ERROR_NS: f64 = 1.0;
 
 fn json(folder: &Path, args: &[&str]) -> Value {
@@ -110,7 +111,8 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares launches. The other tool leaves out calls with several kernels, and counts the delay from the return of the call.
+    /// Compares launches. The other tool omits calls with several kernels, and counts the delay from the return of the
+    /// call.
     fn launches(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let calls = calls(slices);
         let mut works: BTreeMap<u64, Vec<&Slice>> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! The pictures in docs/gpu-idle.md. The command draws each of them from a case, and it shows the function that the page names.
+//! The pictures in docs/gpu-idle.md. The command draws each picture from a case; the picture must show the function
+//! that the page names.
 
 use std::fs;
 
@@ -6,8 +7,8 @@ use crate::cases::{cases, healthy};
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// File name of each picture, its case, options of `flamegraph`, its title, and a frame that must be in the drawn picture and
-/// in the committed file.
+/// For each picture: its file name, its case, options of `flamegraph`, its title, and a frame. The frame must be in the
+/// drawn picture and in the committed file.
 const PICTURES: [(&str, &str, &[&str], &str, &str); 7] = [
     (
         "host-late",

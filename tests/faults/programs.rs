@@ -1,5 +1,5 @@
-//! Faults in a program that gpuflame itself records, on the simulated CUDA stack. The stack's truth file gives the costs. A
-//! recording can show more than a trace, such as moves of unified memory and threads without a processor.
+//! Faults in a program that gpuflame itself records, on the simulated CUDA stack. The stack's truth file gives the
+//! costs. A recording can show what a trace cannot, such as moves of unified memory and threads without a processor.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) struct Program {
     pub(crate) function: &'static str,
     pub(crate) device: Option<u32>,
     pub(crate) shows: Shows,
-    /// For faults that only a program can have: the fault of larger cost in the run in which they are planted a fourth time.
+    /// For faults that only a program can have: a second fault of larger cost. In the fourth run, both are planted.
     pub(crate) partner: Option<&'static str>,
     /// Options of `gpuflame run`, and settings.
     options: &'static [&'static str],
@@ -64,7 +64,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
 pub(crate) struct Recorded {
     pub(crate) done: Done,
     pub(crate) cost_ns: u64,
-    /// Cost of a partner that makes kernels longer.
+    /// Cost of the partner, if it makes kernels longer.
     pub(crate) lengthened_ns: u64,
 }
 
@@ -116,12 +116,13 @@ impl Program {
         Recorded { done, cost_ns, lengthened_ns }
     }
 
-    /// Whether the cost depends only on the GPU. Costs of the host are larger on a busy machine.
+    /// Whether the cost depends only on the GPU. Costs of host work are larger on a busy machine.
     pub(crate) fn is_exact(&self) -> bool {
         self.shows != Shows::Idle
     }
 
-    /// Whether a folded file of the run names the culprit, or the kernel refused the samples that are needed for that.
+    /// Whether a folded file of the run names the culprit. Also true if the kernel refused the samples that are needed
+    /// for that.
     pub(crate) fn is_named(&self, done: &Done) -> bool {
         let files = fs::read_dir(&done.folder).unwrap().map(|entry| entry.unwrap().path());
         let mut folded = files.filter(|path| path.extension().is_some_and(|ending| ending == "folded"));

@@ -83,7 +83,7 @@ impl Figures {
         row["share_percent"].as_f64().is_some_and(|found| (found - share(part, all)).abs() < 1e-4)
     }
 
-    /// Compares the kernels. `top` has a row per kernel and GPU, and the summary a row per kernel.
+    /// Compares the kernels. `top` has a row per kernel and GPU; the summary has a row per kernel.
     fn work(&mut self) {
         let mut kernels: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for row in Self::rows(&self.top, "kernels") {
@@ -219,8 +219,8 @@ impl Figures {
         facts.iter().find(|fact| fact["what"] == what).map_or(Value::Null, |fact| fact["value"].clone())
     }
 
-    /// Returns the texts about single places that the sentence about idle time must have. The sentence may also name a place that
-    /// is not in the table, because it searches within the largest cause.
+    /// Returns the texts about single places that the sentence about idle time must have. The sentence may also name a
+    /// place that is not in the table: it searches within the largest cause.
     fn places_in(&self, answer: &str) -> Vec<String> {
         let places = Self::rows(&self.summary, "idle_places");
         let idle = Self::sum_of(&self.steady(), "idle_ns");
@@ -231,7 +231,7 @@ impl Figures {
                 .map_or("", |(_, rest)| rest)
                 .split_once(&format!("% {place})"))?
                 .1;
-            // The share is computed again, because `share_percent` is already rounded.
+            // Compute the share again, because `share_percent` is already rounded.
             Some(vec![format!("{:.1} {place}", share(number(row, "total_ns"), idle)), after.to_owned()])
         };
         let rest = || answer.split_once('(').map(|(_, rest)| rest.to_owned()).into_iter().collect();
@@ -346,8 +346,8 @@ fn kernel_ns(trace: &Path) -> i64 {
     union_ns(&slices, |_| true)
 }
 
-/// Returns the calls and functions that a place names. For a time between two calls, a stack has these calls, but not all
-/// functions.
+/// Returns the calls and functions that a place names. For a time between two calls, a stack has these calls, but may
+/// lack some of the functions.
 fn names_in(place: &str) -> Vec<&str> {
     let place = place.split(" object at").next().unwrap_or(place);
     let is_between = place.starts_with("between");
@@ -392,7 +392,7 @@ fn mistakes(folder: &Path, file: &str) -> Vec<String> {
 fn summaries_of_traces_have_the_figures_of_the_detailed_verbs() {
     let mut wrong = Vec::new();
     let healthy = healthy();
-    // Cases with impossible times of years are left out, because the test cannot add them up.
+    // Leave out cases with impossible times of years, which the test cannot add up.
     let middle =
         cases().iter().filter(|case| case.name.ends_with("-middle") && !case.name.starts_with("impossible"));
     let chosen = middle.chain(&healthy);

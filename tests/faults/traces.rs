@@ -1,6 +1,6 @@
-//! A small simulation of training jobs that writes traces in the format of PyTorch's profiler. Each host thread and each stream
-//! has a clock. As on a GPU, work runs in the order of its stream, after its launch, and after the events, copies and
-//! collectives that it depends on. So idle time results from the simulation, and is never written by hand.
+//! A small simulation of training jobs that writes traces in the format of PyTorch's profiler. Each host thread and
+//! each stream has a clock. As on a GPU, work runs in the order of its stream: after its launch, and after the events,
+//! copies and collectives that it depends on. So idle time results from the simulation, and is never written by hand.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -54,14 +54,15 @@ pub(crate) struct World {
 pub(crate) struct Rank {
     pub(crate) index: usize,
     count: usize,
-    /// One generator for the healthy loop and one per planted fault, so that planting a fault does not change the loop's noise.
+    /// One generator for the healthy loop and one per planted fault. So planting a fault does not change the loop's
+    /// noise.
     generators: Vec<Random>,
     generator: usize,
     threads: Vec<Thread>,
     thread: usize,
     /// Ends of the pending work of each stream, by (device, stream).
     streams: BTreeMap<(u32, u32), VecDeque<i64>>,
-    /// Streams that wait for the legacy default stream, and for which that stream waits.
+    /// Streams that wait for the legacy default stream, and for which it waits.
     pub(crate) blocking_streams: BTreeSet<u32>,
     next_id: u64,
     /// Thread and start of the last call.
@@ -74,12 +75,12 @@ pub(crate) struct Rank {
     pub(crate) operator_ns: f64,
     /// Host time that another profiler takes per launch.
     pub(crate) profiler_ns: f64,
-    /// Share of kernels without a record. The next field is the share of kernels with impossible times.
+    /// Share of kernels without a record, and (next field) share of kernels with impossible times.
     pub(crate) lost_share: f64,
     pub(crate) impossible_share: f64,
     /// Number of records affected by the two shares.
     pub(crate) affected: u64,
-    /// Error of the clock that times GPU work. The next field is the error of all clocks of the process.
+    /// Error of the clock that times GPU work, and (next field) error of all clocks of the process.
     pub(crate) gpu_clock_ns: i64,
     pub(crate) clock_ns: i64,
     pub(crate) has_flows: bool,
@@ -112,8 +113,8 @@ impl World {
         Self { ranks: (0..ranks).map(rank).collect() }
     }
 
-    /// Runs a collective on device 0, on the stream for collectives. On no rank does its kernel end before the kernels of all
-    /// ranks have started.
+    /// Runs a collective on device 0, on the stream for collectives. Its kernel ends on no rank before it has started
+    /// on all ranks.
     pub(crate) fn collective(&mut self, annotation: &str, kernel: &str, ns: f64) {
         let starts: Vec<_> = self.ranks.iter_mut().map(|rank| rank.start_collective(annotation)).collect();
         let last = starts.iter().map(|(_, start)| *start).max().unwrap();
@@ -293,13 +294,13 @@ impl Rank {
         let is_pageable = name.contains("Pageable");
         let is_waiting = is_pageable || call == "cudaMemcpy";
         let (id, start) = self.start_launch(call, device, stream);
-        // Gigabytes per second and bytes per nanosecond are the same. The driver stages pageable memory.
+        // A gigabyte per second is a byte per nanosecond. The driver stages pageable memory, which is slower.
         let ns = (1_300.0 + bytes as f64 / if is_pageable { 5.0 } else { 24.0 }) * self.noise(0.03);
         let end = start + ns as i64;
         let args = format!(r#","bytes":{bytes},"memory bandwidth (GB/s)":{:.3}"#, bytes as f64 / ns);
         self.finish_work("gpu_memcpy", name, (device, stream), id, (start, end), &args);
         if is_waiting {
-            // The launching call was written before the end of the copy was known, so its end is now changed.
+            // The call was written before the end of the copy was known, so its end is changed now.
             self.extend_last_call(id, end + 2_500);
         }
     }
@@ -358,7 +359,7 @@ impl Rank {
     }
 
     fn start_collective(&mut self, annotation: &str) -> (u64, i64) {
-        // Collectives wait for the work that is now on the model's stream.
+        // A collective waits for the work that is on the model's stream now.
         self.open("user_annotation", annotation);
         let event = self.record_event(0, DEFAULT_STREAM);
         self.stream_waits(0, NCCL_STREAM, event);

@@ -1,5 +1,6 @@
-//! The training loop that every case runs. Faults act at places in the loop. A fault does something in the wrong way (`on`) or
-//! in the right way, so its cost is the difference in length of two runs with the same noise.
+//! The training loop that every case runs. Faults act at certain places in the loop. A fault does something in the
+//! wrong way (`on`) or in the right way. Its cost is the difference in length of these two runs, which have the same
+//! noise.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
 
@@ -24,7 +25,8 @@ pub(crate) struct Shape {
     pub(crate) kernel_ns: f64,
     pub(crate) batch_bytes: u64,
     pub(crate) batch_copy: BatchCopy,
-    /// Length of the all-reduce of a step. The next field: whether it follows the backward pass; otherwise it runs during it.
+    /// Length of the all-reduce of a step. The next field tells whether it follows the backward pass instead of running
+    /// during it.
     pub(crate) all_reduce_ns: f64,
     pub(crate) is_all_reduce_last: bool,
     /// Share of the steps in which device 0 does the work of device 1.
@@ -105,7 +107,7 @@ pub(crate) struct Fault {
 /// Cause of a cost. Fields that do not apply are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Culprit {
-    /// Functions from the user's function to the innermost one. Each of them is a right answer.
+    /// Functions from the user's function to the innermost one. Each of them is a right answer about the culprit.
     pub(crate) functions: &'static [&'static str],
     pub(crate) rank: Option<usize>,
     pub(crate) device: Option<u32>,
@@ -129,7 +131,7 @@ pub(crate) enum Shows {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Amounts {
-    /// The amount is searched between these two, so that the cost is the wanted share of the run.
+    /// The amount is searched between these two values, so that the cost is the required share of the run.
     Between(f64, f64),
     Fixed([f64; 3]),
 }
@@ -137,7 +139,7 @@ pub(crate) enum Amounts {
 /// Shares of the run that the fault costs: weak, middle and strong.
 pub(crate) const SHARES: [f64; 3] = [0.03, 0.12, 0.40];
 
-/// A fault planted in a run, done in the wrong way or in the right way.
+/// A planted fault, done in the wrong way or in the right way.
 #[derive(Clone, Copy)]
 pub(crate) struct Planted {
     pub(crate) fault: &'static Fault,
@@ -317,8 +319,8 @@ fn copy_batch(rank: &mut Rank, shape: &Shape, device: u32) {
     });
 }
 
-/// Runs the backward pass on the thread of autograd. Several ranks add their gradients in two parts during the pass, or at its
-/// end.
+/// Runs the backward pass on the thread of autograd. If there are several ranks, they add their gradients in two parts
+/// during the pass, or at its end.
 fn backward(world: &mut World, shape: &Shape, step: usize) {
     let run = |rank: &mut Rank, kernels: std::ops::Range<usize>| {
         rank.python(BACKWARD, |rank| {

@@ -1,4 +1,4 @@
-//! Questions that the data cannot answer. The JSON of the summary must contain no answer, but the reason.
+//! Questions that the data cannot answer. The JSON of the summary must contain the reason for this, and no answer.
 
 use std::fs;
 use std::path::Path;
@@ -52,7 +52,8 @@ impl Summary {
     }
 }
 
-/// "Why was the GPU idle?" 11.5 % of the launches have no work, so apparent idle time may be work without a record.
+/// "Why was the GPU idle?" 11.5 % of the launches have no work, so time that looks idle may have had work without a
+/// record.
 #[test]
 fn why_a_gpu_was_idle_if_work_is_missing() {
     let summary = Summary::of("launches_without_activity-middle", 1);
