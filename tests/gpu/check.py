@@ -23,7 +23,7 @@ import sys
 from collections import defaultdict
 
 # Maximum relative difference between the times of two runs of the same program on hardware. Times differ because clocks
-# change and kernels overlap with other kernels.
+# change, and because kernels overlap with other kernels.
 RUN_TO_RUN = 0.15
 
 
@@ -299,7 +299,7 @@ def kineto(name, folder, path):
 
 
 def captured_by(name, folder, *expected):
-    """Checks a run with GPUFLAME_UNIT=count, in which each node is captured under only one of the functions."""
+    """Checks a run with GPUFLAME_UNIT=count, in which only one of the functions captures each node."""
     check_ledger(name, folder)
     check_truth(name, folder)
     for function, count in (word.split("=") for word in expected):

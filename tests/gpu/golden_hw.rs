@@ -1,7 +1,7 @@
-//! Compares the simulated stack with recordings of real CUPTI, which `tests/gpu/run.sh` wrote into
-//! `tests/golden/hw/GPU-DRIVER/`. Order, ids and fields that a client received must be equal, and every difference is listed.
-//! If this checkout has no recording from hardware, the recorder, the replay and the comparison are checked against each other
-//! on the simulated stack alone.
+//! Compares the simulated stack with recordings of real CUPTI, which `tests/gpu/run.sh` has written into
+//! `tests/golden/hw/GPU-DRIVER/`. Order, ids and fields that a client received must be equal; every difference is
+//! listed. A checkout without a recording from hardware checks the recorder, the replay and the comparison against each
+//! other, on the simulated stack alone.
 
 #[path = "../support/recordings.rs"]
 mod recordings;
@@ -34,7 +34,8 @@ const PROGRAMS: [Program; 10] = [
     Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
     Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
     Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
-    // The program launches a graph of two kernels three times, and another graph twice, with an update between.
+    // The program launches a graph of two kernels three times. It launches another graph twice, with an update in
+    // between.
     Program {
         name: "capture",
         source: "tiny_graph.cu",
@@ -59,8 +60,8 @@ const PROGRAMS: [Program; 10] = [
         kernels: 4,
         others: 0,
     },
-    // The program launches a graph three times. It has two kernels and a child graph, which has two kernels and another child
-    // graph of two kernels.
+    // The program launches a graph three times. It has two kernels and a child graph. The child graph has two kernels
+    // and another child graph of two kernels.
     Program {
         name: "child",
         source: "tiny_graph.cu",
@@ -119,7 +120,7 @@ fn replaying_a_recording_reproduces_it() {
         let first = simulated(source, argument, "13.0");
         let recording = Recording::read(&first);
         let again = Recording::read(&record(replay(&first)));
-        // The player creates no streams, so CUPTI cannot give the numbers of the recorded streams to the recorder.
+        // The player creates no streams. So CUPTI cannot give the recorder the numbers of the recorded streams.
         let plain = |lines: &[String]| -> Vec<String> {
             lines.iter().map(|line| without(line, " stream ")).collect()
         };
@@ -150,7 +151,8 @@ fn gpuflame_counts_the_same_work_in_a_replay_as_in_the_program() {
         let table = done.file("out.csv");
         let counted: u64 = table.lines().filter(|line| line.starts_with("kernel,")).map(count).sum();
         assert_eq!(counted, kernels, "{name}\n{table}");
-        // Each node of a graph is also listed under the call that created it, which is known from the recording's ids.
+        // Each node of a graph is also listed under the call that created it; the recording's ids show which call that
+        // is.
         let made_by = match name {
             "capture" | "update" => "cudaLaunchKernel",
             "explicit" | "child" | "clone" => "cudaGraphAddKernelNode",
@@ -198,7 +200,7 @@ fn every_difference_between_recordings_is_listed() {
         "{lost_exit:#?}"
     );
 
-    // The nested call gets its own id, as with GPUSIM_CORR=distinct, so its ENTER and all later ids change.
+    // The nested call gets its own id, as with GPUSIM_CORR=distinct. So its ENTER and all later ids change.
     let other_id = changed(&|rows| {
         let at = find(rows, &|row| row["domain"] == 1 && row["call"] == "enter");
         rows[at]["corr"] = 77.into();
@@ -280,7 +282,8 @@ fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
         let cupti = played(metadata["cupti"].as_u64().unwrap());
         let mut here = Recording::read(&simulated(source, argument, cupti));
         let mut there = Recording::read(&path);
-        // The driver runs independent branches of a graph on its own streams, but the simulated stack on the launch's stream.
+        // The driver runs independent branches of a graph on streams of its own; the simulated stack runs them on the
+        // launch's stream.
         if name == "child" {
             for recording in [&mut here, &mut there] {
                 recording.records.iter_mut().for_each(|line| *line = without(line, " stream "));
@@ -375,8 +378,8 @@ fn recordings_from_hardware_stay_readable_and_healthy() {
             let rows = kernels(&recording);
             (sum_of(&rows, "spin_kernel"), sum_of(&rows, "layer_norm"))
         };
-        // There are 17 steps of 4 layers. In each layer, one kernel spins and two kernels normalise. The graph variant ran 3
-        // more steps before its capture.
+        // There are 17 steps of 4 layers. In each layer, one kernel spins and two kernels normalise. The graph variant
+        // ran 3 additional steps before its capture.
         let (eager, norms) = runs("eager");
         assert_eq!((eager.0, norms.0), (17 * 4, 17 * 8), "{size}");
         for variant in ["double", "stream", "sync"] {

@@ -72,8 +72,8 @@ for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-
     [ "$KIT_SIMULATED" = 0 ] && [ -n "$folder" ] && [ -d "$folder/bin" ] && PATH=$PATH:$folder/bin
 done
 
-# python_with MODULE: prints the first Python that has the module, because a machine may have several Pythons. Prints nothing
-# if none has it.
+# python_with MODULE: prints the first Python that has the module; a machine may have several Pythons. Prints nothing if
+# none has it.
 python_with() {
     local module=$1 known=$KIT_OUT/python-with-$1 python
     if [ ! -f "$known" ]; then
@@ -108,8 +108,8 @@ fi
 
 quick() { if [ "$KIT_QUICK" = 1 ]; then echo "$2"; else echo "$1"; fi; } # quick MANY FEW
 
-# A step that is stopped at its limit must also end its program, which would otherwise continue during the next step, because
-# `timeout` puts the program into a separate process group.
+# A step that is stopped at its limit must end its program as well. Otherwise the program would continue during the next
+# step: `timeout` puts it into a separate process group.
 running=
 cut_off() {
     if [ -n "$running" ]; then
@@ -146,8 +146,8 @@ plainly() { # FOLDER COMMAND..
 under_gpuflame() { # FOLDER COMMAND..
     local folder=$1 settings=(CUDA_INJECTION64_PATH="$KIT_GPUFLAME" GPUFLAME_OUTPUT=out GPUFLAME_VERBOSE=1)
     shift
-    # If gpuflame itself did not find the libcupti that the kit found (see the step "right"), the other measurements use the
-    # kit's libcupti.
+    # If gpuflame itself did not find the libcupti that the kit found (see the step "right"), all other measurements use
+    # the kit's libcupti.
     [ ! -f "$KIT_OUT/search-failed" ] || settings+=(GPUFLAME_CUPTI="$PROBE_CUPTI")
     [ "${KIT_VERIFY:-0}" = 0 ] || settings+=(GPUFLAME_VERIFY=1)
     [ "${KIT_TRUTH:-1}" = 0 ] || settings+=(GPUSIM_TRUTH=summary:truth.json)
@@ -157,8 +157,8 @@ under_gpuflame() { # FOLDER COMMAND..
     return $rc
 }
 
-# A crash in a program with gpuflame is the most important thing that a first run can find, so the program then runs again in
-# a debugger.
+# A crash in a program with gpuflame is the most important finding of a first run. So the program then runs again in a
+# debugger.
 where_it_died() { # FOLDER COMMAND..
     if ! command -v gdb >/dev/null; then
         missing "gdb: where ${*: -1} died is not known"

@@ -206,7 +206,8 @@ for step in "${steps[@]}"; do
         trap 'kill '$!' 2>/dev/null' EXIT
     fi
 done
-# Packs the files to copy from this machine into a few small archives next to the two reports: the recordings and the rest.
+# Packs the files to copy from this machine into a few small archives next to the two reports: the recordings, and the
+# rest.
 for folder in golden variants; do
     [ ! -d "$out/$folder" ] || tar -C "$out" -czf "$out/$folder.tgz" $folder
 done

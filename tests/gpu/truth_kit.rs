@@ -1,5 +1,5 @@
-//! Tests of the kit for real GPUs, `tests/gpu/run.sh`, on the simulated stack: its steps end, its checks can fail, and a step
-//! that fails is reported and does not stop the other steps.
+//! Tests the kit for real GPUs, `tests/gpu/run.sh`, on the simulated stack. Its steps must end, its checks must be able
+//! to fail, and a step that fails must be reported without stopping the other steps.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -164,7 +164,7 @@ fn assert_costs(kit: &Kit) {
     assert!(kit.markdown().contains("| gpuflame |"), "{}", kit.markdown());
 }
 
-/// Asserts that the report contains all fifteen questions. On the simulated stack, their answers are known.
+/// Asserts that the report contains all fifteen questions. On the simulated stack, the answers are known.
 fn assert_answers(kit: &Kit) {
     let answers = kit.step("questions")["answers"].as_array().unwrap();
     let numbers: Vec<_> = answers.iter().map(|answer| answer["answer"].as_u64().unwrap()).collect();
@@ -287,8 +287,8 @@ fn wrong_counts_functions_and_times_are_detected() {
             "plain: there is a kernel first_d20000 under main;second"
         ]
     );
-    // Each damage must be found: one nanosecond too much in one row of the table, or half of the time that the kernels
-    // wait.
+    // Each kind of damage must be found: one nanosecond too much in one row of the table, or half of the time that the
+    // kernels wait.
     let truth = "plain: counts and times are those of the truth file";
     let times =
         |total: &str| checked(&source, &|table| table.replace(",300,6000000,", &format!(",300,{total},")));
@@ -321,7 +321,7 @@ fn a_kernel_outside_the_expected_python_functions_is_detected() {
     assert_eq!(held(right, &["tend"]), ["x: there are kernels under tend of model.py"]);
     let native = format!("{right}main;aten::mm;cudaLaunchKernel;[GPU_Kernel]gemm 4\n");
     assert_eq!(held(&native, &["attend"]), ["x: every kernel stands under functions of model.py"]);
-    // The function that launched the graph is not the function that captured its nodes.
+    // One function launched the graph, and another one captured its nodes.
     let replayed =
         right.replace("[graph];feed (model.py:40)", "[graph];other").replace("replay (graphs", "feed (model");
     assert_eq!(held(&replayed, &["feed"]), ["x: there are kernels under feed of model.py"]);
@@ -344,7 +344,7 @@ fn a_kernel_under_the_wrong_function_is_detected() {
         not_held(&folder, &["captured_by", "x", ".", "prepare=5", "grow=2"]),
         ["x: graph kernels that prepare captured"]
     );
-    // The function that launched the graph is not the function that captured its nodes.
+    // One function launched the graph, and another one captured its nodes.
     assert_eq!(
         not_held(&folder, &["sites", "x", ".", "soft_max"]),
         ["x: those of soft_max stand under functions called so"]
@@ -387,7 +387,7 @@ fn a_copy_of_the_kit_needs_neither_git_nor_rust() {
     }
     copy(&gpuflame(), &away.join("tests/gpu/libgpuflame.so"));
     copy(Path::new(env!("CARGO_BIN_EXE_gpuflame")), &away.join("tests/gpu/gpuflame"));
-    // If one of these stand-ins for tools is called, it leaves a trace.
+    // Stand-ins for tools: one that is called leaves a trace.
     let tools = away.join("tools");
     fs::create_dir(&tools).unwrap();
     for tool in ["cargo", "rustc", "git"] {
@@ -426,7 +426,7 @@ fn the_kit_without_a_gpu_measures_nothing_and_reports_that() {
         assert!(step["costs"].as_array().unwrap().is_empty(), "{step:#}");
     }
 
-    // The kit must refuse the same folder for the simulated stack, because simulated programs would be taken for those of
+    // The kit must refuse the same folder for the simulated stack, or simulated programs would be taken for those of
     // hardware.
     let mut command = Command::new(root().join("tests/gpu/run.sh"));
     let output = command.args(["--simulated", "--only", "graph"]).arg(&folder).output().unwrap();
@@ -447,7 +447,7 @@ fn the_time_limits_of_the_steps_total_less_than_twenty_minutes() {
     let (&(last, together), steps) = limits.split_last().unwrap();
     assert_eq!((last, together), ("together", steps.iter().map(|step| step.1).sum()), "{text}");
     assert!(together < 1200, "{text}");
-    // Each part must fit into ten minutes. When the second and third part run, the programs are already built.
+    // Each part must fit into ten minutes. The second and the third part find the programs already built.
     let part_of = |step: &str| match step {
         "python" | "matrix" | "decode" | "transformer" => 2,
         "programs" => 3,
@@ -520,7 +520,7 @@ fn every_program_of_the_kit_compiles_with_nvcc() {
         return skip(&format!("nvcc is not available: {said}"));
     }
     assert!(output.status.success(), "{said}");
-    // Eight programs of programs/, two examples, the probe, and `plain` once more with the runtime linked statically.
+    // Eight programs of programs/, two examples, the probe, and `plain` again with the runtime linked statically.
     let built = String::from_utf8(output.stdout).unwrap();
     assert_eq!(built.lines().count(), 12, "{built}");
     assert!(built.lines().all(|path| Path::new(path).is_file()), "{built}");

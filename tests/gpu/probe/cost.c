@@ -1,5 +1,5 @@
-/* The lower levels of the cost matrix. Each level does the work of the previous level and one more thing, so the difference
- * of two levels is the cost of that thing for the launching thread. */
+/* The lower levels of the cost matrix. Each level does the work of the previous level and one more thing. So the
+ * difference of two levels is the cost of that thing for the launching thread. */
 #include "probe.h"
 
 #include <execinfo.h>

@@ -1,6 +1,6 @@
-/* Declarations that the probe's files share: CUPTI's functions, found at run time, and the few of its structs that we
- * read. The declarations are our own, after the documented interface; they have only fields that every release from
- * 11.8 to 13.5 has at the same place. Functions that a release lacks are NULL. */
+/* Declarations that the probe's files share: CUPTI's functions, found at run time, and the few of its structs that
+ * we read. The declarations are our own, after the documented interface. They have only fields that are at the same
+ * place in every release from 11.8 to 13.5. Functions that a release lacks are NULL. */
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -69,7 +69,7 @@ extern const char *cupti_path;
 /* Returns $PROBE_name, or `otherwise` if it is not set. */
 const char *option(const char *name, const char *otherwise);
 
-/* Writes a line of JSON to $PROBE_OUT; lines stay whole even if several threads write. */
+/* Writes a line of JSON to $PROBE_OUT; lines of several threads do not mix. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Subscribes `callback` and writes a line about the result. */

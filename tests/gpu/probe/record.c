@@ -26,7 +26,7 @@
 /* Held while a line is written, so that the lines are in the order of the events. */
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long n;
-/* The API call in which the thread is, for events inside this call, and the nesting depth of the call. */
+/* The API call that the thread is in, for events inside this call, and the nesting depth of the call. */
 static __thread uint32_t inside;
 static __thread int depth;
 

@@ -29,8 +29,8 @@ __device__ static void busy(long long nanos)
 #define LAUNCH(name, blocks, threads, stream) name<<<blocks, threads, 0, stream>>>
 #else
 #include "cuda_mini.h"
-/* nvcc from 12.4 on writes host stubs like this one, which launch through __cudaLaunchKernel; newer CUPTI reports that
- * call separately. */
+/* From 12.4 on, nvcc writes host stubs like this one, which launch through __cudaLaunchKernel. Newer CUPTI reports
+ * that call separately. */
 cudaError_t __cudaGetKernel(void **kernel, const void *host_function);
 cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);
 #define TIMED(name)                                                                                                \
@@ -60,8 +60,8 @@ cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **argum
         check(cudaGetLastError(), #name);                                                                          \
     } while (0)
 
-/* A function that keeps its frame and its name. KEEP() is its last statement, so that no call in the function is
- * compiled to a jump. */
+/* A function that keeps its frame and its name. KEEP() is its last statement, so no call in the function is compiled
+ * to a jump. */
 #define OWN_FRAME extern "C" __attribute__((noinline))
 #ifndef __cplusplus
 #undef OWN_FRAME

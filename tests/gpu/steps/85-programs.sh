@@ -16,7 +16,7 @@ export HF_HUB_OFFLINE=1 STEPS=3
 gpus=$("$torch" -c 'import torch; print(torch.cuda.device_count())' 2>/dev/null)
 
 has() { "$torch" -c "import sys; from importlib.util import find_spec; sys.exit(find_spec('$1') is None)" 2>/dev/null; }
-# The first run fills these caches, so later runs compile nothing.
+# The first run fills these caches, and later runs compile nothing.
 export TORCHINDUCTOR_CACHE_DIR=$KIT_STEP/inductor TRITON_CACHE_DIR=$KIT_STEP/triton TORCHINDUCTOR_COMPILE_THREADS=1
 
 for name in ${KIT_PROGRAMS:-train decode ranges pressure loader share devices ddp transformers_models compiled}; do
@@ -35,7 +35,7 @@ for name in ${KIT_PROGRAMS:-train decode ranges pressure loader share devices dd
     rc=$?
     KIT_VERIFY=1 under_gpuflame "$runs/gpuflame" "${command[@]}"
     holds "$name.py: the exit code is the same" $rc $?
-    # If the order of the additions in a loss is not fixed, its last digits differ between runs.
+    # If the order of additions in a loss is not fixed, the last digits of the loss differ between runs.
     case $name in
         train | compiled) ;;
         *) holds "$name.py: so is what it prints" "$(sort "$runs/plain/stdout")" "$(sort "$runs/gpuflame/stdout")" ;;
