@@ -1,5 +1,5 @@
-//! Gives the library the soname and version node of the real library, and keeps the library mapped for ever. Calls
-//! within the library are bound to the library itself, because libcuda and libcudart both export `gpusim_site`.
+//! Gives the library the soname and version node of the real library, and keeps it mapped for ever. Calls within the
+//! library are bound to the library itself: libcuda and libcudart both export `gpusim_site`.
 
 use std::io::Write;
 

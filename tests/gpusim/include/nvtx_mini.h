@@ -1,6 +1,6 @@
-/* As much of NVTX as test programs need, written after its documented interface: a table of functions that do nothing
- * until a tool, which NVTX_INJECTION64_PATH names, is loaded on the first call and replaces them. Each object file that
- * includes this header has a table of its own, as with the real header. */
+/* As much of NVTX as test programs need, written after its documented interface: a table of functions that do
+ * nothing. On the first call, a tool that NVTX_INJECTION64_PATH names is loaded and replaces the functions. Each
+ * object file that includes this header has a table of its own, as with the real header. */
 #ifndef NVTX_MINI_H
 #define NVTX_MINI_H
 

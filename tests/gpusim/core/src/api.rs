@@ -1,5 +1,5 @@
-//! Entry and exit of every API function, of the driver and the runtime alike: correlation ids, nesting, and the callbacks of
-//! subscribers.
+//! Entry and exit of every API function, of the driver as well as of the runtime: correlation ids, nesting, and the
+//! callbacks of subscribers.
 
 use crate::callback_ids::{DRIVER, RUNTIME};
 use crate::clock;
@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Maximum number of clients that can subscribe during the life of a process.
+/// Maximum number of clients that can subscribe during the life of a process; later ones are refused.
 pub const MOST_SUBSCRIBERS: usize = 4;
 
 /// One API call on its thread's stack.
@@ -34,10 +34,10 @@ pub struct Call {
     pub symbol: *const c_char,
     /// Correlation id of the call, set by [`enter`].
     pub correlation: u32,
-    /// Word of each subscriber for this call, shared by ENTER and EXIT.
+    /// One word per subscriber for this call, which its ENTER and EXIT callbacks share.
     pub data: [u64; MOST_SUBSCRIBERS],
     start: u64,
-    /// Whether clients are called back: false if the call is nested and GPUSIM_NESTED=0.
+    /// Whether clients are called back. False if the call is nested and GPUSIM_NESTED=0.
     audible: bool,
 }
 
@@ -148,7 +148,7 @@ fn end_stepped(thread: &Thread, call: &Call) {
     let costs = &settings::get().costs;
     let of = |key: &str| costs.iter().find(|(name, _)| name == key).map(|(_, cost)| *cost);
     let cost = name.to_str().ok().and_then(of).or_else(|| of("*")).unwrap_or(OTHER_CALLS);
-    // A copy that does not wait is still submitted.
+    // A call that is left out takes no time, but a copy that does not wait is still submitted.
     let is_left_out = thread.is_left_out.take() && !name.to_bytes().windows(6).any(|word| word == b"Memcpy");
     let cost = if is_left_out { 0 } else { cost };
     turn::end_call(thread, thread.enter.get(), cost);
@@ -161,8 +161,8 @@ fn call_back(thread: &Thread, call: &mut Call, site: u32, result: *const u32) {
     with_hooks(|h| (h.api)(call, site, result, handle, uid));
 }
 
-/// Whether the call has a record. A nested call has callbacks but no record: of 1,067 driver launches in seven public traces
-/// with both kinds, none is inside a runtime call.
+/// Whether the call has a record. A nested call has callbacks but no record, like the real stack: seven public traces
+/// with both kinds have 1,067 driver launches, and none is inside a runtime call.
 fn wants_api_record(domain: u32, depth: u32) -> bool {
     if depth > 0 {
         return false;
@@ -171,8 +171,8 @@ fn wants_api_record(domain: u32, depth: u32) -> bool {
     SWITCHES.kinds.load(Relaxed) & (1 << kind) != 0
 }
 
-/// Aborts, in strict mode, if a client's function calls CUDA, because the real stack may hang then. Only synchronising
-/// calls inside an API callback are allowed.
+/// Aborts, in strict mode, if a client's function calls CUDA, because the real stack may hang then. An API callback may
+/// only make synchronising calls.
 #[cold]
 fn check_reentry(call: &Call, client: Client) {
     // SAFETY: an API call's name is a literal.

@@ -1,4 +1,4 @@
-//! Pointer arguments of C API functions, with the single dereference that each kind needs.
+//! Pointer arguments of C API functions; each kind has the only dereference that it needs.
 
 use crate::error::{CuError, INVALID_VALUE};
 use std::ffi::{CStr, c_char, c_void};

@@ -1,5 +1,5 @@
-//! Names of callback ids. The real lists hold about 1,400 names. The simulation knows those of launches, copies, graphs,
-//! capture and of every function that it exports, and fills the gaps with reserved names so that enumeration from 1 upwards
+//! Names of callback ids. The real lists hold about 1,400 names. The simulation knows the names of launches, copies,
+//! graphs, capture and every function that it exports. Reserved names fill the gaps, so that enumeration from 1 upwards
 //! finds no hole.
 
 use crate::version::CuptiVersion;

@@ -1,5 +1,5 @@
 //! Captures: work that is submitted to a capturing stream becomes nodes of a graph. Each stream of a capture has a
-//! frontier, the nodes that its next node waits for.
+//! frontier: the nodes that the stream's next node waits for.
 
 use crate::error::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CuError, ILLEGAL_STATE};
 use crate::graph::{Graph, What, lock};
@@ -15,7 +15,7 @@ pub struct Capture {
     pub graph: &'static Graph,
     /// Id of the capture, which is never reused.
     pub id: u64,
-    /// Handle of the last node, for queries of the next node's dependencies.
+    /// Handle of the last node; queries for the next node's dependencies return it.
     pub last: AtomicUsize,
     /// Address of the stream that began the capture.
     origin: usize,
@@ -45,8 +45,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Makes `stream`, which waits for an event of the capture, take part in the capture. Its next node waits for the
-    /// nodes that the event stands for.
+    /// Makes `stream` take part in the capture; it waits for an event of the capture. Its next node waits for the nodes
+    /// that the event represents.
     pub fn join(capture: &Arc<Capture>, stream: &'static Stream, edges: Vec<Edge>) {
         if stream.capture().is_none() {
             lock(&capture.streams).push((stream, Vec::new()));
@@ -86,7 +86,7 @@ impl Capture {
         Ok(capture.graph)
     }
 
-    /// Adds a node instead of running the action.
+    /// Adds a node; while capturing, the action itself does not run.
     pub fn add(&self, stream: &'static Stream, what: What) -> Result<(), CuError> {
         if let What::Work(order) = what
             && !order.asynchronous

@@ -1,5 +1,5 @@
-//! The clock of the simulation, in ns since the epoch: CLOCK_REALTIME, which is also CUPTI's default, or with
-//! GPUSIM_CLOCK=stepped the calling thread's own clock (see [`crate::turn`]).
+//! The clock of the simulation, in ns since the epoch. It is CLOCK_REALTIME, which is also CUPTI's default; with
+//! GPUSIM_CLOCK=stepped, it is the calling thread's own clock (see [`crate::turn`]).
 
 use crate::settings;
 use crate::thread;
@@ -20,8 +20,8 @@ pub fn now() -> u64 {
     if settings::get().stepped { base() + turn::host_time(thread::current()) } else { realtime() }
 }
 
-/// Real time at which the stepped clock showed 0. The clock itself counts from 0, so that two runs give the same log;
-/// records carry `base` in addition, so that clients see plausible times.
+/// Real time at which the stepped clock was 0. The stepped clock counts from 0, so that two runs give the same log.
+/// Records add `base`, so that clients see plausible times.
 pub fn base() -> u64 {
     static BASE: OnceLock<u64> = OnceLock::new();
     *BASE.get_or_init(realtime)
@@ -34,7 +34,7 @@ pub fn sleep_until(time: u64) {
     }
 }
 
-/// Waits until the work that ends at `time` is complete. With the virtual clock it is complete at once.
+/// Waits until the work that ends at `time` is complete. With the virtual clock, work is complete at once.
 pub fn wait_until(time: u64) {
     let settings = settings::get();
     if settings.stepped {

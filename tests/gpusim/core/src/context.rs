@@ -1,4 +1,5 @@
-//! Devices and contexts: small integers for the records, and the time until which a context is busy, for synchronizing.
+//! Devices and contexts, as the small integers in the records, and the time until which a context is busy, for
+//! synchronizing.
 
 use crate::clock;
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_DEVICE};
@@ -50,7 +51,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Notes a new stream. Streams are never freed, so they are kept only if the stepped clock needs them.
+    /// Notes a new stream. Streams are never freed, so only runs on the stepped clock, which needs the list, store
+    /// them.
     pub fn add_stream(&self, stream: &'static Stream) {
         if settings::get().stepped || cfg!(test) {
             self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
@@ -61,7 +63,7 @@ impl Context {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Streams that wait for the legacy default stream, and it for them.
+    /// Streams that wait for the legacy default stream, and for which that stream waits.
     pub fn blocking_streams(&self) -> Vec<&'static Stream> {
         self.streams()
             .into_iter()
@@ -110,7 +112,7 @@ impl Context {
         self.alive.load(Relaxed)
     }
 
-    /// Notes that a stream is busy until `time`; only waits read this.
+    /// Notes that a stream is busy until `time`; only synchronizing calls read this.
     pub fn note_busy(&self, time: u64) {
         if settings::get().real_clock {
             self.busy_until.fetch_max(time, Relaxed);

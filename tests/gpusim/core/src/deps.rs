@@ -1,5 +1,6 @@
-//! Dependencies: events recorded on streams, and waits, as records of the kinds 36 and 38 and, on request, in the truth
-//! file. Calls that a capture turns into graph nodes do not order anything yet, and are not included.
+//! Dependencies: events recorded on streams, and waits. They become records of the kinds 36 and 38 and, on request,
+//! lines of the truth file. A call that a capture turns into a graph node does not order anything yet, so it is not
+//! included.
 
 use crate::clock;
 use crate::context::{self, Context};
@@ -82,8 +83,8 @@ pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     sync_id
 }
 
-/// Notes a wait that began at `start` for an event, a stream or, if neither is given, a context. It may also be a
-/// query, whose `result` is not 0 if the answer was "not ready".
+/// Notes a wait that began at `start` for an event, a stream or, if neither is given, a context. The wait may also be a
+/// query; its `result` is not 0 if the answer was "not ready".
 pub fn waited(
     wait: Wait,
     start: u64,
@@ -118,8 +119,8 @@ pub fn waited(
     note(dependency);
 }
 
-/// Returns the correlation id that records of work have for the current call: the id of the nested call if it has its
-/// own, or else the id of the outer call.
+/// Returns the correlation id of the current call that records of work have: the id of the nested call if it has its
+/// own, otherwise the id of the outer call.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {
@@ -150,7 +151,8 @@ pub(crate) fn tell(line: &str) {
     }
 }
 
-/// The truth file of dependencies and moves, if requested. Each line is written at once, since there are few lines.
+/// The truth file of dependencies and moves, if requested. Each line is written at once, which costs little since there
+/// are few lines.
 fn truth() -> Option<&'static File> {
     static TRUTH: OnceLock<Option<File>> = OnceLock::new();
     let create = || {

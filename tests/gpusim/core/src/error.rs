@@ -1,5 +1,5 @@
-//! Error codes of the driver API. If the simulation returns a runtime error, the error has the same number; each error
-//! has a driver name, a runtime name, and a description.
+//! Error codes of the driver API. A runtime error has the same number; each error has a driver name, a runtime name,
+//! and a description.
 
 use std::ffi::CStr;
 

@@ -1,5 +1,5 @@
-//! Stops the process where the real stack would crash or hang: a test that breaks a rule of CUPTI must end with a message,
-//! not with a timeout.
+//! Stops the process where the real stack would crash or hang, so that a test that breaks a rule of CUPTI ends with a
+//! message and not with a timeout.
 
 /// Prints `gpusim: MESSAGE` to stderr and aborts.
 pub fn abort(message: std::fmt::Arguments<'_>) -> ! {

@@ -1,12 +1,13 @@
 //! `GPUSIM_FAULTS`: deliberate faults. A list of `fault[:key=value]`, separated by commas. This module parses and
-//! counts the faults; the effect of a fault on a record is implemented with the record's layout.
+//! counts the faults; the code for a record's layout implements their effects on the record.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Kind number of records that no CUPTI header knows.
 pub const UNKNOWN_KIND: u32 = 199;
 
-/// Fault of one piece of GPU work or its record, or, for the last two, of a callback or buffer that a client is given.
+/// A fault of one piece of GPU work or its record. The last two are faults of a callback or of a buffer that a client
+/// gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
@@ -137,12 +138,13 @@ impl Faults {
         self.fatal_after.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 == *after)
     }
 
-    /// Counts one flush; returns true from the flush on that must never return.
+    /// Counts one flush; returns true for the flush that must never return, and for all later ones.
     pub fn flush_hangs(&self) -> bool {
         self.flush_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
-    /// Counts one kernel record that a client reads; returns true from the record on at which reading never returns.
+    /// Counts one kernel record that a client reads; returns true if reading must never return, for this record and all
+    /// later ones.
     pub fn read_hangs(&self) -> bool {
         self.read_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }

@@ -65,8 +65,8 @@ impl Order {
         Order { kernel: Some(kernel), duration: kernel.duration, grid, block, shared_bytes, ..NOTHING }
     }
 
-    /// Creates the order for a copy within one device or to or from the host; `host` is the kind of memory at the
-    /// host's end.
+    /// Creates the order for a copy within a device, or to or from the host; `host` is the kind of memory at the host's
+    /// end.
     pub fn memcpy(copy: Copy, host: Memory, bytes: u64, asynchronous: bool) -> Order {
         let (source, target) = layout::ends(copy, host);
         let duration = clock::memcpy_duration(bytes);
@@ -92,13 +92,13 @@ impl Order {
         Shape { duration: self.duration, trigger, programmatic }
     }
 
-    /// For how long a kernel runs before it waits for the kernel before it, if it is launched programmatically.
+    /// Duration for which a programmatically launched kernel runs before it waits for the kernel before it.
     pub fn preamble(&self) -> Option<u64> {
         self.kernel.map(|kernel| kernel.preamble.unwrap_or(self.duration))
     }
 }
 
-/// Puts work on a stream, and waits for synchronous work.
+/// Puts work on a stream; if the work is synchronous, waits for its end.
 pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     let thread = thread::current();
     thread.is_programmatic.set(order.programmatic || order.event.is_some());
@@ -159,7 +159,7 @@ fn submit_stepped(thread: &Thread, stream: &'static Stream, order: Order) {
     run_placed(stream, order, placed, NodeRun::default(), true);
 }
 
-/// Notes placed work like any other, and its place in the schedule.
+/// Notes placed work in the same way as other work, and also its place in the schedule.
 pub fn run_placed(stream: &'static Stream, order: Order, placed: Placed, node: NodeRun, recorded: bool) {
     let mut work = run(stream, order, (placed.begin, placed.end), node, recorded);
     // The journal's times are the schedule's.
@@ -177,7 +177,7 @@ pub fn submit_host(stream: &'static Stream, duration: u64) {
     note_plain(stream, placed, "host", NodeRun::default());
 }
 
-/// Notes placed work of another kind than records have.
+/// Notes placed work of a kind that has no records.
 pub fn note_plain(stream: &'static Stream, placed: Placed, kind: &'static str, node: NodeRun) {
     let place = (stream.context.device, stream.context.uid, stream.id);
     journal::op(thread::current(), placed, place, kind, node, None);
@@ -201,14 +201,14 @@ pub fn move_pages(stream: &'static Stream, duration: u64) -> (u64, u64) {
     stream.book(clock::now() + clock::LAUNCH_LATENCY, duration)
 }
 
-/// Earliest start of work that is submitted now: not before the present, because callbacks may have taken longer than
-/// the launch latency.
+/// Earliest start of work that is submitted now. It is not before the present, because callbacks may have taken longer
+/// than the launch latency.
 pub fn earliest() -> u64 {
     clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
 }
 
 /// Runs a node of a graph that was submitted as a whole; the node can start from `earliest` on. Returns the node's
-/// start and end. `unrecorded`: the graph gets one record as a whole instead.
+/// start and end. `unrecorded`: one record of the whole graph replaces the record of this node.
 pub fn run_node(
     stream: &'static Stream,
     earliest: u64,
@@ -227,7 +227,7 @@ pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
     run(stream, order, span, NodeRun { graph, ..NodeRun::default() }, true);
 }
 
-/// Writes work, whose times are known, to the truth file and, if a client enabled its kind, to a record.
+/// Writes work with known times to the truth file and, if a client enabled its kind, to a record.
 fn run(
     stream: &'static Stream,
     order: Order,

@@ -1,9 +1,9 @@
-//! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch books the graph's nodes one after
-//! the other on the stream, in the order in which they were added; only the stepped clock follows the edges (see
+//! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch reserves time on the stream for one
+//! node after the other, in the order in which they were added. Only the stepped clock follows the edges (see
 //! [`crate::graph_edges`]).
 //!
-//! Destroyed objects are reused for new ones, so that a program may create graphs without limit, and so that addresses
-//! are reused as with the real driver. Ids are never reused.
+//! Destroyed objects are reused for new ones. So a program may create graphs without limit, and addresses are reused as
+//! with the real driver. Ids are never reused.
 
 use crate::context::Context;
 use crate::error::{CAPTURE_UNSUPPORTED, CuError, INVALID_HANDLE, INVALID_VALUE, UPDATE_FAILURE};
@@ -53,7 +53,7 @@ pub struct Node {
 pub struct Exec {
     magic: AtomicU64,
     graph: Mutex<Option<&'static Graph>>,
-    /// Second copy of the graph, which the driver keeps for itself: only callbacks show it.
+    /// A second copy of the graph that the driver makes for itself; only callbacks show it.
     shadow: Mutex<Option<&'static Graph>>,
     /// End of the last launch, with the stepped clock.
     last: Mutex<Mark>,
@@ -75,7 +75,7 @@ pub enum What {
     Alloc(u64),
     /// Frees memory.
     Free(u64),
-    /// A conditional node: runs all nodes of one of these graphs, or of none. Simulated kernels set no condition, so
+    /// A conditional node: runs all nodes of one of these graphs, or of none. Simulated kernels set no condition. So
     /// the condition's default value selects the graph, and a loop runs once.
     Conditional(&'static [&'static Graph], usize),
 }
@@ -83,7 +83,7 @@ pub enum What {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct State {
     pub(crate) what: What,
-    /// Call site at which the program created the node, or the node that it was last updated from.
+    /// Call site at which the program created the node. After an update, that of the node from which it was updated.
     pub(crate) site: Option<&'static Site>,
     /// Graph and node that an instantiated node was created or last updated from.
     pub(crate) source: (u32, u64),
@@ -269,8 +269,8 @@ impl Graph {
         }
     }
 
-    /// Adds a node without a notification. The id of a node is that of its graph in the upper half and the number of
-    /// nodes added before it in the lower half, as on an H100 with driver 580.
+    /// Adds a node without a notification. The upper half of a node's id is the id of its graph. The lower half is the
+    /// number of nodes added before it, as on an H100 with driver 580.
     fn push(&'static self, state: State) -> &'static Node {
         let node = take(&NODES);
         node.id.store(u64::from(self.id()) << 32 | u64::from(self.added.fetch_add(1, Relaxed)), Relaxed);
@@ -282,9 +282,9 @@ impl Graph {
         node
     }
 
-    /// Copies the graph with new ids, child graphs included; notifies the subscriber. Announces each copied node first as
-    /// created and then as cloned. Only a clone that the program asked for is also announced as one, at its end; see
-    /// [`Graph::clone_of`].
+    /// Copies the graph with new ids, child graphs included; notifies the subscriber. Announces each copied node first
+    /// as created and then as cloned. A clone is announced as such only if the program asked for it, and after its
+    /// nodes; see [`Graph::clone_of`].
     pub fn copy(&'static self) -> &'static Graph {
         let copy = Graph::create();
         for (object, references) in &*lock(&self.objects) {
@@ -334,7 +334,7 @@ impl Graph {
         shadow
     }
 
-    /// Nodes in the order that they have in an instance: each child graph's nodes follow all others.
+    /// Nodes in the order of an instance: the nodes of each child graph follow all others.
     fn flat_nodes(&self) -> Vec<&'static Node> {
         let mut nodes = self.nodes();
         let mut at = 0;
@@ -548,7 +548,8 @@ impl Exec {
     pub fn create(graph: &'static Graph) -> &'static Exec {
         let exec = take(&EXECS);
         let data = || GraphData { graph: graph.handle(), exec: exec.handle(), ..NOBODY };
-        // The driver does not call the copy a clone. What follows was recorded from an H100 with driver 580.
+        // The driver does not call the copy a clone. The following callbacks were recorded from an H100 with driver
+        // 580.
         let copy = graph.copy();
         *lock(&exec.graph) = Some(copy);
         *lock(&exec.shadow) = Some(copy.shadow());
@@ -574,8 +575,8 @@ impl Exec {
         self.graph()?.update(from)
     }
 
-    /// Returns the instance's node for a node of the source graph, which is the one at the same position, child graphs
-    /// included.
+    /// Returns the instance's node for a node of the source graph. It is at the same position, counting the nodes of
+    /// child graphs.
     pub fn node_of(&self, node: &Node) -> Result<&'static Node, CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         let place =

@@ -1,5 +1,5 @@
-//! The edges of graphs: which node waits for which. With the stepped clock, a launch runs each node as soon as the nodes
-//! that it waits for are done, so that independent branches run at the same time.
+//! The edges of graphs: the nodes that each node waits for. With the stepped clock, a launch runs each node as soon as
+//! the nodes it waits for are done. So independent branches run at the same time.
 
 use crate::error::CuError;
 use crate::gpu;
@@ -80,7 +80,8 @@ pub fn inline(
     }
 }
 
-/// Waits of a node's successors: for the node's end, or the node's own waits if the node does nothing.
+/// What the successors of a node wait for: the node's end. If the node does nothing, they wait for what the node waits
+/// for.
 #[derive(Clone)]
 struct Done {
     waits: Vec<Wait>,
@@ -120,7 +121,8 @@ impl Run {
         while !left.is_empty() {
             let is_done = |edge: &Edge| done.contains_key(&address(edge.from));
             let is_ready = |node: &&'static Node| node.edges().iter().all(is_done);
-            // Nodes whose edges lead out of the graph, which the real API refuses, run in their order.
+            // Edges that lead out of the graph make the real API refuse it; here their nodes run in the order of the
+            // list.
             let at = left.iter().position(is_ready).unwrap_or(0);
             let node = left.remove(at);
             let found = find(&node.edges(), &done, first);
@@ -256,7 +258,7 @@ mod tests {
         parent.add(kernel(c"e_d1"), edges(&[node]));
         let exec = crate::graph::Exec::create(parent);
         assert_eq!(run(exec.graph().unwrap()), (vec![131], 131));
-        // The child can also run as one node, as in a conditional node's graph.
+        // The child can also run as a single node, as in the graph of a conditional node.
         assert_eq!(run(parent), (vec![131], 131));
     }
 
@@ -265,7 +267,7 @@ mod tests {
         let graph = Graph::create();
         let first = graph.add(kernel(c"a_t40_d100"), vec![]);
         let programmatic = vec![Edge { from: first, is_programmatic: true }];
-        // It begins at 40, runs 10, waits until 100 and has 20 left.
+        // This kernel begins at 40, runs 10, waits until 100 and has 20 left.
         graph.add(kernel(c"b_s10_d30"), programmatic);
         assert_eq!(run(graph), (vec![120], 120));
     }

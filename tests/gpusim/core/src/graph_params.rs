@@ -127,7 +127,7 @@ impl HostNode {
 }
 
 impl AllocNode {
-    /// Returns the work; the address of its memory is stored into the parameters.
+    /// Returns the work, and stores the address of its memory in the parameters.
     pub fn what(&mut self) -> Result<What, CuError> {
         self.address = memory::reserve_for_graph(self.location.id as u32, self.bytes as u64)?;
         Ok(What::Alloc(self.address))
@@ -135,7 +135,7 @@ impl AllocNode {
 }
 
 impl ConditionalNode {
-    /// Returns the work, with empty graphs that the program fills; the graphs are also stored into the parameters.
+    /// Returns the work with empty graphs, which the program fills, and stores these graphs in the parameters.
     pub fn what(&mut self) -> Result<What, CuError> {
         const IF: u32 = 0;
         const WHILE: u32 = 1;

@@ -1,4 +1,4 @@
-//! Host functions: a function given to cuLaunchHostFunc runs on a thread of the driver, in order of time.
+//! Host functions: functions passed to cuLaunchHostFunc, which run on a thread of the driver in order of time.
 
 use crate::clock;
 use crate::gpu;

@@ -1,6 +1,6 @@
-//! cuInit as the real driver does it: first the injection library, on the caller's thread, then the devices. The driver ends
-//! in its exit handler, which is registered before the injection, so a handler that the injected library registers runs while
-//! the driver still works.
+//! cuInit as the real driver does it: first it loads the injection library, on the caller's thread; then it finds the
+//! devices. The driver ends in its exit handler, which is registered before the injection. So exit handlers of the
+//! injected library run while the driver still works.
 
 use crate::error::{CuError, DEINITIALIZED, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OPERATING_SYSTEM};
 use crate::table::{Phase, resource, with_hooks};
@@ -102,7 +102,7 @@ pub fn start_devices() -> Result<(), CuError> {
     }
 }
 
-/// Initializes the driver in a forked child: driver 550 refuses; driver 535 calls the injection again, in the image
+/// Initializes the driver in a forked child. Driver 550 refuses; driver 535 calls the injection again, in the image
 /// inherited from the parent.
 fn init_in_child() -> Result<(), CuError> {
     if settings::get().inject_in_child {

@@ -1,7 +1,7 @@
-//! The log of a run on the stepped clock: calls, GPU work and waits. It is kept until the driver ends, and then written as
-//! a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace (`GPUSIM_KINETO=PATH`, see [`crate::kineto`]). Times
-//! count from the beginning of the run, and thread ids are the numbers of declared threads, so that two runs of a
-//! program give the same files.
+//! The log of a run on the stepped clock: calls, GPU work and waits. The log is kept until the driver ends. Then it is
+//! written as a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace (`GPUSIM_KINETO=PATH`, see
+//! [`crate::kineto`]). Two runs of a program give the same files, because times count from the beginning of the run and
+//! thread ids are the numbers of declared threads.
 
 use crate::clock;
 use crate::context;
@@ -47,12 +47,12 @@ pub struct WaitRow {
     pub target: Target,
 }
 
-/// Event record or work that a wait is for.
+/// What a wait is for: an event record, or work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target {
     /// When the awaited work is done, and which work it is.
     pub mark: Mark,
-    /// Correlation id of the call that recorded the event, and the stream on which it did.
+    /// Correlation id of the call that recorded the event, and the stream on which the call recorded it.
     pub record: Option<(u32, u32)>,
 }
 
@@ -70,7 +70,7 @@ pub struct CallRow {
     pub programmatic: Option<bool>,
 }
 
-/// A call of a declared thread that may wait for other threads. Times are those of the thread's clock.
+/// A call of a declared thread that may wait for other threads. Times are on the thread's clock.
 #[allow(missing_docs)]
 pub struct ThreadWaitRow {
     pub name: &'static str,
@@ -89,7 +89,7 @@ pub struct Journal {
     pub thread_waits: Vec<ThreadWaitRow>,
 }
 
-/// Thread id of host thread 0 in the files; it is also their process id.
+/// Thread id of host thread 0 in the files, and also their process id.
 pub const MAIN_THREAD: u32 = 1_000;
 
 static JOURNAL: Mutex<Journal> =
@@ -101,7 +101,7 @@ fn journal() -> Option<MutexGuard<'static, Journal>> {
     is_kept.then(|| JOURNAL.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Thread id of a thread in the files: by number, or the real one of an undeclared thread.
+/// Thread id of a thread in the files: derived from its number, or the real id if the thread is undeclared.
 fn thread_id(thread: &Thread) -> u32 {
     thread.number.get().map_or(thread.tid, |number| MAIN_THREAD + number as u32)
 }
@@ -148,7 +148,8 @@ pub fn call(thread: &Thread, name: &'static CStr, (domain, cbid): (u32, u32)) {
     }
 }
 
-/// Notes a call of the calling thread that may have waited for other threads, from `begin` to `end` on its clock.
+/// Notes a call of the calling thread from `begin` to `end` on its clock, in which it may have waited for other
+/// threads.
 pub fn thread_wait(thread: &Thread, name: &'static str, (begin, end): (u64, u64)) {
     if let Some(mut journal) = journal() {
         journal.thread_waits.push(ThreadWaitRow { name, thread: thread_id(thread), begin, end });

@@ -1,5 +1,5 @@
-//! Kernels are names with a duration. The simulation never reads code: it accepts any name, and the same name always
-//! gives the same kernel. The module decides which names it contains.
+//! Kernels are names with a duration. The simulation never reads code. It accepts any name, and equal names give the
+//! same kernel. The module decides which names it contains.
 
 use crate::settings;
 use std::collections::HashMap;
@@ -17,10 +17,10 @@ pub struct Kernel {
     pub name: &'static CStr,
     /// Duration of the kernel in ns.
     pub duration: u64,
-    /// Time in ns after which a programmatic launch that follows may begin; the kernel's end if it is `None`.
+    /// Time in ns after which the next programmatic launch may begin; `None` means the kernel's end.
     pub trigger: Option<u64>,
-    /// Time in ns for which a programmatically launched kernel runs before it waits for the kernel before it; its whole
-    /// duration if it is `None`.
+    /// Time in ns that a programmatically launched kernel runs before it waits for the kernel before it; `None` means
+    /// its whole duration.
     pub preamble: Option<u64>,
     /// Whether GPUSIM_LEAVE_OUT names the kernel.
     pub is_left_out: bool,
@@ -75,13 +75,14 @@ fn duration(mangled: &str, table: &[(String, u64)], by_name: bool) -> u64 {
     listed.or_else(suffix).unwrap_or_else(|| if by_name { of_name(mangled) } else { DEFAULT_DURATION })
 }
 
-/// Returns the number after `_t` or `_s` in a name such as `_Z16gemm_t500_d3000v`.
+/// Returns the number after `_t` or `_s` (as `letter` selects) in a name such as `_Z16gemm_t500_d3000v`.
 fn time_in_name(mangled: &str, letter: char) -> Option<u64> {
     let name = unqualified(mangled);
     name.split('_').skip(1).find_map(|word| word.strip_prefix(letter)?.parse().ok())
 }
 
-/// Derives a duration of 1 to 20 us from a name: the same for a name in every run, and rarely the same for two names.
+/// Derives a duration of 1 to 20 us from a name. A name has the same duration in every run, and two names rarely have
+/// equal durations.
 fn of_name(mangled: &str) -> u64 {
     // FNV-1a
     let hash = mangled

@@ -15,7 +15,7 @@ use crate::work::{Copy, Memory, Work, WorkKind};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
 
-/// The whole trace. Rows are sorted by time, those of equal times as they were written.
+/// The whole trace. Rows are sorted by time; rows of equal times keep the order in which they were written.
 pub fn trace(journal: &Journal) -> String {
     let mut rows: Vec<(u64, String)> = Vec::new();
     let edges = Edges::find(&journal.ops);
@@ -151,7 +151,7 @@ fn is_node(row: &OpRow) -> bool {
     row.node.graph != 0
 }
 
-/// Begin and end of a row in the trace. Records have another clock than the schedule if a test wants it.
+/// Begin and end of a row in the trace. If a test wants it, records have another clock than the schedule.
 fn span(row: &OpRow) -> (u64, u64) {
     let times = row.work.map_or((row.placed.begin, row.placed.end), |work| (work.start, work.end));
     (relative(times.0), relative(times.1))
@@ -193,8 +193,8 @@ impl<'a> Edges<'a> {
         Edges { edges, nodes, later }
     }
 
-    /// Lane on which a row is shown. Each node of a launch has its own, because the flows between nodes name their ends by lane
-    /// and time.
+    /// Lane on which a row is shown. Each node of a launch has its own lane, because a flow between nodes names its
+    /// ends by lane and time.
     fn lane(&self, row: &OpRow) -> i64 {
         let stream = i64::from(row.stream);
         self.nodes.get(&row.placed.op).map_or(stream, |position| 1_000 * stream + *position as i64)

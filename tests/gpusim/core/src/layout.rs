@@ -1,5 +1,5 @@
-//! Activity records as bytes. The offsets were measured on real records. A field that a version's struct lacks is not
-//! written, because its bytes are past that version's record size.
+//! Activity records as bytes. The offsets were measured on real records. A field that a version's struct lacks is
+//! skipped, because its bytes are past the end of that version's record.
 
 use crate::deps::Dependency;
 use crate::faults::{Fault, UNKNOWN_KIND};
@@ -56,7 +56,7 @@ pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
     | 1 << kind::MEMCPY2
     | 1 << kind::GRAPH_TRACE;
 
-/// Writes the record of `work` without times, as it is before the work is complete. `out` is zeroed and of the right size.
+/// Writes the record of `work` without times: the work is not complete yet. `out` is zeroed and of the right size.
 /// `name` is the value of the record's name pointer.
 pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
     let mut r = Record(out);
@@ -195,7 +195,7 @@ pub fn recorded_name(work: &Work) -> u64 {
     }
 }
 
-/// An additional record that a fault adds after the work's own record: its kind, and the work that it shows.
+/// The record that a fault adds after the work's own record: its kind, and the work that it shows.
 pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
     match work.fault? {
         Fault::Duplicate => Some((record_kind, *work)),

@@ -1,5 +1,5 @@
-//! Device memory is address space without memory behind it: a pointer identifies its device, and no byte is copied
-//! (except as in `contents`). Host allocations are real, since programs write to host memory.
+//! Device memory is only address space, without memory behind it: a pointer identifies its device, and no byte is
+//! copied (except as in `contents`). Host allocations are real, since programs write to host memory.
 
 use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
@@ -25,7 +25,7 @@ struct Space {
     /// Freed device ranges by length, for reuse.
     spare: BTreeMap<u64, Vec<u64>>,
     /// Length of each graph's memory by its start. The memory is live from the node that allocates it to the node that
-    /// frees it, and its addresses are never used for anything else.
+    /// frees it. Its addresses are never used for anything else.
     of_graphs: BTreeMap<u64, u64>,
     /// Bytes per element of each array, by its start.
     arrays: BTreeMap<u64, usize>,
@@ -81,7 +81,7 @@ pub fn reserve_for_graph(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(start)
 }
 
-/// Notes that the allocating node runs. Memory that the previous launch left allocated is kept.
+/// Notes that the allocating node runs. If the previous launch did not free the memory, it stays allocated.
 pub fn alloc_of_graph(start: u64) {
     let mut space = space();
     let Some(&length) = space.of_graphs.get(&start) else { return };

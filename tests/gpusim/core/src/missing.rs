@@ -1,5 +1,5 @@
-//! Missing functions: with GPUSIM_LOG=missing each one is printed once to stderr, so that the author of a new program
-//! sees what the simulation lacks.
+//! With GPUSIM_LOG=missing, each missing function is printed once to stderr: the author of a new program sees what the
+//! simulation lacks.
 
 use crate::settings;
 use std::collections::HashSet;

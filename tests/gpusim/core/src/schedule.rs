@@ -5,7 +5,8 @@ use crate::journal::Target;
 use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Time at which a stream, an event or a graph is done, and the work that decides the time (0 if no work does).
+/// Time at which a stream, an event or a graph is done, and the number of the work that determines this time (0 if
+/// there is none).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mark {
@@ -25,7 +26,7 @@ impl Mark {
 pub enum Why {
     /// The earlier work of the same stream.
     Stream,
-    /// The legacy default stream, or for its own work another stream.
+    /// The legacy default stream; for that stream's own work, another stream.
     DefaultStream,
     /// An event, recorded by the call with this correlation id.
     Event(u32),
@@ -75,7 +76,7 @@ pub struct Line {
     last: Mark,
     /// Time at which the last work, a kernel, lets a programmatic launch begin.
     trigger: Option<u64>,
-    /// Time at which all that the stream holds is done, waits for events included.
+    /// Time at which everything on the stream is done, including waits for events.
     head: Mark,
     /// Events for which the stream's next work waits.
     waits: Vec<Wait>,
@@ -84,7 +85,7 @@ pub struct Line {
 /// Work to be placed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shape {
-    /// Time from the begin to the end, without waiting in between.
+    /// Time from the begin to the end, not counting waits in between.
     pub duration: u64,
     /// Time after the begin at which a programmatic launch that follows may begin; `None` if the work is not a kernel.
     pub trigger: Option<u64>,
@@ -99,7 +100,7 @@ pub struct Placed {
     pub op: u64,
     /// Begin of the call that submitted the work.
     pub enqueue: u64,
-    /// Time at which all that the work waits for is done.
+    /// Time at which everything is done that the work waits for.
     pub ready: u64,
     /// Time at which the launch has reached the GPU.
     pub arrive: u64,
@@ -114,7 +115,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// What kept the work from beginning earlier.
+    /// Reason why the work did not begin earlier.
     pub fn cause(&self) -> &'static str {
         if self.ready <= self.arrive {
             return "launch";
@@ -187,7 +188,7 @@ pub fn find(stream: &'static Stream, programmatic: bool) -> Found {
     found
 }
 
-/// The implicit waits: the legacy default stream waits for all blocking streams of its context, and those for it.
+/// The implicit waits: the legacy default stream waits for all blocking streams of its context, and they wait for it.
 fn default_stream_waits(stream: &'static Stream) -> Vec<Wait> {
     let others: Vec<&'static Stream> = match (stream.is_legacy_default(), stream.is_blocking) {
         (true, _) => stream.context.blocking_streams(),
@@ -211,7 +212,7 @@ pub fn settle(stream: &'static Stream, last: Mark, trigger: Option<u64>) {
 /// Makes the stream's next work wait for an event.
 pub fn hold(stream: &'static Stream, target: Target) {
     let (event, correlation) = (target.mark, target.record.map_or(0, |(correlation, _)| correlation));
-    // A wait on the legacy default stream takes its turn after all blocking streams.
+    // A wait on the legacy default stream begins after the work of all blocking streams.
     let implied = head(stream);
     let mut line = stream.line();
     line.waits.push(Wait::until(Why::Event(correlation), event));
@@ -221,7 +222,7 @@ pub fn hold(stream: &'static Stream, target: Target) {
     stream.hold_until(time);
 }
 
-/// When all that was submitted to the stream is done, implicit waits included.
+/// Time at which all work submitted to the stream is done, including implicit waits.
 pub fn head(stream: &'static Stream) -> Mark {
     let own = stream.line().head;
     let implied = default_stream_waits(stream).into_iter();
@@ -270,7 +271,7 @@ mod tests {
         assert_eq!(span(&second), (1_150, 1_150, 2_150, "default_stream"));
         assert_eq!(second.waits, [Wait { why: Why::DefaultStream, until: 1_150, op: first.op }]);
         assert_eq!(span(&submit(b, 300, KERNEL)), (2_150, 2_150, 3_150, "default_stream"));
-        // The stream that does not block continues after its own 9,000 ns.
+        // The stream does not block, so it continues after its own 9,000 ns.
         assert_eq!(span(&submit(free, 300, KERNEL)), (9_150, 9_150, 10_150, "stream"));
         assert_eq!(head(legacy).time, 3_150);
     }
@@ -283,7 +284,7 @@ mod tests {
         let second = submit(b, 200, KERNEL);
         assert_eq!(second.waits, [Wait { why: Why::Event(77), until: 1_150, op: first.op }]);
         assert_eq!(span(&second), (1_150, 1_150, 2_150, "event"));
-        // The next one only waits for the work before it.
+        // This kernel only waits for the work before it.
         let third = submit(b, 300, KERNEL);
         assert_eq!(third.waits, [Wait { why: Why::Stream, until: 2_150, op: second.op }]);
         assert_eq!(span(&submit(b, 4_000, KERNEL)), (4_000, 4_050, 5_050, "launch"));
@@ -303,12 +304,12 @@ mod tests {
         let [_, a, b, _] = streams();
         let early = Shape { trigger: Some(400), ..KERNEL };
         submit(a, 100, early);
-        // It begins at 150 + 400, runs 300 ns to 850, waits for 1,150, and has 700 ns left.
+        // This kernel begins at 150 + 400, runs 300 ns to 850, waits for 1,150, and has 700 ns left.
         let second = submit(a, 200, Shape { programmatic: Some(300), ..KERNEL });
         assert_eq!(span(&second), (550, 550, 1_850, "programmatic"));
-        // The kernel after it is launched as usual, and waits for its end.
+        // This kernel is launched as usual, so it waits for the end of the one before it.
         assert_eq!(span(&submit(a, 300, KERNEL)), (1_850, 1_850, 2_850, "stream"));
-        // Without a trigger, a programmatic launch begins at the end.
+        // If the kernel before it has no trigger, a programmatic launch begins at its end.
         submit(b, 100, KERNEL);
         assert_eq!(
             span(&submit(b, 200, Shape { programmatic: Some(300), ..KERNEL })),

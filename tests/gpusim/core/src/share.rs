@@ -1,5 +1,5 @@
-//! Memory and events shared between processes: a handle identifies an allocation, and a process that opens it gets address
-//! space of the same size on the same device. An event from another process counts as having happened.
+//! Memory and events shared between processes. A handle identifies an allocation; a process that opens the handle gets
+//! address space of the same size on the same device. An event from another process counts as having happened.
 
 use crate::error::{CuError, INVALID_HANDLE, OPERATING_SYSTEM};
 use crate::memory;

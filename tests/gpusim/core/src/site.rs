@@ -1,5 +1,5 @@
-//! Call sites: a test program's own description of the functions that it is in. Call sites are the independent
-//! reference for a profiler's stacks, so this module never looks at a stack.
+//! Call sites: a test program's own description of the functions that it is in. A profiler's stacks are compared with
+//! them. Call sites are an independent reference, so this module never looks at a stack.
 
 use std::collections::HashSet;
 use std::ffi::CStr;

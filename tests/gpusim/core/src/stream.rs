@@ -1,5 +1,5 @@
-//! Streams and events. The simulated GPU is arithmetic: a stream is the time at which it will be free, an event the time at
-//! which it happened.
+//! Streams and events. The simulated GPU is arithmetic: a stream is the time at which it will be free, and an event is
+//! the time at which it happened.
 
 use crate::capture::Capture;
 use crate::clock;
@@ -44,7 +44,7 @@ const DEFAULT_ID: u32 = 7;
 pub const GREATEST_PRIORITY: i32 = -5;
 static NEXT_ID: AtomicU32 = AtomicU32::new(13);
 
-/// Stream that the handle 0 stands for: in API functions whose names end in `_ptsz` or `_ptds` it stands for the
+/// Stream that the handle 0 represents. In API functions whose names end in `_ptsz` or `_ptds`, it represents the
 /// thread's own stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Default {
@@ -188,7 +188,7 @@ impl Stream {
         self.ready.fetch_max(time, Relaxed);
     }
 
-    /// When all submitted work is done, implicit waits of the stepped clock included.
+    /// Time at which all submitted work is done, including implicit waits of the stepped clock.
     fn done_at(&'static self) -> u64 {
         if settings::get().stepped { schedule::head(self).time } else { self.ready_at() }
     }
@@ -213,7 +213,7 @@ impl Stream {
 #[derive(Debug)]
 pub struct Event {
     magic: AtomicU64,
-    /// Id of the event in the records: unique even if the handle was another event's before.
+    /// Id of the event in the records. It is unique, even if another event had the same handle before.
     id: AtomicU32,
     /// Id of the context that the event was created in.
     context: AtomicU32,
@@ -223,7 +223,7 @@ pub struct Event {
     time: AtomicU64,
     /// Work after which the event happens, and the call that recorded it, with the stepped clock.
     target: Mutex<Target>,
-    /// Capture in which the event was last recorded, and the nodes that it stands for.
+    /// Capture in which the event was last recorded, and the nodes that the event represents.
     capture: Mutex<Option<(Arc<Capture>, Vec<Edge>)>>,
 }
 
@@ -318,7 +318,7 @@ impl Event {
         *self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Capture in which the event was last recorded, and the nodes that it stands for.
+    /// Capture in which the event was last recorded, and the nodes that the event represents.
     pub fn capture(&self) -> Option<(Arc<Capture>, Vec<Edge>)> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

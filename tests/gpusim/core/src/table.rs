@@ -1,6 +1,6 @@
-//! Interface between the three libraries. libcuda holds the core; libcudart and libcupti get a [`CoreTable`] from
-//! `cuGetExportTable`, as the real libraries get NVIDIA's private tables, and libcupti registers its [`Hooks`]. All three are
-//! built together, so the structs need no versions.
+//! Interface between the three libraries. libcuda holds the core. Both libcudart and libcupti get a [`CoreTable`] from
+//! `cuGetExportTable`, as the real libraries get NVIDIA's private tables; libcupti registers its [`Hooks`]. All three
+//! are built together, so the structs need no versions.
 
 use crate::api::Call;
 use crate::deps::Dependency;
@@ -166,7 +166,7 @@ impl Switches {
     }
 }
 
-/// The switches of this copy of the core; other libraries reach libcuda's through the table.
+/// The switches of this copy of the core; other libraries reach those of libcuda through the table.
 pub static SWITCHES: Switches = Switches::new();
 
 /// Functions of libcupti that libcuda calls.

@@ -1,5 +1,5 @@
-//! The driver's state per thread: its position in the API, its contexts, its call site. When a thread exits, its tally
-//! is passed to the next new thread, so that the memory of a program that starts thousands of threads does not grow.
+//! The driver's state per thread: its position in the API, its contexts, its call site. A thread that exits leaves its
+//! tally to the next new thread. So memory does not grow in a program that starts thousands of threads.
 
 use crate::context::Context;
 use crate::site::Site;
@@ -26,7 +26,7 @@ pub enum Client {
     BufferCompleted,
 }
 
-/// Condition that a kernel waits for if it works together with kernels of other GPUs.
+/// Condition that a kernel waits for if it works together with kernels on other GPUs.
 #[derive(Clone, Copy)]
 pub struct Meeting {
     /// Returns the end of a kernel that began at `start`, once it is known.
@@ -51,7 +51,7 @@ pub struct Thread {
     pub number: Cell<Option<usize>>,
     /// Time that the running host function has taken so far, with the stepped clock.
     pub host_function: Cell<Option<u64>>,
-    /// Whether the present call is left out, and takes no time.
+    /// Whether the current call is left out, and so takes no time.
     pub is_left_out: Cell<bool>,
     /// Whether the present call has submitted a programmatic launch.
     pub is_programmatic: Cell<bool>,
@@ -73,7 +73,7 @@ pub struct Thread {
     pub own_streams: RefCell<Vec<(&'static Context, &'static Stream)>>,
     /// Sums for the truth file.
     pub tally: &'static ThreadTally,
-    /// The last call sites by pointer, since programs set the same literals again and again.
+    /// The latest call sites by pointer, because programs set the same literals again and again.
     sites: [Cell<Option<(*const c_char, &'static Site)>>; 16],
 }
 
@@ -125,8 +125,8 @@ fn begin() -> *const Thread {
     thread
 }
 
-/// Creates a pthread key, which is used instead of a Rust destructor so that API calls made by later destructors start
-/// again with a new state.
+/// Creates a pthread key. With a Rust destructor instead, API calls by later destructors could not start again with a
+/// new state.
 fn exit_key() -> libc::pthread_key_t {
     static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -141,7 +141,7 @@ fn exit_key() -> libc::pthread_key_t {
 
 unsafe extern "C" fn end(thread: *mut c_void) {
     CURRENT.set(null());
-    // SAFETY: `begin` made the state with Box, and pthread passes it on once, on the thread that used it.
+    // SAFETY: `begin` made the state with Box. pthread passes it on once, on the thread that used it.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     turn::end(&thread);
     for (_, stream) in thread.own_streams.borrow_mut().drain(..) {

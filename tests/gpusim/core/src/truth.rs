@@ -1,6 +1,6 @@
-//! The truth file: the work that the simulated GPU really ran, known only from the simulation and the test program's
-//! own call sites. Each thread keeps its own sums, so that launching threads do not slow each other down; memory does
-//! not grow with the number of launches.
+//! The truth file: the work that the simulated GPU really ran. Its only sources are the simulation and the test
+//! program's own call sites. Each thread has its own sums, so that launching threads do not slow each other down.
+//! Memory does not grow with the number of launches.
 
 use crate::faults::Fault;
 use crate::kernel::Kernel;
@@ -40,7 +40,7 @@ impl Sum {
     }
 }
 
-/// Sums per key number: those of all work, and those of work that had no record or whose record was lost.
+/// Sums per key number: of all work, and of work without a record (it was not recorded, or its record was lost).
 #[derive(Clone, Copy, Default)]
 struct Row {
     all: Sum,
@@ -64,7 +64,7 @@ struct Tally {
 
 struct Truth {
     detail: Option<Mutex<BufWriter<File>>>,
-    /// File with a line for each piece of work that starts; the lines are kept however the process ends.
+    /// File with a line for each piece of work that starts; the lines remain however the process ends.
     started: Option<File>,
     keys: Mutex<(HashMap<Key, u32>, Vec<Key>)>,
     tallies: Mutex<Vec<&'static ThreadTally>>,
@@ -140,7 +140,8 @@ impl ThreadTally {
         }
     }
 
-    /// Counts work that starts now and sets `work.tally`. `traced` says whether a record of the work will be requested.
+    /// Counts work that starts now and sets `work.tally`. `traced` tells whether a record of the work will be
+    /// requested.
     pub fn count_work(&self, work: &mut Work, traced: bool) {
         let Some(truth) = truth() else { return };
         truth.write_started(work);

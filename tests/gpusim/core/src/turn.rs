@@ -1,10 +1,11 @@
-//! Host threads under the stepped clock. Each has a clock of its own, which only its calls and `gpusim_work` advance.
+//! Host threads on the stepped clock. Each has its own clock, which only its calls and `gpusim_work` advance.
 //!
-//! The order of calls follows these clocks and not the operating system: a call begins when no other declared thread is
-//! at an earlier time; at equal times, the thread with the smaller number goes first. So two runs of a program give the
-//! same schedule. The main thread is number 0; `gpusim_fork` declares further threads. A thread that waits for another one
-//! outside the simulation (`pthread_join`, a mutex) stops all clocks, which ends in a message; `gpusim_join`,
-//! `gpusim_lock` and `gpusim_meet` wait inside it. Undeclared threads take no turns; their order is not repeatable.
+//! The clocks determine the order of calls, not the operating system. A call begins when no other declared thread is at
+//! an earlier time; at equal times, the thread with the smaller number is first. So two runs of a program give the same
+//! schedule. The main thread is number 0; `gpusim_fork` declares further threads. A thread that waits for another one
+//! outside the simulation (`pthread_join`, a mutex) stops all clocks, and the program ends with a message. Use
+//! `gpusim_join`, `gpusim_lock` and `gpusim_meet`, which wait inside the simulation. Undeclared threads take no turns,
+//! so their order differs between runs.
 
 use crate::clock;
 use crate::journal;
@@ -15,13 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time at which the first thread begins: not 0, because readers of traces take a time of 0 for a missing one.
+/// Time at which the first thread begins. It is not 0, because readers of traces treat a time of 0 as missing.
 pub const BEGINNING: u64 = 1_000_000;
 
 /// State of a declared thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Runs, so other threads wait until its clock has passed theirs.
+    /// Runs, so that other threads wait until its clock is past theirs.
     Active,
     /// Waits for another thread.
     Blocked,
@@ -49,7 +50,7 @@ struct Turns {
     meetings: BTreeMap<u64, Vec<usize>>,
     /// Threads that wait for the end of a thread.
     joining: Vec<(usize, usize)>,
-    /// Number of changes, which shows a waiting thread that other threads make progress.
+    /// Number of changes, by which a waiting thread sees that other threads make progress.
     changes: u64,
 }
 
@@ -111,7 +112,7 @@ impl Turns {
         true
     }
 
-    /// Blocks the thread until `count` threads have arrived; they continue at the time of the last one.
+    /// Blocks the thread until `count` threads have arrived; all continue at the time of the last one.
     fn meet(&mut self, id: u64, count: usize, number: usize) {
         let arrived = self.meetings.entry(id).or_default();
         arrived.push(number);
@@ -166,7 +167,7 @@ pub fn host_time(thread: &Thread) -> u64 {
 }
 
 /// Moves the thread's clock forward to `time`, if it is not there yet. Inside a call, other threads see the new time
-/// when the call ends, so that one call is over before the next begins.
+/// only when the call ends, so that one call is over before the next begins.
 pub fn reach(thread: &Thread, time: u64) {
     thread.host.set(host_time(thread).max(time));
 }
@@ -252,8 +253,8 @@ pub fn end_call(thread: &Thread, entered: u64, cost: u64) {
     publish(thread);
 }
 
-/// With GPUSIM_PACE=1, the longest time by which a call began late in reality so far. Records of a call are later by this
-/// time, so that work begins as long after its call as in the schedule.
+/// With GPUSIM_PACE=1: the longest delay so far between the begin of a call in the schedule and in reality. Records of
+/// a call are later by this time, so that work begins as long after its call as in the schedule.
 static SHIFT: AtomicU64 = AtomicU64::new(0);
 
 /// Time by which records are later than the schedule; 0 without GPUSIM_PACE.
@@ -261,14 +262,14 @@ pub fn shift() -> u64 {
     SHIFT.load(Relaxed)
 }
 
-/// With GPUSIM_PACE=1, lets real time catch up with the thread's clock.
+/// With GPUSIM_PACE=1, waits until real time has caught up with the thread's clock.
 fn pace(thread: &Thread) {
     if settings::get().pace {
         clock::sleep_until(clock::base() + host_time(thread) + shift());
     }
 }
 
-/// Runs `block`, which waits for other threads outside the simulation, without a turn.
+/// Runs `block`, which waits for other threads outside the simulation; meanwhile the thread has no turn.
 pub fn apart<T>(block: impl FnOnce() -> T) -> T {
     let Some(number) = thread::current().number.get() else { return block() };
     turns().block(number);
@@ -287,7 +288,7 @@ pub fn host_function(run: impl FnOnce()) -> u64 {
     thread.host_function.replace(outer).unwrap_or(0)
 }
 
-/// Lets `ns` pass on the calling thread, which works outside the CUDA API.
+/// Lets `ns` pass on the calling thread, as if it worked outside the CUDA API.
 pub fn work(ns: u64) {
     let thread = thread::current();
     match thread.host_function.get() {
@@ -355,7 +356,7 @@ pub fn end(thread: &Thread) {
 }
 
 /// Exports the functions of a program on the stepped clock, which pass their arguments on to `$host`. Both libcuda and
-/// libcudart export them, since programs link one or the other.
+/// libcudart export them, because a program links one or the other.
 #[macro_export]
 macro_rules! host_functions {
     ($host:path) => {

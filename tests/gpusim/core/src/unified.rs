@@ -1,6 +1,6 @@
-//! Unified memory: the location of each page of a managed allocation, and the moves that a prefetch causes, as records
-//! of kind 25 and, on request, in the truth. Only a prefetch moves pages: simulated kernels and the host do not access
-//! the pages, so there are no page faults.
+//! Unified memory: the location of each page of a managed allocation, and the moves that a prefetch causes. Moves
+//! become records of kind 25 and, on request, lines of the truth file. Simulated kernels and the host do not access the
+//! pages. So there are no page faults, and only a prefetch moves pages.
 
 use crate::clock;
 use crate::deps;

@@ -1,5 +1,5 @@
-//! User objects: data that a program ties to the life of graphs. When the last reference is released, a function of the
-//! program is called on the thread of host functions, as the real driver calls it on its own thread.
+//! User objects: data that a program ties to the life of graphs. When the last reference is released, the thread of
+//! host functions calls a function of the program, as the real driver does on its own thread.
 
 use crate::error::{CuError, INVALID_VALUE};
 use crate::host_fn::{self, HostFn};

@@ -1,5 +1,5 @@
-//! Differences between the CUPTI versions that the simulation can imitate. Versions are data: every other module calls
-//! functions of this module and contains no version test of its own.
+//! Differences between the CUPTI versions that the simulation can imitate. Versions are data: all other modules call
+//! functions of this module, and contain no version test.
 
 /// A CUPTI release that `GPUSIM_CUPTI_VERSION` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,8 +116,8 @@ impl CuptiVersion {
         }
     }
 
-    /// Whether the runtime reports `<<<>>>` under its own id 505 rather than as `cudaLaunchKernel`. 13.0 has the id and does
-    /// not use it (measured on an H100); later releases are assumed to use it, so that both are tested.
+    /// Whether the runtime reports `<<<>>>` under its own id 505 instead of as `cudaLaunchKernel`. 13.0 has the id and
+    /// does not use it (measured on an H100). Later releases are assumed to use it, so that both cases are tested.
     pub fn has_own_stub_launch_id(self) -> bool {
         self > V13_0
     }
@@ -127,7 +127,7 @@ impl CuptiVersion {
         self >= V13_0
     }
 
-    /// Result of a call that needs an initialised CUPTI, if CUPTI is not initialised: 15 up to 12.9, 999 from 13.0.
+    /// Result of a call that needs an initialised CUPTI, if it is not initialised: 15 up to 12.9, 999 from 13.0.
     pub fn not_initialized(self) -> u32 {
         if self >= V13_0 { 999 } else { 15 }
     }
@@ -142,7 +142,7 @@ impl CuptiVersion {
         self.api_version() >= 27
     }
 
-    /// Whether each thread has its own buffers unless attribute 9, which is new in 12.3, says otherwise.
+    /// Whether each thread has its own buffers by default. Attribute 9, which is new in 12.3, overrides this.
     pub fn has_thread_buffers(self) -> bool {
         self >= V12_9
     }
@@ -186,7 +186,7 @@ impl CuptiVersion {
         })
     }
 
-    /// Functions that the real library of this version does not export; the simulated library hides these functions.
+    /// Functions that the real library of this version does not export, and that the simulated library therefore hides.
     pub fn lacks(self) -> impl Iterator<Item = &'static str> {
         const SINCE: [(CuptiVersion, &str); 18] = [
             (V12_9, "cuptiActivityEnableAllSyncRecords"),

@@ -133,7 +133,7 @@ pub struct NodeRun {
     pub created: Option<&'static Site>,
 }
 
-/// One piece of GPU work, whose times are already known because the simulated GPU only adds durations.
+/// One piece of GPU work. Its times are already known, because the simulated GPU only adds durations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records
@@ -168,7 +168,7 @@ pub struct Work {
     pub peer_source: Place,
     pub peer_target: Place,
     pub graph: NodeRun,
-    /// Number of the work's (site, kind, name, device) in the truth file; 0 if there is no truth file.
+    /// Number of the work's (site, kind, name, device) in the truth file; 0 without a truth file.
     pub tally: u32,
 }
 
@@ -192,7 +192,7 @@ pub enum Fate {
     Untraced,
     /// No buffer was available.
     Dropped,
-    /// The record waits in a buffer, waited in a buffer when the process ended, or was delivered incomplete.
+    /// The record waits in a buffer, waited there when the process ended, or was delivered incomplete.
     Pending,
     /// The record was delivered to the client, complete.
     Delivered,

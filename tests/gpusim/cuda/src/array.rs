@@ -1,5 +1,5 @@
-//! Arrays, which textures and surfaces access: device memory with a shape. CUPTI gives copies of arrays kinds of their
-//! own. Texture and surface objects are mere numbers in the simulation.
+//! Arrays, which textures and surfaces access: device memory with a shape. Copies of arrays have record kinds of their
+//! own in CUPTI. Texture and surface objects are mere numbers in the simulation.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};

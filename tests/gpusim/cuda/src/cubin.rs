@@ -1,6 +1,6 @@
-//! Cubins: ELF files whose functions are kernels. If an image is a cubin, three things are read: the names
-//! of its kernels, the names of its variables, and its length. A program passes no length when it loads an image, so every offset in the image is taken
-//! from its headers, as the driver does.
+//! Cubins: ELF files whose functions are kernels. Three things of a cubin are read: the names of its kernels, the names
+//! of its variables, and its length. A program passes no length with an image. So all offsets are taken from the
+//! image's headers, as the driver does.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};
@@ -15,7 +15,7 @@ pub(crate) struct Cubin {
     pub(crate) bytes: usize,
 }
 
-/// `.text.NAME` is a function's code, whatever else the file states about it.
+/// `.text.NAME` is a function's code, whatever other parts of the file state about it.
 const TEXT: &[u8] = b".text.";
 /// Section types: symbols; a section without bytes in the file.
 const SYMBOLS: u32 = 2;
@@ -23,8 +23,8 @@ const NO_BITS: u32 = 8;
 /// Symbol types, in the lower half of their byte: a variable, a function.
 const VARIABLE: u8 = 1;
 const FUNCTION: u8 = 2;
-/// NVIDIA's bit among a symbol's other bits: if it is set, the host may launch this function; otherwise only kernels
-/// call the function.
+/// NVIDIA's bit among the other bits of a symbol. If it is set, the host may launch this function; otherwise only
+/// kernels call it.
 const ENTRY: u8 = 0x10;
 
 /// The image that a program loads.
@@ -49,12 +49,12 @@ struct Section {
 }
 
 impl Cubin {
-    /// Reads an image. Returns `None` if the image is not a cubin but, for example, PTX or a fat binary, about which
-    /// nothing is known.
+    /// Reads an image. Returns `None` if the image is not a cubin. Nothing is known about such an image, which may be
+    /// PTX or a fat binary.
     pub(crate) fn of(image: *const c_void) -> Option<Cubin> {
         let image = Image(image.cast());
-        // The bytes are compared one by one, because an image that is not a cubin may end before the fourth byte. A
-        // cubin is an ELF file with 64 bits, little endian.
+        // Compare the bytes one by one: an image that is not a cubin may end before the fourth byte. A cubin is a
+        // 64-bit little-endian ELF file.
         if !b"\x7fELF\x02\x01".iter().enumerate().all(|(at, byte)| image.u8(at) == *byte) {
             return None;
         }
@@ -78,7 +78,7 @@ impl Cubin {
         for symbol in tables.flat_map(|symbols| image.symbols(symbols, sections.get(symbols.link))) {
             match symbol.kind {
                 FUNCTION if symbol.is_entry => drop(kernels.insert(symbol.name)),
-                // A function that only kernels call also has its own code section, so it is removed from the kernels.
+                // A function that only kernels call also has a code section of its own, so it was listed as a kernel.
                 FUNCTION => drop(kernels.remove(&symbol.name)),
                 VARIABLE if symbol.bytes > 0 => drop(variables.insert(symbol.name, symbol.bytes)),
                 _ => {}

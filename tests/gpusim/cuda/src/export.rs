@@ -47,8 +47,8 @@ extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32
 }
 
 /// Sets the calling thread's call site: frames from the root, separated by semicolons; NULL for none. Does nothing in a
-/// forked child, because the child launches nothing, and another thread of the parent may have held the lock of all
-/// sites during the fork.
+/// forked child: the child launches nothing, and another thread of the parent may have held the lock of all sites
+/// during the fork.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: *const c_char) {
     if init::phase() != Phase::Child {
@@ -56,7 +56,7 @@ extern "C" fn gpusim_site(path: *const c_char) {
     }
 }
 
-/// Time at which work submitted to this stream next would start, in ns since the epoch; 0 if the stream does not exist.
+/// Start time, in ns since the epoch, of work that is submitted next to this stream; 0 if the stream does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_ready(stream: Handle) -> u64 {
     let stream = Stream::resolve(stream, Default::Context);
@@ -82,7 +82,7 @@ extern "C" fn host(what: u32, a: u64, b: u64) -> u64 {
 
 gpusim_core::host_functions!(host);
 
-/// Makes the calling thread's next kernel wait for other GPUs: the kernel ends at the time that `end` returns; `end`
+/// Makes the calling thread's next kernel wait for other GPUs. The kernel ends at the time that `end` returns; `end`
 /// receives the kernel's start and may block. NULL removes this condition.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_meeting(end: Option<extern "C" fn(*mut c_void, u64) -> u64>, argument: *mut c_void) {

@@ -1,4 +1,4 @@
-//! Attributes of kernels that libraries query before they launch: every kernel has the same plausible values.
+//! Attributes of kernels that libraries query before a launch; every kernel has the same plausible values.
 
 use gpusim_core::arg::{Handle, Out};
 use gpusim_core::error::{INVALID_HANDLE, INVALID_VALUE};

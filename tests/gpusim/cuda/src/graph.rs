@@ -14,7 +14,7 @@ use gpusim_core::stream::Stream;
 use gpusim_core::user_object::UserObject;
 use std::ptr::{null, null_mut};
 
-/// Reads the nodes that a new node waits for, and the edges' kinds (CUgraphEdgeData) if the program passes kinds.
+/// Reads the nodes that a new node waits for, and the kinds of the edges (CUgraphEdgeData) if the program passes them.
 pub(crate) fn edges_of(nodes: In<Handle>, data: In<u64>, count: usize) -> Result<Vec<Edge>, CuError> {
     const PROGRAMMATIC: u8 = 1;
     let edge = |at: usize| {

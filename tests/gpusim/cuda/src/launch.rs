@@ -1,5 +1,5 @@
-//! Kernel launches. Each function is written without the macro, because profilers read the struct of its arguments and
-//! its callbacks carry the kernel's name.
+//! Kernel launches. They do not use the macro, because profilers read the struct of their arguments, and their
+//! callbacks have the kernel's name.
 
 use gpusim_core::api;
 use gpusim_core::arg::{Handle, In, literal};

@@ -1,5 +1,5 @@
 //! Memory that a program assembles itself: it reserves addresses, creates memory, and then maps the memory to the
-//! addresses. Since no byte is ever stored, a reserved address is as good as memory.
+//! addresses. No byte is ever stored, so a reserved address serves as memory.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};

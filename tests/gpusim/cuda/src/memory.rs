@@ -65,7 +65,7 @@ fn directed(
     Ok(())
 }
 
-/// Device of an address, with the current context if that context is on the device; otherwise the context is unknown.
+/// Device of an address, and the current context if it is on this device; otherwise the context is unknown.
 fn place_of(address: u64) -> Result<Place, CuError> {
     let device = memory::device_of(address).ok_or(INVALID_VALUE)?;
     let context = thread::current().context().filter(|c| c.device == device);

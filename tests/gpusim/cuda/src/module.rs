@@ -1,6 +1,6 @@
-//! Modules and libraries. Any image is accepted. A cubin has the kernels and variables that it contains; any other
-//! image has every kernel and variable that is asked for, because the simulation does not read the output of a compiler
-//! or packer.
+//! Modules and libraries. Any image is accepted. A cubin has the kernels and variables that it contains. Any other
+//! image has every requested kernel and variable, because the simulation does not read the output of a compiler or
+//! packer.
 
 use crate::cubin::Cubin;
 use gpusim_core::arg::{Handle, In, Out, Text};
@@ -49,7 +49,7 @@ fn load(out: Out<Handle>, image: *const c_void) -> Result<(), CuError> {
         return Err(INVALID_VALUE);
     }
     let read = Cubin::of(image);
-    // The driver would first compile any other image to a cubin, and report the length of that cubin.
+    // For any other image, the driver would first compile it to a cubin, and report the length of that cubin.
     let cubin_size = read.as_ref().map_or(0, |cubin| cubin.bytes);
     let id = {
         let mut modules = modules();
@@ -119,7 +119,7 @@ fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) ->
     Ok(())
 }
 
-/// CUjit_option: buffer for the compiler's log, which stays empty, and the buffer's size; on return the number of bytes
+/// CUjit_option: the buffer for the compiler's log, which stays empty, and its size; on return, the number of bytes
 /// written.
 const INFO_LOG: u32 = 3;
 const INFO_LOG_BYTES: u32 = 4;
@@ -170,7 +170,7 @@ driver_api! {
         variable(address, bytes, module, name)
     }
 
-    // A function from before CUDA 3.2, with 32-bit addresses: it fails, because no simulated context is that old.
+    // A function from before CUDA 3.2, with 32-bit addresses. It fails, because no simulated context is that old.
     // `cuGetProcAddress` returns the function above.
     cuModuleGetGlobal @ 24 |_own| (_address: Out<u32>, _bytes: Out<u32>, _module: Handle, _name: Text) {
         Err(INVALID_CONTEXT)

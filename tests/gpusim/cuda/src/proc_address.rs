@@ -6,8 +6,7 @@ use gpusim_core::missing;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-/// Names whose newest form has different arguments than an older form, with the version that introduced the newest
-/// form.
+/// Names whose newest form has other arguments than an older form, and the version in which the newest form appeared.
 const CHANGED: [(&str, &str, i32); 3] = [
     ("cuCtxCreate", "cuCtxCreate_v4", 12050),
     ("cuCtxSynchronize", "cuCtxSynchronize_v2", 13000),

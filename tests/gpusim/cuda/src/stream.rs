@@ -27,7 +27,7 @@ fn create(out: Out<Handle>, flags: u32, priority: i32) -> Result<(), u32> {
     out.set(stream.handle())
 }
 
-/// Notes a query: since 12.8 a query has a record like a wait, with its result.
+/// Notes a query: since 12.8, a query has a record like that of a wait, with the query's result.
 fn asked(
     wait: Wait,
     start: u64,
@@ -59,8 +59,8 @@ unsafe extern "C" fn call_back(callback: *mut c_void) {
 }
 
 thread_local! {
-    /// cudaStreamCaptureMode of the calling thread: the mode is stored and returned, but no call is refused because of
-    /// it.
+    /// cudaStreamCaptureMode of the calling thread. The mode is stored and returned, but has no effect: no call is
+    /// refused because of it.
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
 }
 

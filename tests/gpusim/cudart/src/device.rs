@@ -151,7 +151,7 @@ runtime_api! {
         const NOT_FOUND: u32 = 1;
         let result = (driver.cuGetProcAddress_v2)(name, function, version as i32, flags, Out(std::ptr::null_mut()));
         found.set_if_wanted(if result == 0 { 0 } else { NOT_FOUND });
-        // A missing name is not an error if the program reads the result of the query.
+        // A missing name is not an error if the program gets the result of the query separately.
         if found.0.is_null() { check(result) } else { Ok(()) }
     }
 
@@ -229,8 +229,8 @@ runtime_api! {
     }
 }
 
-/// Sets the test program's call site. Programs declare this function weak and find it in this library, since they link
-/// the runtime and not the driver.
+/// Sets the test program's call site. Programs declare this function weak; it is in this library because they link the
+/// runtime and not the driver.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: Text) {
     if let Some(driver) = link::loaded() {

@@ -102,8 +102,8 @@ fn launch_ex(api: Api, call: LaunchKernelEx) -> CuError {
     })
 }
 
-/// Whether an attribute makes this a programmatic launch (6) or records an event in it (7). Only such a launch is passed on
-/// with its attributes, because no other attribute has an effect in the simulation.
+/// Whether an attribute makes this a programmatic launch (6) or records an event in it (7). Only such a launch is
+/// passed on with its attributes, because all other attributes have no effect in the simulation.
 fn is_programmatic(config: &Config) -> Result<bool, CuError> {
     const ATTRIBUTE_BYTES: usize = 72;
     for at in 0..config.attribute_count as usize {
@@ -144,7 +144,7 @@ fn launch(driver: &link::Driver, api: Api, kernel: Handle, call: &LaunchKernel) 
 const LAUNCH: (u32, &CStr) = (211, c"cudaLaunchKernel");
 const LAUNCH_PTSZ: (u32, &CStr) = (214, c"cudaLaunchKernel_ptsz");
 
-/// Callback id and name of a launch by `<<<>>>`, which CUPTI up to 13.0 reports as the older function.
+/// Callback id and name of a launch by `<<<>>>`; up to 13.0, CUPTI reports it as the older function.
 fn stub_launch(own: (u32, &'static CStr), older: (u32, &'static CStr)) -> (u32, &'static CStr) {
     if settings::get().cupti.has_own_stub_launch_id() { own } else { older }
 }

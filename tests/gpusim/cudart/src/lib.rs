@@ -1,5 +1,5 @@
-//! The simulated `libcudart.so.13`: the runtime API as calls into the driver. Like the real library it finds libcuda by
-//! its soname and initialises libcuda on the first call; the state of the GPU is in libcuda.
+//! The simulated `libcudart.so.13`: the runtime API as calls into the driver. Like the real library, it finds libcuda
+//! by the soname, and initialises it on the first call; libcuda holds the state of the GPU.
 
 mod link;
 #[macro_use]

@@ -195,7 +195,7 @@ pub(crate) const VERSION: u32 = 13000;
 
 static READY: OnceLock<Result<&'static Driver, CuError>> = OnceLock::new();
 
-/// libcuda after cuInit, which the first call runs through pthread_once, as the real runtime does.
+/// libcuda after cuInit. The first call runs cuInit through pthread_once, as the real runtime does.
 pub(crate) fn ready() -> Result<&'static Driver, CuError> {
     if let Some(ready) = READY.get() {
         return *ready;

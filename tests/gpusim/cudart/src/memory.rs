@@ -148,8 +148,8 @@ fn pointer(driver: &Driver, address: u64) -> Pointer {
     Pointer { kind, device, on_device: address, on_host, ..UNKNOWN }
 }
 
-/// Device address of a variable's copy, by the address of the host's variable: each copy's memory is allocated on first
-/// use.
+/// Device address of a variable's copy, given the address of the host's variable. The memory of each copy is allocated
+/// on first use.
 fn symbol(driver: &Driver, host: u64) -> Result<u64, CuError> {
     const ROOM: usize = 64 << 10;
     static SYMBOLS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());

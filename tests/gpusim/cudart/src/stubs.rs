@@ -1,5 +1,5 @@
-//! Functions that nvcc's host code calls: constructors register fat binaries and kernels before `main`, and `<<<>>>`
-//! pushes its configuration, which the stub pops. These functions do not initialise the driver, and never read the
+//! Functions that nvcc's host code calls. Constructors register fat binaries and kernels before `main`; `<<<>>>` pushes
+//! its configuration, and the host function pops it. These functions do not initialise the driver, and ignore the
 //! content of a fat binary.
 
 use crate::launch::Dim3;

@@ -31,7 +31,7 @@ const OF_NO_CONTEXT: [u32; 5] = [
     kind::GRAPH_TRACE,
 ];
 
-/// Whether one client records whole graphs and the other one their nodes.
+/// Whether one client records whole graphs while the other records their nodes.
 fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
     let whole = |kinds: u64| kinds & (1 << kind::GRAPH_TRACE) != 0;
     let others = ALL.iter().filter(|other| other.place != one.place).map(|other| other.kinds.load(Relaxed));
@@ -196,7 +196,7 @@ extern "C" fn cuptiActivityFlushAll(flag: u32) -> Code {
     answer(flush_all(flag))
 }
 
-/// Has no effect, because full and complete buffers are delivered at once anyway.
+/// Has no effect, because buffers that are full and complete are always delivered at once.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityFlushPeriod(_ms: u32) -> Code {
     answer(link::ready().map(drop))
@@ -312,7 +312,7 @@ extern "C" fn cuptiActivityGetAttribute_v2(
     answer(get_attribute(Some(subscriber), attribute, size, value))
 }
 
-/// Sets the client's clock for later records; records that wait in buffers keep their earlier clock.
+/// Sets the client's clock for later records; records that already wait in buffers keep the earlier clock.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Option<ClientClock>) -> Code {
     answer(link::ready().and_then(|_| clock.ok_or(INVALID_PARAMETER)).map(client_clock::register))
@@ -377,13 +377,13 @@ extern "C" fn cuptiActivityEnableLatencyTimestamps(_on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
-/// Accepted without effect, because the simulation makes API records for all calls or for none.
+/// Accepted without effect: the simulation makes API records for all calls or for none.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableRuntimeApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
-/// Accepted without effect, because the simulation makes API records for all calls or for none.
+/// Accepted without effect: the simulation makes API records for all calls or for none.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableDriverApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))

@@ -1,5 +1,5 @@
-//! Activity buffers: the client's memory. The application's thread requests a buffer under CUPTI's lock and fills it;
-//! the worker completes the records and returns the buffer.
+//! Activity buffers, which are memory of the client. The application's thread requests a buffer while it holds CUPTI's
+//! lock, and fills the buffer. The worker completes the records and returns the buffer.
 
 use crate::lanes::lock;
 use crate::link::{core, version};
@@ -102,8 +102,8 @@ impl Registration {
     }
 }
 
-/// Number of complete records of a buffer. The counter is reused with the next buffer and never freed, because pending
-/// records point to it.
+/// Number of complete records of a buffer. The counter is never freed, because pending records point to it; the next
+/// buffer reuses it.
 #[derive(Default)]
 pub(crate) struct Progress(AtomicU32);
 
@@ -133,8 +133,8 @@ pub(crate) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Asks the client for a buffer with room for `bytes`. Returns `None` if the client gave no buffer, in which case
-    /// the record is dropped.
+    /// Asks the client for a buffer with room for `bytes`. Returns `None` if the client gave no buffer; the record is
+    /// then dropped.
     pub(crate) fn request(owner: &'static Subscriber, bytes: usize) -> Option<Buffer> {
         let _lending = lending();
         let _lock = sim_lock::hold("bufferRequested");

@@ -108,7 +108,7 @@ fn comes_without_data(domain: u32) -> bool {
     (is_api_call || domain == RESOURCE) && settings::get().faults.comes_without_data(is_api_call)
 }
 
-/// Calls each client that has enabled the callback. `data` builds the callback's data for the place of a client in the
+/// Calls each client that has enabled the callback. `data` builds the callback's data, given the client's place in the
 /// table of subscribers.
 fn tell<T>(client: Client, domain: u32, id: u32, data: impl Fn(usize) -> T) {
     let Some(core) = core() else { return };

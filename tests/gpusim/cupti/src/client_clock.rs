@@ -1,6 +1,5 @@
-//! The client's own clock: API records take their timestamps from it, and GPU times are converted to the client's
-//! clock, as CUPTI does, by pairs of readings of both clocks. The clock's unit is arbitrary: Kineto's clock counts
-//! processor ticks.
+//! The client's own clock. API records take their timestamps from it. GPU times are converted to it by pairs of
+//! readings of both clocks, as CUPTI does. The clock's unit is arbitrary: Kineto's clock counts processor ticks.
 
 use crate::lanes::lock;
 use crate::link;
@@ -28,10 +27,11 @@ struct Conversion {
 
 static CONVERSION: Mutex<Option<Conversion>> = Mutex::new(None);
 
-/// Maximum difference of the rate of a client's clock from ours if the client's clock counts nanoseconds: the first
-/// measured rate has some noise and our clock may be slewed, and no real clock has a unit that is nearly a nanosecond.
+/// Maximum difference between the rates of the client's clock and ours at which the client's clock counts as a clock of
+/// nanoseconds. The first measured rate has some noise, and our clock may be slewed; no real clock has a unit close to
+/// a nanosecond.
 const ALIKE: f64 = 0.01;
-/// Age in ns at which a new pair is taken, and period over which the first rate is measured.
+/// Age in ns at which a new pair replaces the latest one, and period over which the first rate is measured.
 const STALE: u64 = 1_000_000;
 
 /// Reads both clocks a few times and returns the pair with the shortest reading time.
@@ -58,7 +58,7 @@ pub(crate) fn register(clock: ClientClock) {
     }
     let latest = pair(clock);
     let rate = rate(first, latest);
-    // A clock that counts nanoseconds differs by a constant, and durations stay exact.
+    // A clock that counts nanoseconds differs by a constant only, so durations stay exact.
     let latest = if rate == 1.0 { first } else { latest };
     *lock(&CONVERSION) = Some(Conversion { clock, first, latest, rate });
     if let Some(core) = link::core() {

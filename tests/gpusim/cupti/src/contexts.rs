@@ -1,4 +1,4 @@
-//! Record kinds enabled or disabled for a single context. Such a choice overrides the global one, and only the old interface
+//! Record kinds enabled or disabled for a single context. It overrides the global choice, and only the old interface
 //! offers it.
 
 use crate::lanes::lock;

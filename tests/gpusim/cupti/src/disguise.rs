@@ -1,7 +1,7 @@
-//! How one file imitates several versions: when the library is loaded, and before any symbol can be looked up, the
-//! functions that the version lacks are marked undefined in this library's own dynamic symbol table, and its soname is
-//! set to the version's. As with the real libraries, `dlsym` then returns NULL for these functions and `dlopen` finds
-//! the library under the right names, and a test needs only a copy or link of the file.
+//! How one file imitates several versions. When it is loaded, before any symbol can be looked up, this library edits
+//! its own dynamic symbol table: functions that the version lacks become undefined, and the soname becomes the
+//! version's. As with the real libraries, `dlsym` then returns NULL for these functions, and `dlopen` finds the library
+//! under the right names. So a test needs only a copy of the file or a link to it.
 
 use crate::link::version;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -94,8 +94,8 @@ impl Library {
         });
     }
 
-    /// The exported symbols. Only the hash table gives their number: 4 words, the bloom filter, the buckets, then one word
-    /// per symbol; the last of a bucket's chain has its lowest bit set.
+    /// The exported symbols. Only the hash table gives their number. It consists of 4 words, the bloom filter, the
+    /// buckets, and then one word per symbol; the last word of a bucket's chain has its lowest bit set.
     fn symbols(&self) -> impl Iterator<Item = *mut Symbol> {
         let table = self.value(DT_GNU_HASH) as *const u32;
         // SAFETY: the dynamic section contains the hash table's address, and the table's own fields give its length.
@@ -115,7 +115,7 @@ impl Library {
         unsafe { CStr::from_ptr((self.value(DT_STRTAB) as *const c_char).add(offset as usize)) }
     }
 
-    /// Sets the soname to a string that the string table contains as a version node, see `versions.map`.
+    /// Sets the soname to a string that is in the string table as the name of a version node, see `versions.map`.
     fn rename(&self, soname: &str) {
         let strings = self.value(DT_STRTAB) as *const u8;
         let length = self.value(DT_STRSZ) as usize;

@@ -1,5 +1,5 @@
-//! External correlation ids: an id that a client pushes on a thread is written, in a record of kind 39, before the record of
-//! every API call that the thread then makes.
+//! External correlation ids. A client pushes an id on a thread; the id is then written, in a record of kind 39, before
+//! the record of every API call of that thread.
 
 use std::cell::RefCell;
 

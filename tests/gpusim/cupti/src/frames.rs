@@ -1,6 +1,6 @@
-//! The frames between CUPTI and a client's callback. The real library has several, and whether they keep frame pointers
-//! depends on the library's version, so an unwinder must cope with both; `GPUSIM_FRAMES` selects which. The frames are
-//! written in assembly, because rustc can only choose frame pointers for a whole library.
+//! The frames between CUPTI and a client's callback. The real library has several, and it depends on the version
+//! whether they keep frame pointers. An unwinder must cope with both, and `GPUSIM_FRAMES` selects one. The frames are
+//! written in assembly, because rustc can choose frame pointers only for a whole library.
 
 use gpusim_core::settings;
 use std::ffi::c_void;
@@ -24,8 +24,8 @@ unsafe extern "C" {
     fn gpusim_frame_nofp_1(user: *mut c_void, domain: u32, id: u32, data: *const c_void, callback: Callback);
 }
 
-/// A frame as compilers generate it without frame pointers: rbp is saved and used for something else, so a walk by frame
-/// pointers goes wrong, while .eh_frame is correct.
+/// A frame as compilers generate it without frame pointers. rbp is saved and used for something else, so a walk by
+/// frame pointers goes wrong, while .eh_frame is correct.
 #[cfg(target_arch = "x86_64")]
 macro_rules! frame_without_pointer {
     ($name:literal, $bytes:literal, $next:literal) => {

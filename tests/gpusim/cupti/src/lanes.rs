@@ -1,7 +1,7 @@
-//! Lanes, into which API calls write their records. For each client that records, every thread has its own lane, or all
-//! threads share the first lane, depending on attribute 9. A lane holds the buffer being filled, full buffers, and the
-//! records whose work the GPU has not completed. The number of incomplete records is bounded: a thread that is far
-//! ahead waits, as with a real GPU.
+//! Lanes, into which API calls write their records. For each client that records, either every thread has its own lane,
+//! or all threads share the first lane; attribute 9 selects which. A lane holds the buffer being filled, full buffers,
+//! and the records whose work the GPU has not completed. The number of incomplete records is bounded: as with a real
+//! GPU, a thread that is far ahead waits.
 
 use crate::buffers::{Buffer, Progress};
 use crate::link::{BROKEN, version};
@@ -67,7 +67,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Restores errno after a wait for another thread, because the wait may change errno; any remaining change is then
+/// Restores errno after a wait for another thread, because waiting may change it. Any other change of errno is then
 /// caused by a client.
 pub(crate) struct Errno(i32);
 
@@ -132,7 +132,7 @@ fn exit_key(owner: &Subscriber) -> libc::pthread_key_t {
     })
 }
 
-/// Called when a thread ends: passes the thread's lane, possibly with a half-filled buffer, on to another thread.
+/// Called when a thread ends: leaves its lane, possibly with a half-filled buffer, to another thread.
 unsafe extern "C" fn give_up(lane: *mut c_void) {
     // SAFETY: `mine` set a leaked lane under the key.
     let lane: &'static Lane = unsafe { &*lane.cast::<Lane>() };
@@ -177,19 +177,19 @@ pub(crate) extern "C" fn record(work: &Work) -> Fate {
     fate.unwrap_or(Fate::Untraced)
 }
 
-/// Makes the record for one client. Returns its outcome, and whether to wake the worker. `settles` says whether the
-/// truth file gets the outcome of this record.
+/// Makes the record for one client. Returns its outcome, and whether to wake the worker. `settles` tells whether the
+/// outcome of this record goes to the truth file.
 fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles: bool) -> (Fate, bool) {
     let lane = mine(owner);
     lane.wait_for_room();
     let mut content = lock(&lane.content);
-    // A process without free memory loses this record, and continues.
+    // If the process has no free memory, this record is lost, and the process continues.
     if content.inbox.try_reserve(2).is_err() {
         owner.buffers.count_dropped();
         return (Fate::Dropped, false);
     }
-    // A record that a fault adds is delivered together with the work's own record or not at all, because the truth file
-    // only knows the work that both records describe.
+    // A record that a fault adds is delivered with the work's own record or not at all: the truth file knows only the
+    // work that both describe.
     let extra = layout::extra_record(record_kind, work);
     let bytes = record_size(record_kind) + extra.map_or(0, |(extra_kind, _)| record_size(extra_kind));
     let Some(buffer) = content.room_for(owner, bytes, extra.map_or(1, |_| 2)) else {
@@ -279,7 +279,7 @@ impl Lane {
 }
 
 impl Content {
-    /// Buffer for the next `records` records, which is a new one if necessary; `None` if the client gives no buffer.
+    /// Buffer for the next `records` records. It is a new one if necessary, or `None` if the client gives no buffer.
     fn room_for(&mut self, owner: &'static Subscriber, bytes: usize, records: u32) -> Option<&mut Buffer> {
         if self.current.as_ref().is_some_and(|b| !b.has_room_for(bytes, records)) {
             self.full.extend(self.current.take());

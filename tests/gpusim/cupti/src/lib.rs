@@ -1,6 +1,6 @@
 //! The simulated `libcupti.so.13`, and older versions through `GPUSIM_CUPTI_VERSION`: one file imitates all versions.
-//! When the library is loaded, the functions that an older version does not export are removed from its symbol table,
-//! see [`disguise`]. Kernels, copies, memsets, graphs and API calls are recorded.
+//! When it is loaded, functions that an older version does not export are removed from its symbol table, see
+//! [`disguise`]. Kernels, copies, memsets, graphs and API calls are recorded.
 
 mod activity;
 mod buffers;

@@ -22,7 +22,7 @@ pub(crate) fn not_initialized() -> Code {
 /// Set when CUPTI has reported a fatal error: it counts as finalized from then on.
 pub(crate) static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Set when cuptiSubscribe has failed: the documentation forbids every later call, and the real library has been seen to
+/// Set when cuptiSubscribe has failed. The documentation forbids every later call, and the real library was seen to
 /// crash on one.
 pub(crate) static REFUSED: AtomicBool = AtomicBool::new(false);
 
@@ -78,15 +78,14 @@ pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
 }
 
-/// Check for calls that only touch the calling thread. Such calls are allowed in forked children too, because
-/// DataLoader workers inherit the profiler of the thread that forked them, and the profiler pushes its ids around every
-/// operator.
+/// Check for calls that only touch the calling thread. Such calls are allowed in forked children, too: DataLoader
+/// workers inherit the profiler of the thread that forked them, and it pushes its ids around every operator.
 pub(crate) fn on_thread() -> Result<(), Code> {
     let is_child = core().is_some_and(|core| matches!((core.phase)(), Phase::Child));
     if is_child { Ok(()) } else { ready().map(drop) }
 }
 
-/// Check for calls that need no device: returns an error only if this version requires a driver for such calls.
+/// Check for calls that need no device: fails only if this version requires a driver even for such calls.
 pub(crate) fn loaded() -> Result<(), Code> {
     let works = version().works_without_driver() || core().is_some();
     if works { Ok(()) } else { Err(not_initialized()) }

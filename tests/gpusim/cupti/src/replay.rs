@@ -1,6 +1,6 @@
-//! Replays a recording instead of simulating: the callbacks and buffers that a real CUPTI gave to the recorder of
-//! `tests/gpu/probe` are given to the client in order, each on a thread that represents the recorded thread. Callbacks
-//! and kinds that the client has not enabled are omitted. A player calls [`gpusim_replay`] after `cuInit`.
+//! Replays a recording instead of simulating. The recording has the callbacks and buffers that a real CUPTI gave to the
+//! recorder in `tests/gpu/probe`. The client gets them in order, each on a thread that represents the recorded thread.
+//! Callbacks and kinds that the client has not enabled are omitted. A player calls [`gpusim_replay`] after `cuInit`.
 
 use crate::buffers::Buffer;
 use crate::callbacks::HOOKS;
@@ -68,16 +68,15 @@ impl Player {
         Player { rows, done }
     }
 
-    /// Plays one row, and waits until the client has handled it, so that rows are in the recording's order.
+    /// Plays one row, and waits until the client has handled it, so the order of the recording is kept.
     fn play(&self, row: Value) -> Result<(), String> {
         self.rows.send(row).map_err(|e| e.to_string())?;
         self.done.recv().map_err(|e| e.to_string())?
     }
 }
 
-/// Plays rows until the EXIT row of the call that is being played or, outside of calls, until the recording ends. A
-/// nested call is nested on this stack too, since a client may use the stack pointer to decide whether a call is still
-/// in progress.
+/// Plays rows until the EXIT row of the current call; outside of calls, until the recording ends. A nested call is
+/// nested on this stack too, because a client may use the stack pointer to decide whether a call is still in progress.
 fn serve(inbox: &Receiver<Value>, answer: &Sender<Result<(), String>>) {
     while let Ok(row) = inbox.recv() {
         if row["call"] == "exit" {
@@ -202,8 +201,8 @@ fn serve_call(
 ) -> Result<(), String> {
     let (domain, id) = (number(row, "domain") as u32, number(row, "id") as u32);
     let is_on = matches!(domain, DRIVER | RUNTIME) && core().is_some_and(|c| c.switches.is_on(domain, id));
-    // The arguments of the call, of which a recording only holds a graph and its instance. The array has enough zeroes
-    // for every struct that a client reads.
+    // The arguments of the call; the recording holds only the graph and its instance. The array has enough zeroes for
+    // every struct that a client reads.
     let mut arguments = [0_u64; 32];
     arguments[0] = instance(row) as u64;
     arguments[1] = handle(number(row, "graph")) as u64;
@@ -287,7 +286,7 @@ fn kind_of(record: &[u8]) -> u32 {
     record.first_chunk::<4>().map_or(0, |kind| u32::from_ne_bytes(*kind))
 }
 
-/// Record sizes by kind, learned from a recording; the recording's version may be one that is not simulated.
+/// Record sizes by kind, learned from a recording, because the simulation may not know the recording's version.
 static SIZES: AtomicPtr<HashMap<u32, usize>> = AtomicPtr::new(null_mut());
 
 fn learn_sizes(rows: &[Value]) {

@@ -1,6 +1,6 @@
-//! CUPTI's internal lock. It is held while the client's `bufferRequested` runs, so a client that calls CUPTI with a
-//! lock of its own held, and takes that lock in `bufferRequested`, deadlocks. If a thread waits longer for CUPTI's lock
-//! than the watchdog allows, it prints a message and aborts.
+//! CUPTI's internal lock. It is held while the client's `bufferRequested` runs. So a client deadlocks if it takes a
+//! lock of its own in `bufferRequested`, and holds that lock while it calls CUPTI elsewhere. If a thread waits longer
+//! for CUPTI's lock than the watchdog allows, it prints a message and aborts.
 
 use gpusim_core::settings;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! Subscribers, and the callbacks and kinds that each has enabled. The first place in the table belongs to the old
-//! interface: its calls about records do not name a subscriber, so all of them count as calls of one client. The other
-//! places are for cuptiSubscribe_v2, each with kinds, buffers and attributes of its own; a place is never reused.
+//! interface: its calls about records name no subscriber, so all of them count as calls of one client. The other places
+//! are for cuptiSubscribe_v2, each with kinds, buffers and attributes of its own; a place is never reused.
 
 use crate::buffers::Registration;
 use crate::frames::Callback;
@@ -26,10 +26,11 @@ pub(crate) struct Subscriber {
     /// Whether the client allows other subscribers.
     shares: AtomicBool,
     name: Mutex<Option<CString>>,
-    /// Whether a client subscribes at this place, or did before.
+    /// Whether a client subscribes at this place, or did so before.
     is_taken: AtomicBool,
     callbacks: CallbackBits,
-    /// Bits of the kinds that the client enabled; after a breakdown the core's own switches are off.
+    /// Bits of the kinds that the client enabled. After a breakdown they stay set, although the core's own switches are
+    /// off.
     pub(crate) kinds: AtomicU64,
     /// Buffers of the client.
     pub(crate) buffers: Registration,
@@ -109,7 +110,7 @@ impl Subscriber {
     }
 }
 
-/// Clients that have enabled a callback, each with its place, function and argument.
+/// Clients that have enabled a callback, with their place, function and argument.
 pub(crate) fn listening(domain: u32, id: u32) -> impl Iterator<Item = (usize, Callback, *mut c_void)> {
     let listens = move |one: &&Subscriber| one.callbacks.is_on(domain, id);
     ALL.iter().filter(listens).filter_map(|one| one.current().map(|(f, user)| (one.place, f, user)))
@@ -134,7 +135,7 @@ pub(crate) fn renew_kinds() {
     }
 }
 
-/// Returns a place for a new subscriber. `shares` is `None` if the client uses the old call; otherwise it says whether
+/// Returns a place for a new subscriber. `shares` is `None` if the client uses the old call; otherwise it tells whether
 /// the client allows other subscribers.
 fn place_for(shares: Option<bool>) -> Option<&'static Subscriber> {
     let can_share = version().shares(settings::get().driver);

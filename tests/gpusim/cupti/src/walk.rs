@@ -1,4 +1,4 @@
-//! The walk over a delivered buffer: the only function that knows where the next record begins.
+//! The walk over a delivered buffer; only this code knows where the next record begins.
 
 use crate::activity;
 use crate::link::{self, version};
@@ -58,7 +58,7 @@ extern "C" fn cuptiActivityGetNextRecord_v2(
     answer_next(next(Some(subscriber), buffer, valid, record))
 }
 
-/// Result of the walk, which is not stored as an error if it is the end of a buffer.
+/// Result of the walk; the end of a buffer is not stored as an error.
 fn answer_next(result: Result<(), Code>) -> Code {
     if result == Err(MAX_LIMIT_REACHED) { MAX_LIMIT_REACHED } else { answer(result) }
 }

@@ -1,5 +1,5 @@
-//! The thread "cupti-worker": it completes records in order of GPU time and delivers buffers to the client. With the virtual
-//! clock all submitted work counts as done as soon as the worker looks at it.
+//! The thread "cupti-worker", which completes records in order of GPU time and delivers buffers to the client. With the
+//! virtual clock all submitted work counts as done as soon as the worker looks at it.
 
 use crate::buffers::Buffer;
 use crate::lanes::{Content, Errno, LANES, Pending, lock};
@@ -44,9 +44,10 @@ static ANSWERED: Condvar = Condvar::new();
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 static TID: AtomicU32 = AtomicU32::new(0);
-/// Process that owns the thread: a child forked without fork handlers inherits the variables but not the thread.
+/// Process that owns the thread. A child that was forked without fork handlers inherits the variables but not the
+/// thread.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Number of times that the client's bufferCompleted has returned, which the watchdog checks.
+/// Number of times that the client's bufferCompleted has returned; the watchdog checks it.
 static DELIVERIES: AtomicU64 = AtomicU64::new(0);
 
 /// Starts the worker's thread, once.
@@ -174,8 +175,8 @@ impl Worker {
             let mut mailbox = lock(&MAILBOX);
             mailbox.answered += 1;
             if request == Some(Request::Stop) {
-                // A thread that sends a request from now on, or has sent one meanwhile, must not wait for a worker that
-                // no longer exists.
+                // From now on, a thread that sends a request must not wait, because the worker no longer exists.
+                // Neither must a thread that has sent one in the meantime.
                 STOPPED.store(true, Relaxed);
                 mailbox.answered = mailbox.asked;
             }
@@ -292,7 +293,7 @@ impl Worker {
     fn hand_back(&mut self, mut buffer: Buffer) {
         let works = std::mem::take(&mut buffer.works);
         if let Some(core) = core() {
-            // More than one call is needed only if a forced flush delivers unfinished work.
+            // Several calls are needed only if a forced flush delivers unfinished work.
             let done = |end: u64| if end <= self.now { Fate::Delivered } else { Fate::Pending };
             for run in works.chunk_by(|a, b| done(a.end) == done(b.end)) {
                 (core.settle)(run.as_ptr(), run.len(), done(run[0].end));

@@ -1,5 +1,5 @@
-/* A small CUPTI client, loaded by the simulated driver through CUDA_INJECTION64_PATH. The client writes each event as a
- * line to $CLIENT_LOG, and does what the other CLIENT_* variables say:
+/* A small CUPTI client. The simulated driver loads it through CUDA_INJECTION64_PATH. The client writes each event as
+ * a line to $CLIENT_LOG, and does what the other CLIENT_* variables say:
  *   CLIENT_KINDS=10,1     activity kinds            CLIENT_CALLBACKS=2:211,3:1   domain:id to enable
  *   CLIENT_BUFFER=4096    bytes of a buffer; 0: NULL, odd: not aligned
  *   CLIENT_FLUSH=1        flag of FlushAll at exit; none: no flush; now: at each API EXIT as well
@@ -94,7 +94,7 @@ static void act_inside(const char *where) {
     if (!strcmp(action, "pause")) usleep(2000);
 }
 
-/* Buffers that CUPTI holds; a buffer that is no longer in this table has come back twice. */
+/* Buffers that CUPTI holds. A returned buffer that is no longer in this table was returned twice. */
 static uint8_t *lent[1 << 14];
 
 /* Replaces `what` by `with` in the table; returns 0 if `what` is not in the table. */
@@ -263,7 +263,7 @@ static void *opposite_order(void *unused) {
     return unused;
 }
 
-/* Function for programs: does what a client that polls does. */
+/* For programs: does what a polling client does. */
 void client_flush(int flag) { say("FlushAll %d", CUPTI(ActivityFlushAll)(flag)); }
 
 int InitializeInjection(void) {

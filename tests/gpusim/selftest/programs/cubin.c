@@ -1,6 +1,6 @@
-/* Cubins that a program loads itself, as Triton does: the loader finds the kernels and variables that each cubin
- * contains. One cubin is made by hand: it has two kernels, one of which is named by its section alone, a function that
- * kernels call, and a variable. */
+/* Cubins that a program loads itself, as Triton does. The loader must find the kernels and variables in each cubin.
+ * One cubin is made by hand: it has two kernels (one named by its section alone), a function that kernels call, and
+ * a variable. */
 #include "cuda_mini.h"
 #include <elf.h>
 #include <stdio.h>

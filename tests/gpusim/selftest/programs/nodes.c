@@ -55,7 +55,7 @@ static __attribute__((noinline)) int launch(cudaGraph_t made, cudaGraphExec_t *e
     return cudaGraphInstantiate(exec, made, 0) || cudaGraphLaunch(*exec, stream) || cudaStreamSynchronize(stream);
 }
 
-/* The memory exists from its allocation node to its free node; memory that no node frees is freed by the program. */
+/* The memory exists from its allocation node to its free node. If no node frees it, the program does. */
 static __attribute__((noinline)) int memory(void) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;

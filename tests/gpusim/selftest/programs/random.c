@@ -18,7 +18,7 @@ static void (*const kernels[])(void) = {tiny, small, medium, large, patient};
 
 enum { MAX_GPUS = 2, MAX_THREADS = 3, STREAMS = 4, EVENTS = 4, GRAPHS = 2, NODES = 7 };
 
-/* What one host thread uses on one GPU. Events are also used by the other threads. */
+/* What one host thread uses on one GPU. The other threads use its events, too. */
 struct gpu {
     cudaStream_t streams[STREAMS];
     cudaEvent_t events[EVENTS];
@@ -86,7 +86,7 @@ static cudaGraphExec_t built(struct host *host) {
     return exec;
 }
 
-/* A graph that was captured from two streams which wait for each other. */
+/* A graph captured from two streams that wait for each other. */
 static cudaGraphExec_t captured(struct host *host, struct gpu *gpu) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -140,7 +140,7 @@ static void step(struct host *host) {
         case 1: check(cudaStreamSynchronize(stream)); break;
         case 2: check(cudaEventSynchronize(any)); break;
         case 3:
-            /* It uses the legacy default stream. */
+            /* A plain cudaMemcpy uses the legacy default stream. */
             if (!(without & LEGACY)) check(cudaMemcpy(here, gpu->memory, 4096, cudaMemcpyDeviceToHost));
             break;
         case 4:

@@ -1,4 +1,4 @@
-/* Pools that the program creates and shares, memory whose handle is sent to another process, and the linker of GPU
+/* Pools that the program creates and shares; memory whose handle is sent to another process; and the linker of GPU
  * code. */
 #include "cuda_mini.h"
 #include <string.h>
@@ -81,8 +81,8 @@ static int handles(void) {
 int main(void) {
     int way[2], failed, status;
     if (pipe(way)) return 2;
-    /* The fork comes before CUDA is initialized, because a child of a process that uses CUDA cannot use CUDA. Any
-     * descriptor works in place of the pool's. */
+    /* Fork before CUDA is initialized: a child of a process that uses CUDA cannot use CUDA. Any descriptor works in
+     * place of the pool's. */
     pid_t child = fork();
     if (child == 0) return other(way[0], way[0]);
     if ((failed = pools(way[1])) || (failed = linker()) || (failed = handles())) return failed;

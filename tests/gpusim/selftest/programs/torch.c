@@ -42,8 +42,7 @@ static int attributes(void) {
     if (cudaPointerGetAttributes(&what, device) || what.kind != 2 || what.device != 0 || what.on_device != device) return 2;
     if (cudaPointerGetAttributes(&what, pinned) || what.kind != 1 || what.on_host != pinned) return 3;
     if (cudaPointerGetAttributes(&what, &on_stack) || what.kind != 0) return 4;
-    /* A multiprocessor has 2048 threads, and 228 KB of shared memory, of which each block takes 1 KB more than it asks
-     * for. */
+    /* A multiprocessor has 2048 threads and 228 KB of shared memory. Each block takes 1 KB more than it requests. */
     if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (void *)gemm, 256, 0) || blocks != 8) return 5;
     if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (void *)gemm, 128, 100 << 10) || blocks != 2) return 6;
     /* cudaFuncAttributes: three sizes, then the maximum number of threads per block. */
@@ -99,7 +98,7 @@ static int captures(void) {
     if (cudaStreamGetCaptureInfo(stream, &status, &second, &into, NULL, NULL, NULL) || second == id || into != graph) return 30;
     LAUNCH(gemm, 8, 128, stream)();
     if (cudaStreamEndCapture(stream, &into) || cudaGraphGetNodes(graph, NULL, &count) || count != 3) return 31;
-    /* The graph holds one reference and its copy another one; our own reference moves into the graph. */
+    /* The graph holds one reference and its copy another; the program's own reference moves into the graph. */
     if (cudaUserObjectCreate(&object, &destroyed, destroy, 1, 1) || cudaGraphRetainUserObject(graph, object, 1, 1)) return 32;
     if (cudaGraphInstantiate(&exec, graph, 0) || cudaGraphDestroy(graph)) return 33;
     if (cudaGraphLaunch(exec, stream) || cudaDeviceSynchronize() || destroyed) return 34;

@@ -124,7 +124,7 @@ fn frame_pointers_are_valid_through_cupti_or_end_there_as_configured() {
             Run::new("basic", &[]).client("", "1:307").env("CLIENT_STACK", "1").env("GPUSIM_FRAMES", way);
         run.outcome().expect_success().lines("stack")[1].number("by_pointers")
     };
-    // The walk finds two frames of the client's own, then at most the pointer that the next frame has overwritten.
+    // The walk finds the client's own two frames, then at most the pointer that the next frame has overwritten.
     assert!(frames("nofp") <= 2);
     // The walk goes from the client's two frames to the outermost of CUPTI's three; the rbp of CUPTI's caller has an
     // arbitrary value, which may be 0.

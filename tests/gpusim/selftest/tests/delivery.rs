@@ -166,8 +166,8 @@ fn a_buffer_not_aligned_to_eight_bytes_aborts() {
 
 #[test]
 fn too_few_buffers_drop_records() {
-    // A buffer of 1080 bytes holds 5 kernel records of 216 bytes. While these kernels of 20 ms run, the buffer is not
-    // returned to the client; all launches are made in that time.
+    // A buffer of 1080 bytes holds 5 kernel records of 216 bytes. The kernels take 20 ms. Until they end, the buffer is
+    // not returned to the client, and all launches are made in that time.
     let run = Run::new("launches", &["1", "100"]).client("10", "2:211").env("GPUSIM_CLOCK", "real");
     let run = run.env("GPUSIM_KERNELS", "even_d100=20ms,odd_d250=20ms").env("CLIENT_BUFFER", "1080");
     let outcome = run.env("GPUSIM_MAX_BUFFERS", "3").outcome().expect_success();
@@ -208,8 +208,8 @@ fn a_tick_counting_client_gets_all_times_in_ticks() {
         assert!(found.abs_diff(wanted) <= wanted / 50 + 1, "{found} for {wanted}");
     }
     let first = |kind| outcome.records(kind).into_iter().map(|r| r.number("start")).min().unwrap();
-    // The times of calls are ticks since boot, like those of the kernels that the calls launched: not nanoseconds, and
-    // not since 1970.
+    // The times of calls are ticks since boot, not nanoseconds since 1970, like the times of the kernels that they
+    // launched.
     let calls = outcome.records(5).into_iter().filter(|r| r.number("cbid") == 211);
     let launched = calls.map(|r| r.number("start")).min().unwrap();
     assert!(launched < first(10) && first(10) - launched < 2_600_000_000, "{launched} {}", first(10));

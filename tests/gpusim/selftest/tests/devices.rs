@@ -55,7 +55,7 @@ fn both_stream_id_functions_return_the_id_in_the_records() {
     let told = outcome.lines("stream");
     let ids = |key: &str| told.iter().map(|l| l.number(key)).collect::<Vec<_>>();
     let recorded: Vec<u64> = at_site(&outcome, "device 0").iter().map(|r| r.number("stream")).collect();
-    // The streams that the program creates; threads have additional ones.
+    // Compare only the streams that the program creates; threads have additional ones.
     assert_eq!(ids("id")[..2], recorded);
     assert_eq!(ids("id"), ids("ex"));
     let all = |key: &str, value| told.iter().all(|l| l.number(key) == value);
@@ -171,7 +171,7 @@ fn device_attributes_equal_those_of_an_h100() {
 #[test]
 fn memory_pools_are_shared_between_processes_and_code_is_linked() {
     let outcome = Run::new("shared", &[]).outcome().expect_success();
-    // Each process sets 3,000 bytes, which takes 1 us and 3 ns; the truth file is the parent's, because the parent ends
+    // Each process sets 3,000 bytes, which takes 1 us and 3 ns. The truth file is the parent's, because the parent ends
     // last.
     assert_eq!((outcome.total("count"), outcome.total("total_ns")), (1, 1_003));
 }

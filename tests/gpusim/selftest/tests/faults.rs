@@ -1,4 +1,4 @@
-//! GPUSIM_FAULTS: each fault shows in the records, is counted in the truth, and changes nothing else.
+//! GPUSIM_FAULTS: each fault shows in the records, is counted in the truth file, and changes nothing else.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
@@ -51,8 +51,8 @@ fn records_can_be_unknown_unmatched_or_duplicate() {
 fn names_can_be_null_broken_or_long() {
     let outcome = with("name_null:every=10,name_bad_utf8:every=7,name_4k:every=9");
     assert_eq!(count(&outcome, |r| r.str("name") == "NULL"), 10);
-    // Faulty are every 7th launch except the 70th, which is also a tenth, and every 9th launch except the 90th and the
-    // 63rd.
+    // Every 7th launch is faulty except the 70th, which is also a tenth, and so is every 9th launch except the 90th and
+    // the 63rd.
     assert_eq!(count(&outcome, |r| r.str("name").contains('\u{fffd}')), 13);
     assert_eq!(count(&outcome, |r| r.str("name").len() == 4096), 9);
     assert_eq!(outcome.totals()["faults"]["name_null"], 10);

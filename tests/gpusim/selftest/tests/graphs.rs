@@ -130,7 +130,7 @@ fn memory_conditional_and_updated_graph_nodes_are_simulated() {
         (2, 1),
         "of an instantiation, that one changed, and another"
     );
-    // Number of kernels that ran in the chosen bodies: 1 of the `if`, 2 of an `else`, 1 of a loop that runs once, 3 of
+    // Number of kernels that ran in the chosen bodies: 1 of the `if`; 2 of an `else`; 1 of a loop that runs once; 3 of
     // the switch's third body. The last kernel of each body was captured.
     assert_eq!(made_at(&outcome, "main;condition"), (1 + 2, 0));
     assert_eq!(made_at(&outcome, "main;condition;gemm"), (4, 0));

@@ -42,7 +42,7 @@ fn the_runtimes_first_call_injects() {
 
 #[test]
 fn an_injection_that_returns_0_is_unloaded_and_repeated_by_the_next_cu_init() {
-    // The client enables nothing, because a client whose functions are registered must not let itself be unloaded.
+    // The client enables nothing: a client with registered functions must not let itself be unloaded.
     let outcome = Run::new("init", &["twice"])
         .client("", "")
         .env("CLIENT_RETURN", "0")

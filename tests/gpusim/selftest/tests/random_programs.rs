@@ -17,7 +17,7 @@ fn waits(op: &Value) -> &[Value] {
     op["waits"].as_array().expect("a list")
 }
 
-/// Work begins when it is on the GPU, 5 us after the call began, and all that it waits for is done.
+/// Work begins as soon as it is on the GPU, 5 us after the call began, and everything that it waits for is done.
 fn check_begin(op: &Value) {
     let until = waits(op).iter().map(|wait| number(wait, "until")).max().unwrap_or(0);
     let enqueue = number(op, "enqueue");
@@ -25,30 +25,30 @@ fn check_begin(op: &Value) {
     assert_eq!(number(op, "begin"), until.max(enqueue + 5_000), "{op}");
 }
 
-/// Work takes the time in its kernel's name, unless it waits inside for the kernel before it.
+/// Work takes the time in its kernel's name, unless it waits, while it runs, for the kernel before it.
 fn check_duration(op: &Value) {
     let Some(name) = op["name"].as_str() else { return };
     let expected: u64 = name.trim_end_matches('v').rsplit_once("_d").unwrap().1.parse().unwrap();
     let took = number(op, "end") - number(op, "begin");
-    // A programmatic launch has no other wait if the trigger was before its call.
+    // If the trigger was before its call, a programmatic launch has no other wait.
     assert!(took == expected || op["programmatic"] == true && took > expected, "{op}");
 }
 
-/// A wait for work ends when the work does; for the trigger of a kernel, while the kernel runs.
+/// A wait for work ends when the work ends. A wait for the trigger of a kernel ends while the kernel runs.
 fn check_waits(op: &Value, ends: &HashMap<u64, (u64, u64)>) {
     for wait in waits(op).iter().filter(|wait| number(wait, "op") != 0) {
         let (until, (begin, end)) = (number(wait, "until"), ends[&number(wait, "op")]);
         match wait["why"].as_str().unwrap() {
             "programmatic" => assert!((begin..=end).contains(&until), "{op}"),
-            // An event may be recorded after the work before it is done.
+            // An event may be recorded long after the work before it is done.
             "event" => assert!(until >= end, "{op}"),
             _ => assert_eq!(until, end, "{op}"),
         }
     }
 }
 
-/// Work of one stream ends in order, and begins in order unless the launch is programmatic. The nodes of one launch of a
-/// graph have the order of their edges.
+/// Work of one stream ends in order, and begins in order unless the launch is programmatic. The nodes of one graph
+/// launch have the order of their edges.
 fn check_streams(ops: &[&Value]) {
     let mut last: HashMap<(u64, u64), Vec<&Value>> = HashMap::new();
     for op in ops {
