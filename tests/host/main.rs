@@ -1,5 +1,5 @@
-//! Tests of gpuflame in host applications: whatever the application does, gpuflame does not harm it and counts every
-//! loss.
+//! Tests of gpuflame in host applications. Whatever the application does, gpuflame must not harm it, and must count
+//! every loss.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,11 +1,11 @@
-//! Another CUPTI client in the same process: the client gets its records, the program survives, and gpuflame reports
-//! missing records.
+//! Another CUPTI client in the same process: the client must get its records, the program must survive, and gpuflame
+//! must report missing records.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Done, Run, Way, compile};
 
-/// Builds `tests/programs/passing.c`, whose exit code is 7, and two plugins that each contain its CUPTI client.
+/// Builds `tests/programs/passing.c` (exit code 7) and two plugins; each plugin contains the program's CUPTI client.
 fn passing() -> [PathBuf; 3] {
     let plugin = || compile("tests/programs/passing_client.c", &["-O2", "-shared", "-fPIC"]);
     [compile("tests/programs/passing.c", &["-O2"]), plugin(), plugin()]
@@ -18,7 +18,7 @@ fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
     under.map(|(_, nanos)| *nanos).reduce(|a, b| a + b)
 }
 
-/// The client frees every buffer that it receives, and some of the buffers are gpuflame's.
+/// The client frees every buffer that it gets, including some of gpuflame's.
 #[test]
 fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -31,8 +31,8 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     }
 }
 
-/// When the program takes over the records, it prints a line before any record is flushed. This line and gpuflame's line
-/// are in one pipe, so their order in the pipe is the order in time.
+/// The program prints a line when it takes over the records, before any record is flushed. This line and gpuflame's
+/// line go to one pipe, so their order in the pipe is their order in time.
 #[test]
 fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -41,8 +41,8 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The client reads a CUPTI attribute that gpuflame sets: once before the client takes the records, and again after
-/// gpuflame has noticed the takeover.
+/// The client reads a CUPTI attribute that gpuflame sets: once before it takes the records, and again after gpuflame
+/// has noticed that.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -82,8 +82,9 @@ fn two_sharing_clients_each_get_all_records_in_either_order() {
     }
 }
 
-/// The client gets two error codes. 39: the client cannot subscribe. 14: calls that name no subscriber cannot be combined
-/// with calls that name one.
+/// The client gets two error codes:
+/// - 39: the client cannot subscribe;
+/// - 14: calls that name no subscriber cannot be combined with calls that name one.
 #[test]
 fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -101,7 +102,7 @@ fn an_old_interface_client_that_came_first_keeps_its_records() {
     assert!(done.stderr.contains("in a way that excludes gpuflame"), "{}", done.stderr);
 }
 
-/// A driver without support for several subscribers allows only one, even with a newer CUPTI.
+/// A driver without support for several subscribers allows only one, even if CUPTI is newer.
 #[test]
 fn with_an_older_driver_the_second_client_is_refused() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -110,15 +111,15 @@ fn with_an_older_driver_the_second_client_is_refused() {
     assert_eq!(done.code, Some(21), "{}", done.stderr);
 }
 
-/// Builds two clients. One is linked to CUPTI, so the dynamic linker resolves its calls before gpuflame is loaded. The
+/// Builds two clients. One is linked to CUPTI: the dynamic linker resolves its calls before gpuflame is loaded. The
 /// other looks CUPTI's functions up later.
 fn clients() -> [PathBuf; 2] {
     let linked = ["-O2", "-DTO_CUPTI", "-Wl,--no-as-needed", "-l:libcupti.so.13"];
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// Asserts that the program's 50 launches before and 70 launches after the client is active are present. The 40 launches
-/// in between may be missing.
+/// Asserts that two groups of launches are present: the 50 before the client is active, and the 70 after it. The 40
+/// launches in between may be missing.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
@@ -159,7 +160,7 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
 }
 
-/// gpuflame cannot intercept calls that a client made before gpuflame was loaded, but detects the client by the record
+/// gpuflame cannot intercept calls that a client made before gpuflame was loaded. It detects the client by the record
 /// kinds that the client enabled.
 #[test]
 fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
@@ -173,13 +174,13 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // At its end the client disables its record kinds, and CUPTI has one switch per kind for all clients. Nevertheless
-    // gpuflame gets the later records.
+    // At its end the client disables its record kinds, and each kind has one switch for all clients. gpuflame must get
+    // the later records nevertheless.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
-/// At its restart the client does not register its functions again, because it does not know that gpuflame's functions
-/// were registered in between.
+/// When it restarts, the client does not register its functions again: it does not know that gpuflame registered its
+/// own in between.
 #[test]
 fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     for program in clients() {
@@ -194,8 +195,8 @@ fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     }
 }
 
-/// CUPTI converts all times to the clock that the client registered. After the client is done, gpuflame gets times in
-/// nanoseconds again.
+/// CUPTI converts all times to the clock that the client registered. After the client is done, gpuflame must get times
+/// in nanoseconds again.
 #[test]
 fn a_clients_clock_is_removed_when_the_client_is_done() {
     for program in clients() {
@@ -209,8 +210,11 @@ fn a_clients_clock_is_removed_when_the_client_is_done() {
     }
 }
 
-/// Tests clients that flush late, that have slow buffer functions, that switch an activity kind on and off before they
-/// register their buffer functions, or that also subscribe to CUPTI's callbacks.
+/// Tests clients of these kinds:
+/// - they flush late;
+/// - their buffer functions are slow;
+/// - they switch an activity kind on and off before they register their buffer functions;
+/// - they also subscribe to CUPTI's callbacks.
 #[test]
 fn late_slow_and_subscribing_clients_get_all_their_records() {
     let [program, _] = clients();
@@ -226,8 +230,8 @@ fn late_slow_and_subscribing_clients_get_all_their_records() {
     }
 }
 
-/// If gpuflame cannot know when a client is done, the client keeps the records. If another client subscribes meanwhile,
-/// the first client still keeps them.
+/// If gpuflame cannot know when a client is done, that client keeps the records, even if another client subscribes
+/// meanwhile.
 #[test]
 fn no_record_is_taken_from_a_client_that_may_be_active() {
     let [program, _] = clients();
@@ -262,7 +266,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     for (program, way, version) in ways {
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
-        // The client gets callbacks for at least 40 launches and a wait: an enter and an exit callback for each.
+        // The client gets callbacks for at least 40 launches and a wait; each has an enter and an exit callback.
         let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
         let calls = calls.split(',').next().unwrap();
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
@@ -285,7 +289,7 @@ fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {
         for how in ["records", "subscription", "finalize"] {
             let run = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1");
-            // Launches are slow, so that the thread is inside a launch nearly all the time.
+            // Launches are slow, so the thread is inside a launch nearly all the time.
             let done = run.env("GPUSIM_LAUNCH_NS", "100000").ok();
             let (launches, parts) = done.sum("launches");
             let (activities, all) = done.sum("activities");
@@ -316,7 +320,8 @@ fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
     }
 }
 
-/// Even with this setting gpuflame detects the client, so the client sees none of gpuflame's settings and record kinds.
+/// Even with this setting, gpuflame detects the client. So the client sees none of gpuflame's settings and record
+/// kinds.
 #[test]
 fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     let [program, _] = clients();
@@ -327,12 +332,12 @@ fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), None);
 }
 
-/// Number of times that each case runs: one in CI, more in acceptance runs.
+/// Number of times that each case runs: once in CI, more often in acceptance runs.
 fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. CUPTI still holds pointers to the client's functions, and
+/// A client that is done may free its state and be unloaded. CUPTI still has pointers to the client's functions. It
 /// would call them because of gpuflame's record kinds, flushes and timestamp queries.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
@@ -379,7 +384,8 @@ fn functions_of_an_unloaded_client_are_not_registered_again() {
     }
 }
 
-/// CUPTI calls a client's clock function inside the call that registers it. The function may leave that call by longjmp.
+/// CUPTI calls a client's clock function while that function is being registered. The function may leave that call by
+/// longjmp.
 #[test]
 fn the_end_of_a_client_that_left_a_call_by_longjmp_is_detected() {
     let [program, _] = clients();
@@ -400,7 +406,7 @@ fn no_flush_is_in_flight_while_a_client_finalizes_cupti() {
     }
 }
 
-/// gpuflame reads the dynamic linker's tables while CUDA starts. The program may have made the pages that these tables
+/// gpuflame reads the dynamic linker's tables while CUDA starts. The program may have made pages that these tables
 /// refer to unreadable.
 #[test]
 fn a_relocated_word_in_an_unreadable_page_is_replaced() {

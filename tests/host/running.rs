@@ -9,7 +9,7 @@ use gpuflame_model::record::Reader;
 
 use crate::support::{Done, Run};
 
-/// Name of the checkpoint file that remains after a process dies without running its exit handlers.
+/// Name of the checkpoint file of a process that died without running its exit handlers.
 pub(crate) const FILE: &str = "out.gfr";
 
 /// Whether the file is a recording whose header marks it as the sums of a process that exited.
@@ -27,7 +27,7 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn of(run: Run) -> Self {
         let (mut command, folder) = run.into_command();
-        // A regular file gets the ledger only if it is open for appending.
+        // The ledger goes to a regular file only if the file is open for appending.
         let stderr = File::options().create(true).append(true).open(folder.join("stderr")).unwrap();
         let child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         Self { child, folder }
@@ -58,7 +58,8 @@ impl Running {
         });
     }
 
-    /// Waits until `is_so` returns true. It also returns a description of the current state, for the message on timeout.
+    /// Waits until `is_so` returns true. It also returns a description of the current state, which the message about a
+    /// timeout shows.
     pub(crate) fn wait_for(&mut self, mut is_so: impl FnMut(&Self) -> (bool, String)) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -95,8 +96,8 @@ impl Running {
     }
 }
 
-/// Time in ns for which gpuflame's threads in `process`, and the calling thread, have waited for a processor so far. A
-/// delay of this length is caused by the machine.
+/// Time in ns for which gpuflame's threads in `process`, and the calling thread, have waited for a processor so far.
+/// The machine causes a delay of this length.
 pub(crate) fn starved_for(process: u32) -> u64 {
     let waited = |folder: &Path| {
         let figures = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();

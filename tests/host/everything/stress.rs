@@ -26,7 +26,7 @@ fn stressed(flags: &[&str]) -> Done {
     let program = compile("tests/programs/stress.c", flags);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame()).env(
         "ASAN_OPTIONS",
-        // The sanitizer does not know hand-made stacks, and its SIGSEGV handler would hide that the program crashed.
+        // The sanitizer does not know hand-made stacks. Its SIGSEGV handler would hide a crash of the program.
         "detect_stack_use_after_return=0:detect_leaks=0:handle_segv=0",
     );
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()
@@ -38,9 +38,9 @@ fn counts(done: &Done) -> BTreeMap<&str, u64> {
     parts.map(|(what, count)| (what, count.parse().unwrap())).collect()
 }
 
-/// Returns the call site and the work in the truth file to which a stack belongs. The search for the site starts at the
-/// leaf, because two kinds of stacks do not reach a root: hand-made stacks, and stacks whose unwinding goes wrong because
-/// of wrong unwind information. Only the module of a plugin may be unknown.
+/// Returns the call site and the work in the truth file for a stack. The search begins at the leaf, because some stacks
+/// do not reach a root: hand-made stacks, and stacks with wrong unwind information. Only the module of a plugin may be
+/// unknown.
 fn site_of(mut frames: Vec<String>, truth: &Truth) -> (String, String) {
     let work = frames.pop().unwrap();
     frames.retain(|frame| frame != "cudaLaunchKernel");

@@ -1,7 +1,7 @@
-//! The checkpoint of a process that dies without running its exit handlers: it holds everything recorded up to the
-//! process's death, and every verb can read it.
+//! The checkpoint of a process that dies without running its exit handlers. It holds everything recorded until then,
+//! and every verb can read it.
 //!
-//! The program is `tests/programs/ending.c`: it launches 1,100 kernels of 1,000 ns, and ends when the test tells it to.
+//! The program, `tests/programs/ending.c`, launches 1,100 kernels of 1,000 ns, and ends when the test tells it to.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -93,8 +93,8 @@ fn a_process_that_dies_without_exit_handlers_leaves_all_launches_in_its_checkpoi
     }
 }
 
-/// The default action of some of these signals dumps core. If the program had installed its own action for a signal,
-/// gpuflame would not handle that signal.
+/// The default action of some of these signals dumps core. gpuflame leaves a signal alone if the program has installed
+/// its own action for it.
 #[test]
 fn unhandled_signals_leave_a_complete_checkpoint() {
     let signals = [
@@ -152,8 +152,8 @@ fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     }
 }
 
-/// If gpuflame mapped its files and a page could no longer be read, for example because a file server is gone, touching
-/// the page would raise SIGBUS in the program.
+/// gpuflame must not map its files: if a page cannot be read any more (a file server is gone), touching it would raise
+/// SIGBUS in the program.
 #[test]
 fn output_files_are_not_memory_mapped_while_they_are_written() {
     for formats in ["svg", "gfr", "chrome", "cupti-text"] {
@@ -175,7 +175,7 @@ fn moments(folder: &Path) -> Option<(u64, u64)> {
     reader.mark().map(|mark| (mark.began.0, mark.time.0))
 }
 
-/// The first checkpoint is early because a worker may call `_exit` soon after its first launch. In this test the second
+/// The first checkpoint is early: a worker may call `_exit` soon after its first launch. In this test the second
 /// checkpoint would only be written after 1,000 s.
 #[test]
 fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
@@ -265,7 +265,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
         hold_outputs(&running);
         running.tell("go");
         wait_until_it_writes(&mut running);
-        // If the process were ending, it would have ended after this time.
+        // A process that was ending would have ended after this time.
         std::thread::sleep(Duration::from_millis(200));
         let info = cli(&running.folder, &["info", FILE]).ok();
         assert!(info.stderr.contains("its process is still running"), "{formats}: {}", info.stderr);
@@ -274,7 +274,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
     }
 }
 
-/// A job scheduler ends a job with SIGTERM, and then with SIGKILL if the job takes too long to end.
+/// A job scheduler ends a job with SIGTERM. If the job takes too long to end, SIGKILL follows.
 #[test]
 fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
     for how in ["SIGTERM", "exit"] {
@@ -286,7 +286,7 @@ fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
         running.wait_for(|running| {
             let launched = fs::read(running.folder.join("launched")).unwrap();
-            // The file has one counter per thread; the second counter is that of `main`, which launches 1,000 times.
+            // The file has one counter per thread. The second one is that of `main`, which launches 1,000 times.
             let launched = u64::from_ne_bytes(launched[8..16].try_into().unwrap());
             (launched == 1001, format!("{launched} launches"))
         });
@@ -368,8 +368,8 @@ fn a_checkpoint_grows_only_by_changes_and_is_closed_when_idle() {
     running.until(1100);
     let path = running.folder.join(FILE);
     let length = |path: &Path| fs::metadata(path).unwrap().len();
-    // The last activity may arrive after the last checkpoint. The file counts as unchanged if six intervals pass
-    // without a change.
+    // The last activity may arrive after the last checkpoint. Six intervals without a change count as the end of
+    // changes.
     let (mut before, mut since) = (0, Instant::now());
     running.wait_for(|_| {
         let now = length(&path);
@@ -414,8 +414,8 @@ fn an_oversized_checkpoint_is_rewritten() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // Between two complete rewrites the file grows to at most twice the size that it had after the first of them. One
-    // step is added to the limit because the test only samples the size.
+    // Between two complete rewrites, the file grows to at most twice its size after the first of them. The limit allows
+    // one more step, because the test only samples the size.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -479,7 +479,7 @@ fn a_sigterm_with_a_hung_collector_names_the_checkpoint_to_recover() {
         Running::of(left("exit").env("GPUSIM_FAULTS", faults).env("GPUFLAME_EXIT_LIMIT", "0.5"));
     running.until(1100);
     running.tell("more");
-    // The launch is in the file, but the collector hangs at the launch's activity.
+    // The launch is in the file, but the collector hangs at its activity.
     running.wait_for(|running| {
         let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
         let launches = read.map(|run| run.ledger().tally.launches);
@@ -542,7 +542,7 @@ fn an_unwritable_checkpoint_path_is_reported_at_most_once_and_the_program_contin
     assert_eq!(done.sum("launches").0, 1100);
 }
 
-/// Preloads `tests/programs/filesystem.c`, which makes the file system fail in the way that `trouble` names.
+/// Preloads `tests/programs/filesystem.c`, which makes the file system fail; `trouble` names how.
 pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -556,8 +556,7 @@ pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     run.env("LD_PRELOAD", library).env("TROUBLE", trouble)
 }
 
-/// Makes a running program hang when it begins to write its outputs. The program must have been started with the
-/// trouble `later`.
+/// Makes a running program hang when it begins to write its outputs. Start the program with the trouble `later`.
 pub(crate) fn hold_outputs(running: &Running) {
     fs::write(running.folder.join("wait"), "").unwrap();
 }
@@ -583,7 +582,7 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
     assert_eq!(done.ledger("writing the outputs makes no progress").len(), 1, "{}", done.stderr);
     assert_eq!(done.ledger("wrote "), [""; 0], "{}", done.stderr);
     cli(&done.folder, &["recover", FILE]).ok();
-    // `recover` writes `out.folded`, or `out.1.folded` if the process had already created files under the first name
+    // `recover` writes `out.folded`; it writes `out.1.folded` if the process had created files under the first name
     // before it hung.
     let name = if done.folder.join("out.1.folded").exists() { "out.1.folded" } else { "out.folded" };
     assert_eq!(launches_in(&done.folder, name), 1100);
@@ -592,7 +591,7 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
 #[test]
 fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
     let running = Running::of(in_trouble(left("exit"), "hang"));
-    // The thread hangs after 0.1 s. Launches made after that are collected nevertheless.
+    // The thread hangs after 0.1 s. Launches made after that must be collected nevertheless.
     std::thread::sleep(Duration::from_millis(500));
     running.tell("more");
     std::thread::sleep(Duration::from_millis(300));
@@ -607,7 +606,7 @@ fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
 #[test]
 fn the_exit_updates_the_checkpoint_only_if_something_changed() {
     for (more, is_same) in [(false, true), (true, false)] {
-        // After the file is read here, only the exit should write another checkpoint.
+        // The file is read here; after that, only the exit should write another checkpoint.
         let run = in_trouble(left("exit").env("GPUFLAME_CHECKPOINT", "2"), "later");
         let mut running = Running::of(run);
         running.until(1100);
@@ -629,7 +628,7 @@ fn the_exit_updates_the_checkpoint_only_if_something_changed() {
 
 #[test]
 fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
-    // `held` is a part of the temporary name of a file that is written while the program runs.
+    // `held` is a part of the temporary name under which a file is written while the program runs.
     for (format, held) in
         [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
     {
@@ -680,7 +679,7 @@ fn a_file_system_error_is_reported_once_and_earlier_checkpoints_stay_valid() {
     }
 }
 
-/// Runs a program until its recording has 1,100 launches and cannot grow any more, and gpuflame has reported that. The
+/// Runs a program until its recording has 1,100 launches, cannot grow any more, and gpuflame has reported that. The
 /// program then continues to launch.
 fn until_rows_have_no_room(run: Run) -> Running {
     let mut running = Running::of(in_trouble(run, "full"));
@@ -721,7 +720,7 @@ fn a_truncated_recording_of_an_exited_process_is_reported_as_exited() {
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     let [line] = done.ledger("cannot write ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.contains("out.gfr: No space left on device"), "{line}");
-    // All rows that fit are present, and no earlier row was removed to make room for a later one.
+    // All rows that fit are present. No earlier row was removed to make room for a later one.
     assert_eq!(names(&done.folder), ["out.folded", FILE, "out.set.json"]);
     let launches = done.sum("launches").0;
     assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
@@ -755,7 +754,7 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     let (launches, became) = done.sum("launches");
     let found = read.ledger().tally.launches;
     assert_eq!((found.seen, found.matched), (launches, became["matched"]), "{}", done.stderr);
-    // Each thread may be in the middle of a launch, and CUPTI may be delivering an activity.
+    // Each thread may be in the middle of a launch, and CUPTI may be in the middle of delivering an activity.
     let pending = became["launch_pending"];
     assert!(pending <= 4 || done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
     let missing = match pending {
@@ -831,8 +830,8 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
-    // On a full disk existing bytes can still be overwritten, so the file itself states that it is incomplete. After
-    // other errors, only the message that the process printed states this.
+    // On a full disk, existing bytes can still be overwritten. So the file itself states that it is incomplete. After
+    // other errors, only the message that the process printed does so.
     let said = match trouble {
         "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
         _ => "are missing, unless it printed that checkpoints stop",

@@ -1,6 +1,6 @@
-//! However a program ends, gpuflame writes its flame graph, and the program ends as it would without gpuflame.
+//! However a program ends, gpuflame must write its flame graph, and the program must end as it would without gpuflame.
 //!
-//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns and counts in a file how many launches have
+//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns. It counts in a file how many launches have
 //! returned. The program exits with code 7.
 
 use std::fs;
@@ -93,7 +93,7 @@ fn a_process_whose_main_thread_ended_exits_with_its_last_thread() {
     assert!(!done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
 }
 
-/// The program has a thread that starts during set-up and blocks all signals, so it looks like one of CUPTI's threads.
+/// A thread of the program starts during set-up and blocks all signals. So it looks like a thread of CUPTI.
 #[test]
 fn a_program_thread_that_outlives_main_sets_the_exit_code() {
     let program = compile("tests/programs/left.c", &["-O2", "-rdynamic"]);
@@ -119,8 +119,7 @@ fn a_hanging_cupti_delays_the_exit_at_most_by_the_limit() {
     assert_eq!(done.ledger("CUPTI did"), [&line["CUPTI did ".len()..]], "{}", done.stderr);
 }
 
-/// Asserts that the program dies of the signal and prints nothing more, and that the files hold everything launched
-/// before that.
+/// Asserts that the program dies of the signal and prints nothing more, and that the files hold all earlier launches.
 fn assert_dies_of(signal: i32, done: &Done) {
     assert_eq!((end(done), done.stdout.as_str()), ((None, Some(signal)), "ready\n"), "{}", done.stderr);
     let launches = assert_written(done);
@@ -155,9 +154,8 @@ fn a_signal_inside_malloc_leaves_the_files() {
     }
 }
 
-/// The stopped thread may hold the lock of any of the allocator's arenas for any length of time, because gpuflame's
-/// threads never allocate or free memory in these arenas. The simulated CUPTI allocates memory when it answers a call,
-/// so this test also covers calls of CUPTI.
+/// gpuflame's threads never use the arenas of the allocator. So the stopped thread may hold the lock of any arena for
+/// any time. The simulated CUPTI allocates memory when it answers a call. So this test covers calls of CUPTI, too.
 #[test]
 fn a_signal_on_a_thread_that_holds_the_heap_lock_leaves_the_files() {
     let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);
@@ -257,7 +255,7 @@ fn child_processes_die_of_their_signals_and_write_nothing() {
 
 /// Numbers of the signals that have a handler, as the kernel lists them.
 fn caught(done: &Done) -> Vec<i32> {
-    // Two more handlers, for signals from 32 on, belong to the C library.
+    // The C library has two more handlers, for signals from 32 on.
     set_of_signals(done, "SigCgt:").into_iter().filter(|signal| *signal < 32).collect()
 }
 
@@ -281,7 +279,7 @@ fn only_default_sighup_sigint_and_sigterm_are_handled() {
     assert_eq!(caught(&ending(&["status", "1"]).env("GPUFLAME_SIGNALS", "0").done()), [0; 0]);
 }
 
-/// The first process of a container is not killed by a signal's default action. The test needs permission to create a
+/// A signal's default action does not kill the first process of a container. The test needs permission to create a
 /// container.
 #[test]
 fn process_1_of_a_container_gets_no_signal_handlers() {

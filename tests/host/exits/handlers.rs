@@ -1,6 +1,6 @@
-//! A program's own handlers of SIGINT, SIGTERM and SIGHUP. The program sees and calls these handlers as without
-//! gpuflame. If it restores the default action and sends itself the signal again, gpuflame first writes the files, and
-//! then the signal ends the program.
+//! A program's own handlers of SIGINT, SIGTERM and SIGHUP. The program must see and call these handlers as without
+//! gpuflame. If it restores the default action and sends itself the signal again, gpuflame first writes the files; then
+//! the signal ends the program.
 //!
 //! The program is `tests/programs/handlers.c`; its kernels take 1,000 ns.
 
@@ -60,8 +60,8 @@ fn a_handler_that_restores_the_previous_action_and_raises_again_leaves_files() {
     }
 }
 
-/// The program acts like uvicorn, which installs its handler before CUDA starts, so the signal does not have its default
-/// action when gpuflame starts.
+/// Like uvicorn, the program installs its handler before CUDA starts. So the signal does not have its default action
+/// when gpuflame starts.
 #[test]
 fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files() {
     for way in WAYS {
@@ -77,8 +77,8 @@ fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files()
     }
 }
 
-/// GNU's linker gives a program without exports an empty hash table, so gpuflame cannot count the program's imports from
-/// the table.
+/// GNU's linker gives a program without exports an empty hash table, so this table does not show how many imports there
+/// are.
 #[test]
 fn a_program_without_exports_that_restores_the_default_leaves_files() {
     let program = compile("tests/programs/handlers.c", &["-O1", "-no-pie"]);

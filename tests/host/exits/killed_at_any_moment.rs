@@ -1,9 +1,9 @@
-//! However and whenever a program is ended, its outputs hold every launch made before that moment, by thread and
-//! launching function, and no work that never ran. The reference is the simulated stack's truth file, to which a line
-//! for each piece of work is added when the work starts.
+//! However and whenever a program is ended, its outputs must hold every launch made before, by thread and launching
+//! function, and no work that never ran. The reference is the truth file of the simulated stack. It gets a line for
+//! each piece of work when the work starts.
 //!
-//! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour; without
-//! the variable each test runs ten moments.
+//! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour. Without the variable,
+//! each test tries ten moments.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,15 +23,15 @@ const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
 const NODES: u64 = 3;
 /// Upper bound on the difference between the truth file's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint, not counting the time for which its thread waited for a processor.
+/// Maximum delay of a checkpoint, not counting the time for which its thread waits for a processor.
 const SLACK_MS: u64 = 1000;
 
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
 }
 
-/// Returns the time after which to end the process, below 300 ms. The times are multiples of the golden section, so
-/// that they spread evenly.
+/// Returns the time after which to end the process, below 300 ms. The times are multiples of the golden section, which
+/// spreads them evenly.
 fn moment(turn: u64, process: u32) -> Duration {
     Duration::from_micros((turn * 618_034 + u64::from(process)) % 1_000_000 * 300 / 1000)
 }
@@ -67,8 +67,8 @@ fn truth(path: &Path, moment: u64) -> Work {
     work
 }
 
-/// Asserts that folded stacks, whose first frame is the name of their thread, hold all of `work` and no other work. The
-/// launch that a thread was making when the process ended may be missing.
+/// Asserts that folded stacks hold all of `work` and no other work. The first frame of each stack is the name of its
+/// thread. The launch that a thread was making when the process ended may be missing.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();
@@ -92,7 +92,7 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
         let site = site.unwrap_or_else(|| panic!("no thread launched {frames:?}: {work:?}"));
         *found.entry(site.clone()).or_default() += pieces;
     }
-    // The slack covers two launches: one in flight, and one with activities that the tracer still holds.
+    // The slack covers two launches: one in flight, and one whose activities CUPTI still holds.
     let slack = 2 * NODES;
     assert!(without_stack <= slack * threads.len() as u64, "{stacks:?}");
     for (site, Count { before, all }) in work {
@@ -101,8 +101,9 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     }
 }
 
-/// Returns the time of the last mark and the stacks, with counts, of the file of a process that was killed at `ended`.
-/// Asserts that this mark is at most as old as the file states, plus the time that a loaded machine takes to write it.
+/// Reads the file of a process that was killed at `ended`. Returns the time of the last mark, and the stacks with
+/// counts. Asserts that this mark is not older than the file states, plus the time that a loaded machine takes to write
+/// it.
 fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
     let mut reader = gpuflame_model::record::Reader::new(file).unwrap();
@@ -191,8 +192,8 @@ fn workers(way: Way) -> Option<Run> {
     Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
 }
 
-/// Sends the signal to each worker, at a different moment for each. Returns for each worker its process id, the moment,
-/// and the time for which the worker had waited for a processor.
+/// Sends the signal to each worker, at a different moment for each. For each worker, returns its process id, the
+/// moment, and how long it had waited for a processor.
 fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64, u64)>) {
     let workers = |running: &Running| -> Vec<u32> {
         let names = fs::read_dir(&running.folder).unwrap();

@@ -1,8 +1,8 @@
 //! However a Python program ends, gpuflame writes its flame graph, and the program ends as it would without gpuflame.
-//! Ctrl+C is a special case: Python installs its handler of SIGINT before CUDA starts, and at its very end sends the
-//! signal to itself.
+//! Ctrl+C is special: Python installs its handler of SIGINT before CUDA starts, and sends the signal to itself at its
+//! very end.
 //!
-//! The program is `tests/programs/interrupted.py`, run with each Python on this machine; its kernels take 1,000 ns.
+//! The program is `tests/programs/interrupted.py`, with each Python on this machine; its kernels take 1,000 ns.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,8 +39,8 @@ fn interrupted(run: Run, files: &[&str]) -> Done {
     running.signalled(libc::SIGINT)
 }
 
-/// Asserts that the files hold exactly the work that ran, to the nanosecond, and that the sums of the run have replaced
-/// the checkpoint. Returns the number of kernels.
+/// Asserts that the files hold exactly the work that ran, to the nanosecond, and that the final sums have replaced the
+/// checkpoint. Returns the number of kernels.
 fn assert_written(done: &Done) -> u64 {
     let ran = done.file("truth.jsonl").lines().count() as u64;
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
@@ -116,7 +116,7 @@ fn a_forked_python_child_exits_even_if_the_loader_lock_was_held() {
     }
 }
 
-/// While gpuflame writes its files, Python has already restored the signal's default action, so that a second signal
+/// While gpuflame writes its files, Python has already restored the default action of the signal. So a second signal
 /// would end the process at once.
 #[test]
 fn a_second_interrupt_while_files_are_written_loses_nothing() {
@@ -134,7 +134,7 @@ fn a_second_interrupt_while_files_are_written_loses_nothing() {
     }
 }
 
-/// The second signal arrives while Python still handles the first signal, or during the end of Python, after the default
+/// The second signal arrives while Python still handles the first one. Or it arrives at Python's end, after the default
 /// action was restored.
 #[test]
 fn two_quick_interrupts_leave_the_files() {

@@ -1,5 +1,5 @@
-//! Bad input, such as a machine without CUPTI, a full disk or nonsensical records, never changes how the application
-//! ends: the program returns its own exit code, one line names the problem, and files left on disk are complete.
+//! Bad input never changes how the application ends; examples are a machine without CUPTI, a full disk and nonsensical
+//! records. The program returns its own exit code, one line names the problem, and files on disk are complete.
 //!
 //! The program, `tests/programs/odd.c`, returns 7. It launches 50 kernels of 1,200 ns and 50 kernels of 301 ns in turn,
 //! and a fill after every tenth kernel.
@@ -56,8 +56,8 @@ fn assert_no_remains(folder: &Path) {
     assert!(!files(folder).iter().any(|name| name.contains(".part")), "{:?}", files(folder));
 }
 
-/// Asserts that the program continued, and that one line from gpuflame, which contains all of `parts`, explains why
-/// there are no outputs.
+/// Asserts that the program continued, and that one line from gpuflame explains why there are no outputs. The line
+/// contains all of `parts`.
 fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let lines = done.ledger("");
@@ -153,7 +153,7 @@ fn a_missing_gpu_is_reported() {
 
 #[test]
 fn a_driver_older_than_cupti_is_reported_with_its_version() {
-    // With such an old driver the runtime fails before it loads gpuflame; only the driver's own interface loads it.
+    // With this old driver, the runtime fails before it loads gpuflame; only the driver's own interface loads gpuflame.
     let folder = stage("old-driver", &["libcupti.so.13"]);
     let cupti = folder.join("libcupti.so.13");
     let done = odd("driver").env("GPUSIM_DRIVER", "12020").with_libraries(&folder).done();
@@ -308,7 +308,7 @@ fn streamed_outputs_share_the_line_about_an_unwritable_path() {
 /// Files written by default.
 const WRITTEN: [&str; 7] =
     ["out.csv", "out.folded", "out.gfr", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
-/// Files written by default if the name without a number is taken.
+/// Files written by default if the name without a number is already taken.
 const NUMBERED: [&str; 7] = [
     "out.1.csv",
     "out.1.folded",
@@ -497,9 +497,8 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
     assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
 }
 
-// Tests of wrong launches and records. Every tenth launch is a short kernel, and so is every eleventh piece of work. The
-// numbers of five pieces of work are multiples of 20: the last of these five is a long kernel, and the others are short
-// kernels.
+// Tests of wrong launches and records. Every tenth launch is a short kernel, so is every eleventh piece of work. Five
+// pieces of work have numbers that are multiples of 20. The last of them is a long kernel; the others are short.
 
 #[test]
 fn launches_that_fail_are_counted() {
@@ -547,7 +546,8 @@ fn records_with_impossible_times_are_counted_without_weight() {
 
 const HOUR: u64 = 3_600_000_000_000;
 
-/// A jump of the clock makes no window longer, neither in the files of the process nor in files made from its recording.
+/// If the clock jumps, no window becomes longer, neither in the files of the process nor in files made from its
+/// recording.
 #[test]
 fn a_clock_jump_of_an_hour_is_reported_and_extends_no_window() {
     let program = compile("tests/programs/clock.c", &["-O2", "-rdynamic"]);
@@ -630,7 +630,7 @@ fn callbacks_without_data_are_counted_and_lose_no_launch() {
     for every in [1, 3] {
         let done = with_faults(&format!("null_data:every={every}"));
         let without = done.truth().fault("null_data");
-        // For each launch and each fill, the runtime makes an enter and an exit callback, and so does the driver.
+        // For each launch and each fill, the runtime and the driver both make an enter and an exit callback.
         assert!(without >= 110 * 4 / every, "{without}");
         assert_eq!(cannot_be(&done), [0, without], "{}", done.stderr);
         assert_parts(&done, "activities", 110, &[("matched", 110)]);
@@ -716,7 +716,7 @@ fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     assert!(parts["matched"] > 0);
     let matched = parts["matched"];
     assert_parts(&done, "activities", matched, &[("matched", matched)]);
-    // A buffer that was delivered before the fatal error but not yet read can no longer be read. Its activities are
+    // A buffer that was delivered but not yet read at the fatal error cannot be read any more. Its activities are
     // counted as unreadable.
     if matched < truth.count("delivered") {
         assert!(lost(&done, "activities_unreadable") > 0, "{}", done.stderr);
@@ -816,7 +816,7 @@ fn activities_before_a_device_reset_are_recorded() {
     run("reset", &[]).assert_exact();
 }
 
-/// A thread of gpuflame hangs in a call of CUPTI; gpuflame waits for this thread only once.
+/// A thread of gpuflame hangs in a call of CUPTI. gpuflame waits for this thread only once.
 #[test]
 fn a_hanging_cupti_delays_device_resets_only_once() {
     let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");

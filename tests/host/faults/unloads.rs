@@ -9,7 +9,7 @@ const RUNTIME: &str = "libcudart.so.13";
 const CUPTI: &str = "libcupti.so.13";
 
 /// Creates a simulated stack whose runtime and CUPTI are unloaded when their last handle is closed, like NVIDIA's. The
-/// tests' libraries are normally marked as not unloadable.
+/// tests' own libraries are normally marked as not unloadable.
 fn unloadable() -> PathBuf {
     let folder = stage("unloadable", &[CUPTI]);
     for name in [RUNTIME, CUPTI] {
@@ -18,7 +18,7 @@ fn unloadable() -> PathBuf {
         let entry = dynamic_entry(&library, 0x6fff_fffb).expect("the library has DT_FLAGS_1");
         assert_ne!(library[entry] & 8, 0, "DF_1_NODELETE");
         library[entry] &= !8;
-        // The file is a link to the library of all tests. Removing the link first keeps that library unchanged.
+        // The file is a link to the library of all tests. Remove the link first, so that this library stays unchanged.
         fs::remove_file(&path).unwrap();
         fs::write(&path, library).unwrap();
     }

@@ -1,6 +1,5 @@
-//! Programs with far more stacks, kernels and threads than fit into memory. gpuflame stays below the ceiling that the
-//! user sets, sums equal those of the truth file to the nanosecond, and the flame graph still shows the work that
-//! matters.
+//! Programs with far more stacks, kernels and threads than fit into memory. gpuflame stays below the user's ceiling,
+//! sums equal those of the truth file to the nanosecond, and the flame graph still shows the work that matters.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +14,7 @@ use crate::running::{FILE, Running, starved_for};
 use crate::support::{Done, Run, Way, compile, plugin, skip};
 
 const CEILING_MIB: f64 = 24.0;
-/// Number of launches that `before` makes, and of those that `after` makes.
+/// Number of launches that `before` makes; `after` makes as many.
 const PLANTED: u64 = 1000;
 /// Number of new stacks, kernels or threads after which the program launches `between` once.
 const BETWEEN: u64 = 64;
@@ -46,10 +45,10 @@ fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) 
     leaves
 }
 
-/// Checks the properties that must hold in all of these floods: bounded memory, right sums, a ledger that adds up, and
-/// the exact time of the planted work. Returns GPU time by call site and leaf frame.
+/// Checks what must hold in all of these floods: bounded memory, right sums, a ledger that adds up, and the exact time
+/// of the planted work. Returns GPU time by call site and leaf frame.
 fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), u64> {
-    // `second` makes one launch more than the other planted functions.
+    // `second` makes one launch more than each of the other planted functions.
     let all = count + count / BETWEEN + 3 * PLANTED + 1;
     eprintln!("{:.1} MiB at most; {}", most_held(done), done.stderr);
     assert!(most_held(done) <= CEILING_MIB, "{}", done.stderr);
@@ -64,7 +63,7 @@ fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), 
         let key = (format!("main;{site}"), format!("[GPU_Kernel]{kernel}"));
         assert_eq!(found.get(&key), Some(&nanos), "{key:?}\n{}", done.stderr);
     }
-    // gpuflame may forget the work of `second` before the flood, but not its work after the flood.
+    // gpuflame may forget the work of `second` before the flood, but not the work after it.
     let second = ("other_thread;second".to_owned(), "[GPU_Kernel]second_d51".to_owned());
     let nanos = found.get(&second).copied().unwrap_or(0);
     assert!((PLANTED * 51..=(PLANTED + 1) * 51).contains(&nanos), "{nanos}\n{}", done.stderr);
@@ -90,7 +89,7 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
     // The file has one line per stack that is still listed, and one line for all other stacks.
     assert!(shown > 1000, "{shown} lines");
     assert_eq!(found[&others], (count + 1 - shown) * 101);
-    // If the other thread's stack was forgotten before the thread launched again, part of its time is under
+    // The other thread's stack may have been forgotten before the thread launched again. Part of its time is then under
     // `[other stacks]`.
     let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
     let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
@@ -113,7 +112,7 @@ fn ten_million_stacks_fit_in_24_mib_and_heavy_stacks_stay_listed() {
     assert_many_stacks(10_000_000, &[]);
 }
 
-/// The checkpoint either covers everything up to one second before the kill, or reports how much is missing.
+/// The checkpoint covers everything up to one second before the kill, or else reports how much is missing.
 #[test]
 fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     let run = Run::new(program(), Way::Injected).args(["stacks", "10000000"]);
@@ -126,7 +125,7 @@ fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
         while !matches!(reader.next_row(), Ok(None)) {}
         let now = UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let mark = reader.mark().unwrap();
-        // Time for which gpuflame's threads waited for a processor does not count, because they cannot write then.
+        // Time for which gpuflame's threads waited for a processor does not count: they could not write then.
         let missing_ms = now.saturating_sub(mark.time.0 + starved_for(running.process())) / 1_000_000;
         let said = u64::from(mark.interval_ms);
         eprintln!("{missing_ms} ms, said {said}, late {}: {}", reader.state().missed_mark, running.stderr());
@@ -153,7 +152,7 @@ impl Group {
                 "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                 _ => return None,
             };
-            // In a container the path is often the one outside the container, and only the root is mounted.
+            // In a container, this is often the path outside the container, and only the root is mounted.
             let around = [Path::new(root).join(path.trim_start_matches('/')), root.into()];
             Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
         });
@@ -262,7 +261,8 @@ fn assert_many_unloads(count: u64) {
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     assert!(done.ledger("merged:").is_empty(), "{}", done.stderr);
     // 500 of the 507 stacks are from the flood. The other seven are of `before`, `between`, `after`, `second` (called
-    // from two places), a free and a wait. These seven are not calls from the plugin.
+    // from two places), a free and a wait. The other seven are those of `before`, `between`, `after`, `second` (called
+    // from two places), a free and a wait; they are not calls from the plugin.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 

@@ -1,5 +1,5 @@
 //! gpuflame never interferes with the descriptors, files, stderr or exit status of a host, whatever the host does with
-//! its descriptors.
+//! them.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -32,7 +32,7 @@ fn assert_its_own(done: &Done, files: usize) {
 /// Asserts that the recording and the table are complete, whatever happened to the descriptors.
 fn assert_all_written(done: &Done, launches: u64) {
     let folded = done.file("out.folded");
-    // The frame between `main` and `work` is the mode's function, which the compiler inlined.
+    // The compiler has inlined the mode's function, which is the frame between `main` and `work`.
     let values =
         folded.lines().map(|line| match line.split_once(";work;cudaLaunchKernel;[GPU_Kernel]step_d1000 ") {
             Some((outer, nanos)) if outer.starts_with("main") => nanos.parse::<u64>().unwrap(),
@@ -96,7 +96,8 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
     Done::from_output(output, folder)
 }
 
-/// Tests each way to start the program with a regular file as descriptor 2, and whether the ledger is written to it.
+/// Starts the program in each possible way with a regular file as descriptor 2, and tests whether the ledger is written
+/// to it.
 #[test]
 fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     let shipped = crate::processes::preload::shipped().join("libgpuflame-preload.so");
@@ -132,7 +133,7 @@ fn identity(file: &File) -> String {
     format!("{:x}:{:x}", facts.dev(), facts.ino())
 }
 
-/// The program runs as it would under pytest, where descriptor 2 is a temporary file while CUDA starts.
+/// The program runs as under pytest, where descriptor 2 is a temporary file while CUDA starts.
 #[test]
 fn messages_held_during_the_run_appear_at_exit_or_in_the_ledger_file() {
     let run = || prepare("captured").env("GPUFLAME_NO_SUCH_SETTING", "1");
@@ -204,14 +205,14 @@ fn closed_descriptors_0_1_and_2_are_not_reused() {
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
 }
 
-/// If the exit hangs, a signal ends the program, so that the test fails.
+/// If the exit hangs, a signal ends the program, and the test fails.
 #[test]
 fn a_full_unread_stderr_pipe_does_not_hang_the_exit() {
     let done = run("full");
     assert_all_written(&done, 1_000);
 }
 
-/// After gpuflame has written, the program checks the flags of its stderr, and fails if one of them has been cleared.
+/// After gpuflame has written, the program checks the flags of its stderr; it fails if one of them was cleared.
 #[test]
 fn a_nonblocking_stderr_gets_the_complete_ledger_and_keeps_its_flags() {
     let done = run("nonblocking");
@@ -270,7 +271,7 @@ fn held(pipe: &File) -> usize {
 }
 
 /// Polls the pipe's flags until `is_over` is set. Returns the number of polls, and whether O_NONBLOCK was ever set. The
-/// program uses the same open file description, so changes by the program are visible here.
+/// program uses the same open file description, so its changes are visible here.
 fn watch_flags(pipe: &File, is_over: &AtomicBool) -> (u64, bool) {
     let (mut looks, mut was_changed) = (0, false);
     while !is_over.load(Ordering::Relaxed) || looks <= 1000 {

@@ -1,6 +1,6 @@
-//! Memory that gpuflame holds: it depends on the number of distinct stacks, and not on the number of launches. The tests
-//! measure the memory in two ways: from the ledger; and as the kernel's figures for the process minus the figures of a
-//! run without gpuflame.
+//! Memory that gpuflame holds: it depends on the number of distinct stacks, not on the number of launches. It is
+//! measured in two ways: by the ledger, and by the kernel's figures for the process minus those of a run without
+//! gpuflame.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -38,12 +38,12 @@ fn resident(stdout: &str) -> f64 {
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
 }
 
-/// Runs `load` with `args`. gpuflame keeps up with the launches, because the program waits for it after every 4,096.
+/// Runs `load` with `args`. gpuflame keeps up with the launches: the program waits for it after every 4,096.
 fn held(args: &str) -> Held {
     held_at(&format!("{args} --flush 4096"), 0)
 }
 
-/// Turns the simulation's truth file off, because writing it takes memory too.
+/// Turns the simulation's truth file off, because writing it would take memory too.
 fn quiet(run: Run) -> Run {
     run.env("GPUSIM_TRUTH", "")
 }
@@ -57,8 +57,8 @@ fn without() -> f64 {
 /// Runs `load` with `args`. Each launch takes at least `launch_ns`.
 fn load(args: &str, launch_ns: u32) -> crate::support::Done {
     let run = Run::new(program(), Way::Injected).args(args.split(' '));
-    // A checkpoint copies the sums, and the allocator keeps the memory of the copy. For a fair comparison, the short runs
-    // must include a checkpoint too.
+    // A checkpoint copies the sums, and the allocator keeps the memory of the copy. For a fair comparison, the short
+    // runs must make a checkpoint too.
     let run = quiet(run).env("GPUFLAME_CHECKPOINT", "0.1");
     run.env("GPUSIM_LAUNCH_NS", launch_ns.to_string()).ok()
 }
@@ -70,9 +70,9 @@ fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
     mib.trim_end_matches(" MiB").parse::<f64>().unwrap() * MIB
 }
 
-/// Runs `load` twice and returns the smaller result. If the collector has to wait for a processor, tables grow further
-/// before it empties them, so results differ by up to 1 MiB between runs. If memory grows with the number of launches,
-/// both results show it.
+/// Runs `load` twice and returns the smaller result. Results differ by up to 1 MiB between runs: if the collector has
+/// to wait for a processor, tables grow further before it empties them. Memory that grows with the number of launches
+/// shows in both results.
 fn held_at(args: &str, launch_ns: u32) -> Held {
     let run = |_| {
         let done = load(args, launch_ns);
@@ -93,7 +93,7 @@ fn assert_bounded(held: Held, cells: u32) {
     assert!(held.by_ledger <= most && held.by_kernel <= most, "{held:?} with {cells} cells");
 }
 
-/// Checks that gpuflame holds as much memory after many launches as after few launches.
+/// Checks that gpuflame holds as much memory after many launches as after a few.
 fn stays(few: Held, many: Held) -> Result<(), String> {
     for (who, growth) in
         [("ledger", many.by_ledger - few.by_ledger), ("kernel", many.by_kernel - few.by_kernel)]
@@ -139,13 +139,13 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     let few = held_at("--launches 1000000", TRACED_DRIVER);
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
-    // The two amounts may differ: if the collector has to wait for a processor, more launches than before are pending at
-    // once, and the join's table of pending launches grows by up to 17 MiB.
+    // The two amounts may differ. If the collector has to wait for a processor, more launches are pending at once, and
+    // the join's table of them grows by up to 17 MiB.
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
 /// Maximum memory that gpuflame does not count: relocated pages of the debug build, stacks of threads, and the
-/// simulation's own lists of records. In these tests it is 2 to 8 MiB.
+/// simulation's lists of records. In these tests it is 2 to 8 MiB.
 const MOST_UNCOUNTED: f64 = 10.0 * MIB;
 
 /// Runs `load` with the memory limit `ceiling` and eight threads, which launch faster than the collector can read.

@@ -1,4 +1,4 @@
-//! Limits that the application or its environment sets. gpuflame respects them too, and does not make the application
+//! Limits that the application or its environment sets. gpuflame respects them, and does not make the application
 //! exceed them.
 
 use std::collections::BTreeSet;
@@ -22,8 +22,8 @@ fn a_thread_with_a_pending_cancel_ends_after_its_first_launch_is_recorded() {
     }
 }
 
-/// The first call sets gpuflame up, so gpuflame's functions are on that thread's stack. The cancellation may unwind the
-/// stack only after these functions have returned.
+/// The first call sets gpuflame up, so gpuflame's functions are on the stack of that thread. A cancellation must not
+/// unwind the stack before these functions have returned.
 #[test]
 fn a_cancel_pending_during_set_up_takes_effect_after_the_first_call() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
@@ -55,7 +55,7 @@ fn errno_is_preserved_by_every_entry_point() {
     assert_eq!(done.sum("launches").1["matched"], 112, "{}", done.stderr);
 }
 
-/// A write past the file-size limit raises a signal. If a program has no handler for this signal, the signal ends it.
+/// A write past the file-size limit raises a signal, which ends a program that has no handler for it.
 #[test]
 fn a_file_size_limit_costs_only_the_larger_files() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
@@ -82,7 +82,7 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
         files.retain(|name| name != "truth.json");
         assert!(files.is_empty(), "{files:?}");
     }
-    // NVTX, which finds gpuflame through its own variable, does not load gpuflame either.
+    // NVTX, which would find gpuflame through its own variable, must not load it either.
     let program = compile("tests/programs/ranges.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());
     let done = run.env("GPUFLAME_DISABLE", "1").done();
@@ -92,8 +92,8 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
 }
 
-/// A set-user-id program runs with its owner's rights, whichever user starts it. This user could otherwise make gpuflame
-/// write files to places where only the owner may write.
+/// A set-user-id program has its owner's rights, whichever user starts it. Without this check, that user could make
+/// gpuflame write files where only the owner may write.
 #[test]
 fn a_setuid_program_ignores_the_environment() {
     const NOBODY: u32 = 65_534;
@@ -102,8 +102,8 @@ fn a_setuid_program_ignores_the_environment() {
     fs::create_dir_all(&outputs).unwrap();
     let rights = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let owned = |program: &Path| chown(program, Some(NOBODY), None).map(|()| rights(program, 0o4755));
-    // Users other than root cannot read the tests' folders, and no variable can name libraries for such a program, so the
-    // program and its libraries are in a folder that all users can read.
+    // Users other than root cannot read the tests' folders, and no variable can name libraries for such a program. So
+    // the program and its libraries are in a folder that all users can read.
     rights(&folder, 0o755);
     rights(&outputs, 0o777);
     for library in ["libcuda.so.1", "libcudart.so.13", "libcupti.so.13"] {
@@ -184,7 +184,7 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let main = lines.next().unwrap();
     let ours: Vec<_> = lines.collect();
     assert!(ours.len() >= 2, "{}", done.stdout);
-    // Without root's rights, a thread may not lower its nice value, so it keeps the nice value of its creator.
+    // Without root's rights, a thread may not lower its nice value. So it keeps that of its creator.
     let nicer = main.rsplit_once(' ').map(|(binds, _)| format!("{binds} 7")).unwrap();
     // SAFETY: geteuid has no precondition.
     let may_be_as_nice = unsafe { libc::geteuid() } != 0;
@@ -240,7 +240,7 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
     }
 }
 
-/// gpuflame's threads start at a time when the C library has no memory left.
+/// When gpuflame's threads start, the C library has no memory left.
 #[test]
 fn running_out_of_memory_right_after_cuda_starts_does_not_end_the_process() {
     let program = compile("tests/programs/constructor.c", &["-O2", "-rdynamic"]);
@@ -283,8 +283,8 @@ fn confined(how: &str) -> Run {
     Run::new(program, Way::Injected).arg(how)
 }
 
-/// Coroutines and threads of some runtimes have small stacks. The test uses the optimized library, because the optimizer
-/// determines the frame sizes.
+/// Coroutines and threads of some runtimes have small stacks. The test uses the optimized library, because frame sizes
+/// depend on the optimizer.
 #[test]
 fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
@@ -299,14 +299,17 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let without = depths(confined("depth").env("CUDA_INJECTION64_PATH", "none"));
     let with = depths(confined("depth").env("CUDA_INJECTION64_PATH", release));
     let more: Vec<_> = with.iter().zip(without).map(|(with, without)| with - without).collect();
-    // The calls are: the first call of the process, which sets gpuflame up; the first call of another thread; later calls
-    // with a cached or a new call path; and launches on an alternate stack.
+    // The calls are:
+    // - the first call of the process, which sets gpuflame up;
+    // - the first call of another thread;
+    // - later calls with a cached or a new call path;
+    // - launches on an alternate stack.
     assert_eq!(more.len(), 26);
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
-    // At the first launch on an alternate stack, gpuflame learns unwind rules. The function that learns them is called by
-    // the function that walks a thread's own stack, so the frames of both functions are on the alternate stack. Avoiding
-    // the frame of the walking function there would cost 40 instructions per launch.
+    // At the first launch on an alternate stack, gpuflame learns unwind rules. Two frames are on the alternate stack:
+    // the function that learns the rules, and its caller, which walks a thread's own stack. To avoid the caller's frame
+    // there would cost 40 instructions per launch.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }
@@ -395,14 +398,14 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
             assert_eq!(nanos, 604 * 700);
         }
     }
-    // Check of the sandbox itself: with one documented call removed from the list, it kills the process.
+    // Checks the sandbox itself: with one documented call removed from its list, it kills the process.
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
     let done = sandboxed(Way::Injected, &fewer, None);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
-/// Uses strace to trace a program that installs a seccomp filter after its first launch, when the runtime has finished
-/// its own set-up. In some runs strace makes a system call fail, so that gpuflame uses other calls instead.
+/// Traces a program with strace. The program installs a seccomp filter after its first launch, when the runtime has
+/// finished its own set-up. In some runs strace makes a system call fail. gpuflame then uses other calls instead.
 #[test]
 fn no_new_kind_of_system_call_is_made_after_set_up() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -426,14 +429,14 @@ fn no_new_kind_of_system_call_is_made_after_set_up() {
     }
 }
 
-/// Asserts that each kind of call made after set-up was already made before, and that the `expected` kinds are made after
-/// it. Returns false if this machine does not allow tracing.
+/// Asserts that each kind of call made after set-up was made before as well, and that the `expected` kinds are made
+/// after it. Returns false if this machine does not allow tracing.
 fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
-    // The delay lets the threads that set-up creates start only after set-up, as on a busy machine.
+    // With this delay, threads that set-up creates start only after set-up, as on a busy machine.
     run = run.args(["-e", "inject=set_robust_list:delay_enter=300000"]);
-    // If strace makes calls fail, gpuflame makes other calls than those documented for a filter.
+    // If strace makes calls fail, gpuflame makes calls that are not documented for a filter.
     let calls = if refused.is_none() { documented_calls(true) } else { Vec::new() };
     if let Some(refused) = refused {
         run = run.arg("-e").arg(format!("inject={refused}"));
@@ -475,8 +478,8 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
-/// While the program makes launches, ranges, marks and queries, the limit on its address space is lowered in steps down
-/// to zero. GPUFLAME_STARVED is the number of limits to start from; CI uses few.
+/// The program makes launches, ranges, marks and queries. Meanwhile the limit on its address space is lowered in steps,
+/// down to zero. GPUFLAME_STARVED is the number of limits to start from; CI uses few.
 #[test]
 fn a_shrinking_address_space_limit_costs_the_recording_and_not_the_process() {
     let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Names from any source are harmless wherever they are shown: on a terminal, in text files and in spreadsheets.
+//! Names from any source must be harmless wherever they are shown: on a terminal, in text files and in spreadsheets.
 //!
 //! The program, `tests/programs/named.c`, gives harmful names to its kernels, ranges and threads. Its own file name is
 //! harmful too.
@@ -22,7 +22,7 @@ const PROCESS: &str = "=file [31m turned back";
 
 fn program() -> PathBuf {
     let program = scratch("named").join(FILE);
-    // The program is renamed and not copied, because a child that another test forks could still have the copy open for
+    // The program is renamed instead of copied: a child that another test forks could still have the copy open for
     // writing (ETXTBSY).
     fs::rename(compile("tests/programs/named.c", &["-O2"]), &program).unwrap();
     program
@@ -58,7 +58,7 @@ impl Shown {
     }
 
     /// Adds a UTF-8 file, as a table or as a text, depending on its name. A file that is not UTF-8 must not contain the
-    /// original names.
+    /// harmful names.
     fn file(&mut self, path: &Path) {
         let name = path.display().to_string();
         let bytes = fs::read(path).unwrap();
@@ -72,7 +72,7 @@ impl Shown {
         }
     }
 
-    /// Adds all files of a folder, except recordings, which contain the original names, and files of the simulated stack.
+    /// Adds all files of a folder except recordings (which contain the harmful names) and files of the simulated stack.
     fn files(&mut self, folder: &Path) {
         let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
@@ -92,7 +92,7 @@ impl Shown {
         if args.contains(&"csv") { self.table(&by, ran.stdout) } else { self.text(&by, ran.stdout) }
     }
 
-    /// Asserts that the harmless form of each name appears in at least this many of the texts.
+    /// Asserts that the harmless form of each name is in at least this many of the texts.
     fn assert_holding(&self, least: [(&str, usize); 4]) {
         for (words, least) in least {
             let by: Vec<_> =

@@ -1,5 +1,5 @@
-//! The folder of the outputs is removed or renamed during the run. Messages at the exit are true, and content that is
-//! still available from open files is written to files again.
+//! The folder of the outputs is removed or renamed during the run. Messages at the exit must be true. Content that open
+//! files still have is written to files again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,8 +78,8 @@ fn a_recording_moved_during_the_run_is_reported_at_its_new_path() {
     assert!(fs::read_dir(done.folder.join("elsewhere")).unwrap().count() == 1, "no temporary file is left");
 }
 
-/// If no descriptor above the host's range is available, gpuflame opens the file anew for each write. So the content is
-/// lost if the file name is removed.
+/// If no descriptor above the host's range is free, gpuflame opens the file again for each write. So if the file's name
+/// is removed, its content is lost.
 #[test]
 fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     let script = r#"ulimit -n 900 && exec "$0" left exit"#;
@@ -114,8 +114,8 @@ fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     assert_eq!(nanos, 1000 * 1101);
 }
 
-/// A hard link in another folder keeps the content of the file. gpuflame does not know the path of the link, so it copies
-/// the content from the open file.
+/// A hard link in another folder keeps the content of the file. But gpuflame does not know the link's path, so it
+/// copies the content from the open file.
 #[test]
 fn a_removed_recording_with_a_hard_link_is_restored_under_its_own_name() {
     let done = changed(prepare("folded,gfr"), |folder| {

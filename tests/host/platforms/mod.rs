@@ -1,4 +1,4 @@
-//! Languages and systems: stacks other than the threads' own stacks, code without unwind information, older C libraries.
+//! Languages and systems: stacks that are not the thread's own, code without unwind information, older C libraries.
 
 mod generated;
 mod older_glibc;

@@ -1,5 +1,5 @@
-//! gpuflame works with a C library that is years old: the loader finds every symbol that gpuflame's library needs, and
-//! the recording contains exactly the work that ran.
+//! gpuflame works with a C library that is years old. The loader must find every symbol that gpuflame's library needs,
+//! and the recording must contain exactly the work that ran.
 //!
 //! Programs and the simulated stack are linked to this machine's C library. `tests/older-glibc.py` patches copies of these
 //! files so that they use functions of the older C library. gpuflame's library is used as it is shipped.

@@ -1,8 +1,8 @@
-//! Programs of runtimes that use other stacks than the system's thread stacks, or code without unwind information:
+//! Programs of runtimes that use stacks other than the system's thread stacks, or code without unwind information:
 //! Python's greenlets, Boost's fibers, Go, Java.
 //!
-//! The tests check that no launch is lost, that every stack equals the stack that libgcc's unwinder finds, and that each
-//! stack reaches as far as the runtime permits unwinding.
+//! The tests check three things: no launch is lost, every stack equals that of libgcc's unwinder, and each stack
+//! reaches as far as the runtime permits unwinding.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
         assert_eq!((total, parts["matched"]), (launches, launches), "{}", done.stderr);
     }
     let unlike = "0 differ from a walk of every frame, 0 differ from libgcc's walk";
-    // One more stack is captured at the call that waits for the GPU at the end.
+    // The call that waits for the GPU at the end has one more stack.
     let taken = launches + 1;
     assert_eq!(done.ledger("verified: "), [format!("{taken} stacks captured again, {unlike}")]);
     let stacks = done.folded();
@@ -44,8 +44,8 @@ fn marked(done: &Done, what: &str) -> u64 {
     count.unwrap_or_else(|| panic!("no {what} in {line}")).parse().unwrap()
 }
 
-/// Greenlets share the thread's own stack: when another greenlet runs, the part of the stack that belongs to the first
-/// one is copied elsewhere. Below a greenlet's frames are the frames that switched to it, so stacks reach `main`.
+/// Greenlets share the thread's own stack. When another greenlet runs, the first one's part of the stack is copied
+/// elsewhere. Below a greenlet's frames are the frames that switched to it. So stacks reach `main`.
 #[test]
 fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     let Some(python) = installed("greenlet", None) else { return };
@@ -60,7 +60,7 @@ fn greenlet_stacks_reach_the_bottom_of_the_thread() {
 }
 
 /// Numba's code has no frame pointer and registers its unwind information only with libgcc. So a native stack ends in
-/// Numba's code and is marked as truncated. The Python functions that call Numba's code are shown nevertheless.
+/// this code, and is marked as truncated. The Python functions that call Numba's code are shown nevertheless.
 #[test]
 #[ignore = "installs Numba, 80 MB; .ci/long runs it"]
 fn numba_launches_appear_under_the_python_functions_that_call_them() {
@@ -90,8 +90,8 @@ fn numba_launches_appear_under_the_python_functions_that_call_them() {
     assert_eq!((is_main, is_cut), (800 * 100, stacks.len() as u64), "{stacks:?}");
 }
 
-/// gpuflame cannot read PyPy's functions: it shows no Python functions and prints one line about this. Native frames are
-/// unaffected.
+/// gpuflame cannot read PyPy's functions. It shows no Python functions, and prints one line about that. Native frames
+/// are unaffected.
 #[test]
 fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     let Some(python) = installed("pypy", None) else { return };
@@ -120,8 +120,8 @@ fn boost_fiber_stacks_are_truncated_where_the_fiber_was_created() {
     }
 }
 
-/// Go runs C functions on the thread's stack. Hand-written code without unwind information switches to it from the
-/// goroutine's stack, and stacks are truncated at this code.
+/// Go runs C functions on the thread's stack. The switch from the goroutine's stack is hand-written code without unwind
+/// information; stacks are truncated there.
 #[test]
 fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
     let Some(go) = installed("go", None) else { return };
@@ -141,9 +141,9 @@ fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
     }
 }
 
-/// Java's methods have no unwind information. With the virtual machine's option to keep frame pointers, stacks reach the
-/// bottom and are marked as guessed. Without this option, stacks may be truncated at methods that the virtual machine
-/// has optimized.
+/// Java's methods have no unwind information. If the virtual machine keeps frame pointers, which is an option, stacks
+/// reach the bottom and are marked as guessed. Without this option, stacks may be truncated at methods that the virtual
+/// machine has optimized.
 #[test]
 #[ignore = "installs a JDK; .ci/long runs it"]
 fn java_stacks_reach_the_bottom_of_the_thread_with_frame_pointers() {

@@ -1,5 +1,5 @@
-//! Forked children. No child waits for a lock whose holder does not exist in the child, and a child that uses CUDA and was
-//! forked before a session exists is recorded like any other process.
+//! Forked children. No child may wait for a lock whose holder does not exist in the child. A child that was forked
+//! before a session exists, and uses CUDA, is recorded like any other process.
 
 use std::fs;
 
@@ -20,14 +20,14 @@ fn a_forked_child_does_not_wait_for_another_threads_range_name() {
     }
 }
 
-/// However a child of a process with a session is created, the child writes nothing, ends as it would without gpuflame,
-/// and does not change its parent's counts.
+/// However a child of a process with a session is created, it must write nothing, end as it would without gpuflame, and
+/// leave its parent's counts unchanged.
 #[test]
 fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
     let program = compile("tests/programs/forked.c", &["-O2"]);
     let all = ["_exit", "exit", "quick_exit", "SIGTERM"];
-    // A vfork child shares its parent's memory, so exit handlers would act on the parent; the child therefore ends
-    // without running them.
+    // A vfork child shares its parent's memory, so exit handlers would act on the parent. It therefore ends without
+    // running them.
     let ways = WAYS.iter().map(|way| (*way, &all[..])).chain([("vfork", &["_exit", "SIGTERM"][..])]);
     for (way, end) in ways.flat_map(|(way, ends)| ends.iter().map(move |end| (way, *end))) {
         let run = |with| Run::new(&program, with).args([way, end]);

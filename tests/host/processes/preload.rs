@@ -1,5 +1,5 @@
-//! The preloaded library sets environment variables that make the driver and NVTX load gpuflame. Threads that read the
-//! environment at the same time are not harmed.
+//! The preloaded library sets environment variables. They make the driver and NVTX load gpuflame. This must not harm
+//! threads that read the environment at the same time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn a_thread_can_read_the_environment_while_the_library_is_loading() {
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), "read on\n"), "{}", done.stderr);
 }
 
-/// Creates a folder with the library to preload in shells and, next to it, gpuflame's library.
+/// Creates a folder with the library to preload in shells, and with gpuflame's library next to it.
 pub(crate) fn shipped() -> std::path::PathBuf {
     let folder = scratch("shipped");
     fs::copy(preload(), folder.join("libgpuflame-preload.so")).unwrap();
@@ -87,7 +87,7 @@ fn the_preload_library_adds_four_variables_and_changes_no_other() {
     let without_nvtx = BTreeSet::from([driver, own, STDERR.to_owned()]);
     assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), without_nvtx);
     assert!(added(&[("CUDA_INJECTION64_PATH", "none")], &preloaded).is_empty());
-    // A value that an ancestor process has set is about the ancestor's descriptor 2, not about this process's.
+    // A value that an ancestor process has set is about the ancestor's descriptor 2, not this process's.
     let mut env = Command::new("env");
     env.env_clear()
         .env("LD_PRELOAD", &preloaded)
@@ -118,12 +118,12 @@ fn a_version_mismatch_between_preload_and_main_library_is_refused_in_one_line() 
             && lines[0].contains("install both"),
         "{lines:?}"
     );
-    // If the user chose a gpuflame library, another preloaded one does not start.
+    // If the user chose a gpuflame library, another one that is preloaded must not start.
     let chosen = Run::new(&program, Way::Injected).env("LD_PRELOAD", &other).arg("plain").done();
     assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }
 
-/// In a shell with the preload library, the user would see every message that its programs print while they start.
+/// In a shell with the preload library, the user would see all messages that its programs print while they start.
 #[test]
 fn static_and_musl_programs_start_normally_under_the_preload_library() {
     let folder = shipped();

@@ -1,5 +1,5 @@
-//! Processes of one job: each process writes a set of files and a description of the process. gpuflame reads a folder
-//! with such sets as one profile.
+//! Processes of one job: each process writes a set of files and a description of itself. gpuflame reads a folder of
+//! such sets as one profile.
 
 use std::fs;
 use std::path::Path;

@@ -34,9 +34,9 @@ fn signal(to: i32, signal: i32) {
     assert_eq!(unsafe { libc::kill(to, signal) }, 0, "{}", io::Error::last_os_error());
 }
 
-/// Runs a server until it has launched, waits for `after`, then stops it: by SIGTERM to the server alone, or by SIGINT to
-/// its process group, as Ctrl+C in a terminal does. The result must not depend on whether the first checkpoint is written
-/// during `after`.
+/// Runs a server until it has launched, waits for `after`, and stops it. Either SIGTERM goes to the server alone, or
+/// SIGINT goes to its process group, as with Ctrl+C in a terminal. The result must not depend on whether the first
+/// checkpoint is written during `after`.
 fn stopped(way: Way, args: &[&str], serving: usize, by: i32, after: Duration) -> (Done, Vec<u32>) {
     let run = Run::new(Path::new("python3"), way).arg(root().join("tests/programs/served.py"));
     let run = run.args(args.iter().copied()).env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_UNIT", "ns");

@@ -1,4 +1,4 @@
-//! Workers of Python's `multiprocessing`, which end by `_exit` or SIGTERM, write all files.
+//! Workers of Python's `multiprocessing` end by `_exit` or SIGTERM. They must write all files nevertheless.
 //!
 //! The program is `tests/programs/workers.py`; its kernels take 1,000 ns.
 
@@ -63,7 +63,7 @@ fn short_lived_forked_workers_leave_all_files_and_no_checkpoint() {
     }
 }
 
-/// A worker that gets SIGINT, as after Ctrl+C, prints Python's usual message and ends by `_exit`.
+/// After Ctrl+C, a worker gets SIGINT, prints Python's usual message and ends by `_exit`.
 #[test]
 fn a_killed_worker_leaves_a_checkpoint_and_an_interrupted_worker_all_files() {
     for (signal, ending) in [(libc::SIGKILL, ".gfr"), (libc::SIGINT, ".folded")] {
@@ -91,7 +91,7 @@ fn launched(folder: &Path) -> Vec<u32> {
     names.filter_map(|name| name.strip_prefix("launched-")?.parse().ok()).collect()
 }
 
-/// One worker is killed because it ran too long, some are replaced by new ones, and the rest end with the server.
+/// One worker is killed because it ran too long; some are replaced by new ones; the rest end with the server.
 #[test]
 fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
     if !has_python() {
@@ -129,7 +129,8 @@ fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
     assert_eq!(with_ending(&done.folder, ".set.json").len(), 5, "{}", done.stderr);
 }
 
-/// However a worker ended, its files are available: its exit wrote them, or `recover` writes them from its checkpoint.
+/// However a worker ended, its files must be available: its exit writes them, or `recover` writes them from its
+/// checkpoint.
 #[test]
 fn multiprocessing_workers_lose_no_launch_for_any_start_method() {
     for how in ["process", "pool"] {

@@ -1,5 +1,5 @@
-//! Output files per window. Each window's set of files holds the launches of that window and is written while the process
-//! runs. All sets together hold the launches of all windows.
+//! Output files per window. Each window has a set of files with the launches of that window. The set is written while
+//! the process runs. All sets together hold the launches of all windows.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -77,7 +77,7 @@ fn each_window_gets_its_own_files_while_the_process_runs() {
     assert_eq!(set["files"], serde_json::json!(["out.7.folded", "out.7.csv"]));
     let edges = set["windows"][0].as_array().unwrap();
     assert!(edges[0].as_u64() < edges[1].as_u64(), "{set}");
-    // One recording holds the rows of all windows.
+    // One recording has the rows of all windows.
     assert!(done.folder.join("out.all.gfr").exists());
 }
 
@@ -110,11 +110,12 @@ fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
     // there would be a thousand more.
     let descriptors = numbers(&done, "descriptors");
     assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8.0, "{}", done.stdout);
-    // For comparison, a run makes the same launches in one window. A difference of 8 MiB would be 8 KiB per window.
+    // For comparison, another run makes the same launches in one window. A difference of 8 MiB would be 8 KiB per
+    // window.
     let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
     let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
     assert!(resident < beside + 8192.0, "{resident} KiB, in one window {beside} KiB");
-    // Once all windows are drawn, the memory held does not depend on how many windows waited to be drawn.
+    // Once all windows are drawn, memory does not depend on how many windows had waited to be drawn.
     let held = |done: &Done| -> f64 {
         let cost = done.ledger("own cost:")[0];
         cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost).parse().unwrap()
@@ -139,7 +140,7 @@ fn cpu_time_of_a_thousand_windows_compared_with_one() {
     eprintln!("1,000 windows take {:.2} times what one takes", many / one);
 }
 
-/// Runs the program while writing the first window's files hangs in the file system, and tells the program to end after
+/// Runs the program; writing the first window's files hangs in the file system. Tells the program to end after
 /// `seconds`.
 fn with_files_that_hang(formats: &str, seconds: u64) -> Done {
     let run = Run::new(program(), Way::Injected).args(["20"]).env("GPUFLAME_OUTPUT", "out.%w");
@@ -162,8 +163,8 @@ fn assert_all_but_windows(done: &Done) {
 
 #[test]
 fn a_hanging_file_system_blocks_neither_the_collector_nor_the_exit() {
-    // The outputs of a window reach the hanging thread at the next flush, some seconds after the window closed, or at
-    // the exit.
+    // The outputs of a window reach the hanging thread at the next flush, some seconds after the window closed. They
+    // may also reach it at the exit.
     for seconds in [0, 8] {
         assert_all_but_windows(&with_files_that_hang("folded", seconds));
     }
@@ -218,7 +219,7 @@ fn each_window_holds_the_launches_that_all_threads_made_in_it() {
     let truth = truth(&done);
     let mut expected = vec![0; 12];
     for (id, time) in launches {
-        // A launch in a window began before the recorded end of that window.
+        // Each launch in a window began before that window's recorded end.
         let window = windows.iter().position(|(_, closed)| time <= *closed).unwrap();
         expected[window] += truth[&id].nanos;
     }
@@ -227,7 +228,7 @@ fn each_window_holds_the_launches_that_all_threads_made_in_it() {
     assert!(expected.iter().all(|nanos| *nanos > 0), "{expected:?}");
 }
 
-/// Whether the recording shows that launch callbacks were switched off `times` times.
+/// Whether the recording shows that launch callbacks were switched off this many times.
 fn is_quiet(folder: &Path, times: usize) -> bool {
     let Ok(file) = File::open(folder.join("out.all.gfr")) else { return false };
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return false };
@@ -238,8 +239,8 @@ fn is_quiet(folder: &Path, times: usize) -> bool {
     found >= times
 }
 
-/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. In this test, the callbacks only
-/// change the cost of a launch.
+/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. In this test, that changes only the
+/// cost of a launch.
 fn wait_for_quiet(running: &mut Running, times: usize) {
     running
         .wait_for(|running| (is_quiet(&running.folder, times), "launch callbacks are still on".to_owned()));
@@ -260,7 +261,7 @@ fn launches_between_windows_are_not_seen_and_their_activities_count_as_outside()
     let truth = truth(&done);
     let found: Vec<_> = (1..=3).map(|window| nanos(&done.folder, &window.to_string())).collect();
     assert_eq!(found, [Some(5 * 20_000), Some(10 * 20_000), Some(11 * 20_000)], "{}", done.stderr);
-    // A stream capture is seen whether or not launch callbacks are on.
+    // CUPTI reports a stream capture even while launch callbacks are off.
     let folded = done.folded_file("out.2.folded");
     let captured = folded.iter().map(|(frames, _)| frames.join(";")).find(|stack| stack.contains("[graph];"));
     assert!(
@@ -276,6 +277,6 @@ fn launches_between_windows_are_not_seen_and_their_activities_count_as_outside()
     let line = done.ledger("closed: for")[0];
     let not_seen: u64 = line.rsplit("; ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(not_seen > 0 && not_seen <= of["outside"], "{line}");
-    // All other activities belong to launches that were seen: one activity each, and three for the graph.
+    // All other activities belong to launches that were seen: one activity per launch, three for the graph.
     assert!(activities - not_seen <= launches + 2, "{}", done.stderr);
 }

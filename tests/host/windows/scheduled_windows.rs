@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::running::{Running, send};
 use crate::support::{Done, Run, Way, compile};
 
-/// Maximum difference in ns between the time at which a window opens or closes and the time that is recorded for it. A
-/// thread may lose its processor in between.
+/// Maximum difference in ns between the actual and the recorded time at which a window opens or closes. A thread may
+/// lose its processor in between.
 const SLACK: u64 = 150_000_000;
 
 fn program() -> &'static PathBuf {
@@ -112,14 +112,14 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     let (activities, of) = done.sum("activities");
     let (all, inside) = (truth.len() as u64, found.launches.len() as u64);
     assert_eq!((activities, of["matched"], of["outside"]), (all, inside, all - inside), "{}", done.stderr);
-    // If no window is open for a long time, gpuflame does not see launches.
+    // If no window is open for a long time, gpuflame stops seeing launches.
     let is_all_seen = !done.stderr.contains("gpuflame: closed: for ");
     assert!(launches == all || launches < all && !is_all_seen, "{launches} of {all}: {}", done.stderr);
     assert_eq!((parts["matched"], parts["outside"]), (inside, launches - inside), "{}", done.stderr);
     counts
 }
 
-/// Runs the program with `threads` threads until `until` returns, which waits for the windows to open and close.
+/// Runs the program with `threads` threads until `until` returns. `until` waits for the windows to open and close.
 fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
     let mut running = Running::of(run(&["run", threads], settings));
     until(&mut running);
@@ -129,7 +129,7 @@ fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&m
     done
 }
 
-/// Returns the number of windows opened and of windows closed so far, from the recording, which is written every second.
+/// Returns how many windows were opened and closed so far, according to the recording (written every second).
 fn edges(running: &Running) -> (usize, usize) {
     let Ok(file) = File::open(running.folder.join("out.gfr")) else { return (0, 0) };
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return (0, 0) };
@@ -184,7 +184,7 @@ fn graphs_captured_before_the_first_window_have_launch_and_capture_stacks() {
 fn cuda_profiler_calls_open_and_close_windows_unless_disabled() {
     for (settings, expected) in [
         (&[("GPUFLAME_ENABLED", "0")][..], vec![7]),
-        // A window is open from the start, and the program then closes it.
+        // A window is open from the start; the program then closes it.
         (&[], vec![5 + 7]),
         (&[("GPUFLAME_PROFILER_CALLS", "0")], vec![5 + 7 + 11]),
         (&[("GPUFLAME_PROFILER_CALLS", "0"), ("GPUFLAME_ENABLED", "0")], vec![]),
@@ -208,8 +208,8 @@ fn delay_duration_and_repeat_open_and_close_windows_on_all_threads() {
 
 #[test]
 fn calls_in_flight_at_a_window_edge_belong_to_their_starting_window() {
-    // A call takes 2 ms and the pause before the next call takes 0.3 ms, so nearly always every thread is in a call.
-    // Callbacks are off between windows, and are turned on while calls are in flight.
+    // A call takes 2 ms, and the pause before the next one takes 0.3 ms. So nearly always every thread is in a call.
+    // Callbacks are off between windows, and are turned on during calls.
     let settings = [
         ("GPUFLAME_DELAY", "2.6"),
         ("GPUFLAME_DURATION", "0.4"),
@@ -235,7 +235,7 @@ fn a_window_closes_after_its_maximum_number_of_launches() {
     let settings = [("GPUFLAME_MAX_LAUNCHES", "500")];
     let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));
     let counts = assert_exact(&done);
-    // gpuflame polls the file every 2 ms, on a thread that may have to wait for a processor.
+    // gpuflame polls the file every 2 ms, and the polling thread may have to wait for a processor.
     assert!(counts.len() == 1 && recorded(&done).launches.len() >= 500, "{counts:?}");
     assert!(done.sum("launches").1["outside"] > 0, "{}", done.stderr);
 }
@@ -277,7 +277,7 @@ fn with_a_flag_file_the_duration_counts_from_each_creation() {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
             fs::remove_file(&flag).unwrap();
-            // gpuflame polls the file once per second, so this is time enough to notice that the file is absent.
+            // gpuflame polls the file once per second. So this time is enough to notice that the file is absent.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
         }
@@ -353,8 +353,8 @@ fn invalid_window_settings_are_reported_and_the_program_runs() {
     }
 }
 
-/// The call begins in the window and ends three seconds after the window. If callbacks were turned off meanwhile,
-/// gpuflame would not see the call's exit.
+/// The call begins in the window and ends three seconds after the window. If callbacks were turned off in between,
+/// gpuflame would not see the exit of this call.
 #[test]
 fn a_call_in_flight_keeps_callbacks_on_until_it_returns() {
     let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];

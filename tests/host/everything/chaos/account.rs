@@ -1,4 +1,4 @@
-//! Expected and reported results for pieces of work.
+//! The result that is expected for pieces of work, and the result that was reported.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Done, plain};
 
-/// A piece of work, as the truth file lists it.
+/// A piece of work as listed in the truth file.
 pub(super) struct Piece {
     pub(super) site: String,
     pub(super) leaf: String,
@@ -49,7 +49,7 @@ pub(super) const NO_STACK: &str = "[no launch stack]";
 /// GPU time in nanoseconds, by call site and leaf frame.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
-/// Counts of the ledger and sums of the flame graph, either reported or expected.
+/// Counts of the ledger and sums of the flame graph; either the reported or the expected ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) launches: u64,
@@ -73,7 +73,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the expected result for this work, if the given pieces were dropped and the given pieces were delivered.
+    /// Returns the result that is expected for this work, given which pieces were dropped and which were delivered.
     pub(super) fn of<'a>(
         work: impl IntoIterator<Item = &'a Piece>,
         is_dropped: impl Fn(&Piece) -> bool,
@@ -171,7 +171,7 @@ fn sums(folded: Vec<(Vec<String>, u64)>) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, nanos) in folded.into_iter().filter(|(_, nanos)| *nanos > 0) {
         let leaf = frames.pop().unwrap();
-        // A correlation id that never existed may be lower than all real ids.
+        // An id that never existed may be lower than all real correlation ids.
         if frames[0] == "[launched before recording]" {
             frames[0] = NO_STACK.to_owned();
         }

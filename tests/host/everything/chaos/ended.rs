@@ -23,7 +23,7 @@ pub(super) struct Ended<'a> {
 
 /// Upper bound on the difference between the truth's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint. It is long because several of these programs run at once on two processors.
+/// Maximum delay of a checkpoint. It is long, because several of these programs share two processors.
 const SLACK_MS: u64 = 1000;
 
 impl Ended<'_> {
@@ -40,8 +40,8 @@ impl Ended<'_> {
         self.lines("started")
     }
 
-    /// Returns three values that the program itself recorded: the time at which it reached its end, or 0; the number of
-    /// launches until then; and the number of records that the rival received.
+    /// Returns three values that the program recorded: the time of its end (0 if it did not reach it), the number of
+    /// launches until then, and the number of records that the rival received.
     fn kept(&self) -> [u64; 3] {
         let bytes = fs::read(self.done.folder.join(format!("done-{}", self.process))).unwrap();
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
@@ -95,9 +95,8 @@ impl Ended<'_> {
         } else if self.how == "term" && self.is_at_rest() && self.plan.delivers_all() {
             assert_eq!(found, Account::of(&started, |_| false, is_traced));
         } else if self.plan.answers() {
-            // Launches made while the process ends may be missing. Earlier launches must be present or counted as
-            // dropped. A thread that is interrupted in the middle of a launch may hold a lock that the tracer waits
-            // for.
+            // Launches made while the process ends may be missing; earlier ones must be present or counted as dropped.
+            // A thread that is interrupted in the middle of a launch may hold a lock for which CUPTI waits.
             let untraced = started.iter().filter(|piece| !is_traced(piece)).count() as u64;
             let kept = if said_no_answer { found.pending } else { 0 };
             let lost = found.activities_dropped + untraced + kept;
@@ -106,23 +105,23 @@ impl Ended<'_> {
         }
     }
 
-    /// Checks exact sums of a process that returned from `main` with no work in flight: in that case the truth file
-    /// lists the outcome of each record.
+    /// Checks exact sums of a process that returned from `main` with no work in flight. Then the truth file lists the
+    /// outcome of each record.
     fn assert_exact(&self, found: Account, rivals: u64) {
         let work = self.lines("truth");
         assert_eq!(work.len(), self.started().len());
         let mut expected =
             Account::of(&work, |piece| piece.fate == "dropped", |piece| piece.fate == "delivered");
         if self.plan.has("fatal") {
-            // gpuflame may miss the exit callbacks of launches in flight at the fatal error, and a buffer that was
-            // delivered but not yet read at that time counts as unreadable.
+            // gpuflame may miss the exit callbacks of launches that were in flight at the fatal error. A buffer that
+            // was delivered but not yet read then counts as unreadable.
             assert!(found.launches >= 299 - self.threads, "{}", found.launches);
             let ours = found.activities_matched + found.no_stack;
             let all = expected.activities_matched + expected.no_stack;
             let all_is_read = found.unreadable == 0 && !self.plan.has_rival;
             assert!(if all_is_read { ours == all } else { ours <= all }, "{found:?} {expected:?}");
         } else if self.plan.has_rival {
-            // The rival's records are not among ours, and every record is with either the rival or us.
+            // Our records do not include the rival's. Either the rival or gpuflame has each record.
             assert_eq!(found.launches, expected.launches);
             let ours = found.activities_matched + found.no_stack;
             assert_eq!(ours + rivals, expected.activities_matched + expected.no_stack);
@@ -150,8 +149,8 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Checks a run that may have lost any records: the outputs contain only work that was started, and the reported
-    /// sums are possible sums of durations for the reported number of timed activities.
+    /// Checks a run that may have lost any records. Its outputs must contain only work that was started, and the sums
+    /// must be possible for the reported number of timed activities.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
         assert!(found.launches <= most.launches, "{found:?}");
@@ -175,7 +174,7 @@ impl Ended<'_> {
             rest = rest.checked_sub(nanos / each).unwrap_or_else(|| panic!("more than it counts: {found:?}"));
             unnamed -= nanos;
         }
-        // Unnamed activities are either short (301 ns) or long (1,200 ns), so their sum gives the number of long ones.
+        // An unnamed activity is either short (301 ns) or long (1,200 ns). So the sum gives the number of long ones.
         let long = unnamed.checked_sub(301 * rest).map(|more| (more / 899, more % 899));
         assert!(
             long.is_some_and(|(long, odd)| odd == 0 && long <= rest),
@@ -187,7 +186,7 @@ impl Ended<'_> {
         }
     }
 
-    /// Reads the process's `NAME.gfr`. Returns its account, the checkpoint mark, and remarks about the file.
+    /// Reads the process's `NAME.gfr`. Returns its account, the checkpoint mark, and the remarks about the file.
     fn read(&self) -> (Account, Option<CheckpointMark>, Vec<String>) {
         let path = self.path("gfr");
         let mut reader = Reader::new(std::io::BufReader::new(fs::File::open(&path).unwrap())).unwrap();
@@ -203,8 +202,8 @@ impl Ended<'_> {
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
     }
 
-    /// Checks a process that ended without running exit handlers: the file holds all work except the latest, and
-    /// states how much may be missing.
+    /// Checks a process that ended without exit handlers. Its file holds all work except the latest, and states how
+    /// much may be missing.
     fn assert_leaves(&self) {
         assert!(!self.has("folded") && !self.has("svg"));
         let [ended, ..] = self.kept();
@@ -226,7 +225,7 @@ impl Ended<'_> {
                     f64::from(mark.interval_ms) / 1e3,
                     mark.open
                 );
-                // Rows after the mark may complete launches that were pending at the mark, or be pending launches.
+                // Rows after the mark may complete launches that were pending then, or may be new pending launches.
                 assert!(has_rows || found.pending == mark.open, "{found:?}");
                 assert!(remark.contains("its process ended without its exit hooks, after "), "{remark}");
                 assert!(remark.contains(&missing), "{missing}: {remark}");

@@ -1,12 +1,17 @@
-//! Programs that do many things at once. A number (the seed) selects what each program does: threads that launch, fork
-//! and are interrupted; a child forked before CUDA starts; functions generated at run time that keep a number in rbp
-//! and replace each other; records that arrive in any order, late, twice, damaged or not at all; another client that
-//! takes the records; and many kinds of exit. The program must behave as it does without gpuflame, including every
-//! signal and every inherited descriptor. The ledger must add up. Sums must equal the truth file minus the reported
-//! losses, to the nanosecond, both in the files written at the exit and in the checkpoint of a killed process.
+//! Programs that do many things at once. A number (the seed) selects what each program does:
+//! - threads that launch, fork and are interrupted;
+//! - a child that is forked before CUDA starts;
+//! - functions generated at run time that keep a number in rbp and replace each other;
+//! - records that arrive in any order, late, twice, damaged or not at all;
+//! - another client that takes the records;
+//! - many kinds of exit.
 //!
-//! `GPUFLAME_CHAOS=500` runs 500 numbers, as `.ci/long` does; `GPUFLAME_CHAOS=17-17` runs a range from its first to its
-//! last number.
+//! The program must behave as it does without gpuflame, including every signal and every inherited descriptor. The
+//! ledger must add up. The sums must equal the truth file minus the reported losses, to the nanosecond. This holds for
+//! files written at the exit, and for the checkpoint of a killed process.
+//!
+//! `GPUFLAME_CHAOS=500` runs 500 numbers, as `.ci/long` does; `GPUFLAME_CHAOS=17-17` runs the numbers from the first to
+//! the last one given.
 
 mod account;
 mod ended;
@@ -88,7 +93,7 @@ fn numbers() -> (u64, u64) {
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-/// Number of programs that run at once; the programs wait most of the time.
+/// Number of programs that run at once; a program waits most of the time.
 const AT_ONCE: usize = 4;
 
 #[test]

@@ -19,7 +19,7 @@ impl Dice {
 }
 
 const ENDS: [&str; 9] = ["return", "term", "kill", "return", "exit", "_exit", "term", "abort", "return"];
-/// Faults in records and callbacks. The truth lists which of them a piece of work has.
+/// Faults in records and callbacks. For each piece of work, the truth file lists which of them it has.
 const FAULTS: [&str; 14] = [
     "zero_ts:every=11",
     "reversed:every=13",
@@ -58,7 +58,7 @@ pub(super) struct Plan {
     pub(super) child: &'static str,
     /// Whether another CUPTI client takes the records.
     pub(super) has_rival: bool,
-    /// Whether that client is in a plugin that is repeatedly loaded, finishes and is unloaded during the run.
+    /// Whether that client is in a plugin. During the run, the plugin is repeatedly loaded, finishes and is unloaded.
     passes: bool,
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) formats: &'static str,
@@ -70,8 +70,8 @@ impl Plan {
         let mut dice = Dice(seed);
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
-        // Time in ms for which the process stays alive at its end: too short for a checkpoint, long enough for a few
-        // checkpoints, or long enough for the flush that runs once per second.
+        // Time in ms for which the process stays alive at its end. It is too short for a checkpoint, or long enough for
+        // a few checkpoints, or long enough for the flush once per second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
@@ -94,8 +94,8 @@ impl Plan {
         sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
-        // With `GPUSIM_CORR=distinct`, work has the id of the nested call, so nested calls must not be off. Therefore
-        // only one of these two settings is made.
+        // With `GPUSIM_CORR=distinct`, work has the id of the nested call. Nested calls must then be on, so only one of
+        // these two settings is made.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
@@ -110,16 +110,16 @@ impl Plan {
         }
         let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
         // Two faults also break the other client: it stops counting at a record of a kind that CUPTI itself does not
-        // know, and it frees every buffer that it receives.
+        // know, and it frees every buffer that it gets.
         let is_for_both =
             |fault: &str| !fault.starts_with("unknown_kind") && !fault.starts_with("buffer_twice");
         faults.retain(|fault| !has_rival || is_for_both(fault));
         if dice.roll(3) == 0 {
             faults.push(dice.pick(&TROUBLES));
         }
-        // With this fault the other client's read would hang on CUPTI's own thread, with and without gpuflame.
+        // With this fault, reading by the other client would hang CUPTI's own thread, even without gpuflame.
         faults.retain(|fault| !(has_rival && fault.starts_with("read_hangs")));
-        // With this fault the other client's flush would never return, with and without gpuflame.
+        // With this fault, the flush of the other client would never return, even without gpuflame.
         faults.retain(|fault| !(passes(seed) && fault.starts_with("flush_hangs")));
         settings.push(("GPUSIM_FAULTS", faults.join(",")));
         settings
@@ -172,13 +172,13 @@ impl Plan {
 }
 
 /// Whether a CUPTI client is loaded, finishes and is unloaded during the run. Always false for multiples of 3, because
-/// the threads of their programs fork: with and without gpuflame, a child may inherit a lock that the client's thread
-/// holds in CUPTI or in the dynamic linker.
+/// threads of their programs fork. A child may then inherit a lock that the client's thread holds in CUPTI or in the
+/// dynamic linker, even without gpuflame.
 fn passes(seed: u64) -> bool {
     seed % 11 == 5 && !seed.is_multiple_of(3)
 }
 
-/// Whether a process that ends in this way runs no exit handler and gets no signal that gpuflame catches.
+/// Whether a process that ends like this runs no exit handler, and gets no signal that gpuflame catches.
 pub(super) fn is_without_a_word(how: &str) -> bool {
     ["_exit", "abort", "kill"].contains(&how)
 }
