@@ -40,7 +40,7 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
             for (key, at) in [("count", 2), ("min", 5), ("p25", 6), ("p50", 7), ("p75", 8), ("max", 9)] {
                 assert_eq!(found[key].as_f64().unwrap(), number(at), "rank {rank}, {key}: {found}");
             }
-            // Mean and deviation differ, because launches and starts within the same microsecond may be in another order.
+            // Mean and deviation differ: launches and starts within the same microsecond may be in another order.
             for (key, at) in [("mean", 3), ("std", 4)] {
                 let difference = found[key].as_f64().unwrap() / number(at) - 1.0;
                 assert!(difference.abs() < 0.04, "rank {rank}, {key}: {found}");
@@ -52,8 +52,8 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
             let stream: u64 = row[2].parse().unwrap();
             let micros: f64 = row[4].parse().unwrap();
             let found = idle(&tables, stream, row[3]);
-            // On ranks 1 and 3, 64 operations of stream 7 have no launch in the trace. HTA takes the first row of the trace for
-            // their launch, so it counts the gaps before them as `host_wait`.
+            // On ranks 1 and 3, 64 operations of stream 7 have no launch in the trace. HTA takes the first row of the
+            // trace as their launch, so it counts the gaps before them as `host_wait`.
             if [1, 3].contains(&rank) && stream == 7 && row[3] == "host_wait" {
                 let other = fields(&idles, 1)
                     .into_iter()

@@ -1,5 +1,5 @@
-//! Stacks of imported traces, compared with a slow reference: for each launch, it checks every slice of the thread for
-//! whether the slice is open when the launch begins.
+//! Stacks of imported traces, compared with a slow reference. For each launch, the reference checks every slice of the
+//! thread: is it open when the launch begins?
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::{scratch, skip};
 /// GPU time in ns by stack (root first), over all operations with a launch.
 type Stacks = BTreeMap<Vec<String>, i64>;
 
-/// A slice of a thread: start, end (ns), rank, name, and the Python functions in its arguments, outermost first.
+/// A slice of a thread: start, end (ns), rank, name, and the Python functions in its arguments (outermost first).
 type Slice = (i64, i64, u8, String, Vec<String>);
 
 /// Stacks from the importer's rows.
@@ -99,8 +99,8 @@ fn expected(trace: &Value) -> Stacks {
         let at = first + slices[first..].iter().position(|slice| *slice == own).unwrap();
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
         let open: Vec<&Slice> = slices[..at].iter().filter(is_open).collect();
-        // Functions in the arguments of the innermost operator are running at the launch. Functions in the arguments of a
-        // range have opened the range and returned, so they are left out.
+        // Functions in the arguments of the innermost operator are still running at the launch. Functions in the
+        // arguments of a range have opened the range and returned. So they are left out.
         let is_range = |slice: &Slice| {
             slice.2 == 1 || slice.4.last().is_some_and(|function| function.ends_with(": __enter__"))
         };
@@ -210,8 +210,8 @@ fn stacks_of_real_traces_consist_of_the_open_slices() {
     }
 }
 
-/// Checks all traces below the folder `GPUFLAME_MORE_TRACES`, which takes minutes, and prints the compared time per
-/// trace.
+/// Checks all traces below the folder `GPUFLAME_MORE_TRACES`, and prints the compared time per trace. This takes
+/// minutes.
 #[test]
 fn stacks_of_further_traces_consist_of_the_open_slices() {
     let Some(folder) = std::env::var_os("GPUFLAME_MORE_TRACES") else {
@@ -246,7 +246,7 @@ fn stacks_of_further_traces_consist_of_the_open_slices() {
     assert!(compared > 0);
 }
 
-/// The `External id` of a launch names the operator around it, according to the profiler itself.
+/// The profiler itself names the operator around a launch: by its `External id`.
 #[test]
 fn the_innermost_operator_of_a_launch_is_the_one_the_profiler_names() {
     let Some(folder) = traces() else { return };
@@ -351,8 +351,8 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         assert_eq!(stack, "outer", "{category:?} {name:?}");
         assert!(stderr.contains("ignored 1 end without a begin"), "{stderr}");
     }
-    // One of the two open slices ends first. The name of the end event decides which one; without a name, the innermost slice
-    // ends.
+    // One of the two open slices ends first. The name of the end event decides which one. Without a name, the innermost
+    // slice ends.
     let crosswise = |name: &str| {
         vec![
             outer("B", 0),
@@ -364,7 +364,7 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
     assert_eq!(stack_at_launch(crosswise("outer")).0, "beta");
     assert_eq!(stack_at_launch(crosswise("beta")).0, "outer");
     assert_eq!(stack_at_launch(crosswise("")).0, "outer");
-    // A name may be written with escapes in one of the two events.
+    // One of the two events may write the name with escapes.
     let escaped = r#"{"traceEvents":[{"ph":"B","cat":"cpu_op","name":"a\/b","pid":1,"tid":1,"ts":0},
         {"ph":"E","cat":"cpu_op","name":"a/b","pid":1,"tid":1,"ts":5},
         {"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":30,"dur":2,"args":{"correlation":1}},

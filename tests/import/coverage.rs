@@ -1,4 +1,4 @@
-//! Idle time is known only if GPU work was recorded for nearly all launches. If it is unknown, no output states it.
+//! Idle time is known only if nearly all launches have recorded GPU work. If idle time is unknown, no output states it.
 
 use serde_json::{Value, json};
 
@@ -98,7 +98,7 @@ fn steps_without_gpu_work_are_listed_and_have_no_idle_time() {
 
 #[test]
 fn graph_launches_of_one_call_need_activities_if_some_have_them() {
-    // The trace has twenty launches of a graph, of which `recorded` have a node, and one launch of a kernel.
+    // The trace has one launch of a kernel and twenty launches of a graph; `recorded` of these twenty have a node.
     let graphs = |recorded: u32| {
         let mut trace = Trace::default();
         trace.launch(100, "k", 1, 10, 20, 30);
@@ -115,6 +115,6 @@ fn graph_launches_of_one_call_need_activities_if_some_have_them() {
     };
     assert_eq!(fact(&graphs(20), "idle time"), Value::Null);
     assert_eq!(fact(&graphs(2), "idle time"), "unknown: 18 of 21 launches have no activity");
-    // Graphs without any activity may contain no GPU work.
+    // A graph without any activity may contain no GPU work.
     assert_eq!(fact(&graphs(0), "idle time"), Value::Null);
 }

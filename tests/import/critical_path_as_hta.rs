@@ -1,5 +1,6 @@
-//! `gpuflame critical-path --as-hta`, compared with the graphs that Holistic Trace Analysis (HTA) computed: every edge with
-//! its type, weight and attribution, each node of the critical path, and the classes of limiting resources.
+//! `gpuflame critical-path --as-hta`, compared with the graphs that Holistic Trace Analysis (HTA) computed. The test
+//! compares every edge (type, weight and attribution), each node of the critical path, and the classes of limiting
+//! resources.
 //!
 //! `critical_path_with_hta.py` wrote the expected values in `tests/golden/hta`.
 
@@ -83,8 +84,8 @@ fn compare(folder: &Path, trace: &str, name: &str, instance: &str) -> Value {
         })
         .collect();
     assert_eq!(json!(ours), golden["bound_by"], "{name}");
-    // If each launch gets an additional edge, weights and attributions stay the same, but of several paths of equal length
-    // another one may be found.
+    // With an additional edge per launch, weights and attributions stay the same. But if several paths have equal
+    // length, another one of them may be found.
     let path_zero = path(folder, trace, &golden, &[instance[0], instance[1], "--zero-launch-edges"]);
     let further: Vec<_> = their_edges(&golden["zero_launch_edges"]).collect();
     let without_critical = |mut edge: Value| {
@@ -110,9 +111,9 @@ fn compare_real(file: &str, instance: &str) -> Option<Value> {
 fn every_edge_of_a_small_trace_equals_that_of_hta() {
     let folder = root().join("tests/golden/hta");
     let path = compare(&folder, "small.trace.json", "small", "0");
-    // Worked out by hand: `late` begins at 2,400 us, 1,650 us after `slow`. `node_a` shares the correlation id of `node_b`, so
-    // HTA drops it. The two calls that wait for the device take 1,800 and 40 us, the call that waits for the event 265 us, and
-    // the call that waits for the stream 5 us.
+    // These values are worked out by hand. `late` begins at 2,400 us, 1,650 us after `slow`. `node_a` has the same
+    // correlation id as `node_b`, so HTA drops it. The two calls that wait for the device take 1,800 and 40 us; the
+    // call that waits for the event takes 265 us; the call that waits for the stream takes 5 us.
     let rule = |name: &str, key: &str| {
         let rules = path["rules"].as_array().unwrap().iter();
         rules.clone().find(|row| row["rule"] == name).unwrap()[key].as_u64().unwrap()
@@ -176,14 +177,14 @@ fn a_window_that_does_not_exist_is_named() {
     let reversed = run(&["--annotation", "step", "--instance", "2-1"]);
     assert!(reversed.code == 2 && reversed.stderr.contains("such as 2-4"), "{reversed:?}");
     run(&["--annotation", "step", "--instance", "0-5"]).ok();
-    // In this trace, only the annotation itself begins in the annotation's window.
+    // In the annotation's window of this trace, only the annotation itself begins.
     let alone = written("hta_alone", &events[..1]);
     gpuflame(&alone, ["critical-path", "t.json", "--as-hta", "--annotation", ""]).fails(1, &["no operators"]);
 }
 
 #[test]
 fn graphs_that_hta_refuses_are_refused_with_the_events() {
-    // The stream waits for an event that was recorded on the stream itself.
+    // A stream waits for an event that was recorded on that same stream.
     let mut events = launched(1, 5, 9).to_vec();
     let wait = json!({
         "correlation": 3, "stream": 7, "device": 0, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 2

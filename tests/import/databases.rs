@@ -27,7 +27,7 @@ fn fact(folder: &Path, name: &str, what: &str) -> String {
     row.unwrap_or_else(|| panic!("no {what}: {table}")).to_owned()
 }
 
-/// Tables that every export of Nsight Systems has, with one launch and its kernel of 50 ns in process 3, thread 9.
+/// Tables that every export of Nsight Systems has. They hold one launch and its kernel of 50 ns in process 3, thread 9.
 const NSYS: &str = "
     CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel_v7000'), (2, 'add'), (3, 'cudaGraphLaunch_v10000');
@@ -119,7 +119,7 @@ fn missing_columns_of_nsys_are_named_and_cost_only_their_facts() {
         assert!(ran.stderr.contains(column), "{}", ran.stderr);
     }
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
-    // The kernel's name is in another column, as a text and not as an id of `StringIds`.
+    // The kernel's name is in another column: as a text, not as an id of `StringIds`.
     let short = "
         ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN demangledName TO shortName;
         UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = 'gemm';
@@ -202,14 +202,14 @@ fn streams_of_nsys_wait_until_the_work_before_the_events_record_ends() {
     let record = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 0, 1, 7, 2, PROCESS, 5, 11);";
     database(&folder, "records.sqlite", &nsys_waits(columns, record, "11"));
     assert_eq!(waiting_of_stream_8(&folder, "records.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // In older exports, records have no numbers. A wait is for the last record of the event before the wait, not for a later
-    // record.
+    // In older exports, event records have no numbers. A wait is for the last record of the event before the wait, not
+    // for a later one.
     let columns = "deviceId, contextId, streamId, correlationId, globalPid, eventId";
     let records = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 1, 7, 2, PROCESS, 5),
         (0, 1, 7, 6, PROCESS, 5), (0, 1, 7, 1, PROCESS, 6);";
     database(&folder, "older.sqlite", &nsys_waits(columns, records, "NULL"));
     assert_eq!(waiting_of_stream_8(&folder, "older.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // Without records, only the time from 10 us after the launch call on is known to be a wait for the event.
+    // Without records, the wait for the event is known only from 10 us after the launch call on.
     database(&folder, "unknown.sqlite", &nsys_waits("eventId", "", "11"));
     assert_eq!(waiting_of_stream_8(&folder, "unknown.sqlite"), [(1, 4500, 36_500), (2, 4500, 16_500)]);
 }
@@ -223,14 +223,14 @@ fn waits_and_records_of_events_survive_sbt() {
     for (from, to) in [("again.sqlite", "a.sbt"), ("a.sbt", "b.sbt"), ("b.sbt", "c.sbt")] {
         gpuflame(&folder, ["convert", from, "--to", "sbt", "-o", to]).ok();
         assert_eq!(waiting_of_stream_8(&folder, to), [(1, 0, 40_000), (2, 0, 20_000)], "{to}");
-        // This format has the times of the wait, but not the times of its call.
+        // This format has the times of the wait, but not those of its call.
         let ran = gpuflame(&folder, ["flamegraph", to, "--view", "wait", "--format", "folded"]).ok();
         assert_eq!(ran.stdout, "cudaStreamSynchronize 171780\n", "{to}");
         for fact in ["event records", "wait records stream wait", "wait records stream"] {
             assert_eq!(self::fact(&folder, to, fact), "2", "{to}: {fact}");
         }
     }
-    // The first file may differ, because its calls of the two processes are in the order of the database.
+    // The first file may differ, because it has the calls of the two processes in the order of the database.
     assert_eq!(fs::read(folder.join("b.sbt")).unwrap(), fs::read(folder.join("c.sbt")).unwrap());
 }
 
@@ -361,7 +361,7 @@ fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
 #[test]
 fn merged_rocpd_does_not_mix_up_the_ids_of_two_processes() {
     let folder = scratch("databases");
-    // The second process runs on another machine, so it has other GPUs than the first process.
+    // The second process runs on another machine. So its GPUs are not those of the first process.
     let second = rocpd_3("_b").replace("'machine'", "'other machine'");
     database(&folder, "merged.db", &format!("{}{second}", rocpd_3("_a")));
     let stacks = folded(&folder, "merged.db").stdout;
@@ -383,7 +383,7 @@ fn rocpd_reports_compressed_columns_and_rows_that_are_left_out() {
         INSERT INTO rocpd_memory_allocate_0f VALUES (1, 2, 3), (2, 3, 4);";
     database(&folder, "packed.db", &format!("{}{more}", rocpd_3("_0f")));
     let ran = folded(&folder, "packed.db");
-    // The text of the range is compressed, so the range is shown with the name of its call.
+    // The text of the range is compressed. So the range is shown under the name of its call.
     let expected = "[no launch stack];[GPU0_Kernel]add.kd 3\n\
                     hipMemcpy;[GPU1_Memcpy HtoD] 30\n\
                     roctxRangePushA;hipLaunchKernel;[GPU1_Kernel]add.kd 7\n\

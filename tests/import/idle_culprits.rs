@@ -1,5 +1,5 @@
-//! The idle view names the culprit of idle time. Each of five traces has a planted culprit, which must be in the first line of
-//! the view, with the time that it takes in the trace.
+//! The idle view names the culprit of idle time. Each of five traces has a planted culprit. The first line of the view
+//! must name it, with the time that it takes in the trace.
 
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// Returns a trace with two kernels that `compute` launches. One runs from 20 to 100 us. The other is launched at 1010 us and
-/// starts at 1020 us. The caller plants a culprit into `main` between the two kernels.
+/// Returns a trace with two kernels that `compute` launches. One runs from 20 to 100 us. The other is launched at 1010
+/// us and starts at 1020 us. The caller plants a culprit into `main`, between the two kernels.
 fn trace() -> Trace {
     let mut trace = Trace::default();
     trace
@@ -178,7 +178,7 @@ fn start_up_and_shutdown_of_a_trace_with_steps_are_apart() {
         |cause: &str| idle(&trace).iter().filter(|line| line.1 == cause).map(|line| line.0).sum::<u64>();
     assert_eq!((sums("start_up"), sums("shutdown")), (950_000, 560_000));
     assert_eq!(sums("host_late") + sums("launch_latency"), 20_000 + 120_000);
-    // The culprits are those of the steps, even if longer pauses are before and after the steps.
+    // The culprits are those of the steps, although longer pauses are before and after the steps.
     let tables = idle_tables(&trace);
     for name in ["idle_calls", "idle_functions", "idle_lines", "idle_modules"] {
         let rows = tables[name].as_array().unwrap();

@@ -1,6 +1,6 @@
-//! The importers find the launch of GPU work even if correlation ids are missing, repeated or shared by several processes. If
-//! they find no launch, the work is shown without one, and a remark reports this. Expected stacks and times were worked out by
-//! hand.
+//! The importers must find the launch of GPU work, even if correlation ids are missing, repeated or shared by several
+//! processes. Work without a known launch is shown without one, and a remark reports this. Expected stacks and times
+//! were worked out by hand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -86,7 +86,8 @@ fn launches_before_the_trace_are_known_by_the_ids_of_their_own_rank() {
         let on_gpu = |id: u64| json!({"correlation": id, "device": 0, "stream": 7});
         events.push(launch(process, 2, json!({"correlation": first})));
         events.push(kernel(gpu.clone(), 10, on_gpu(first)));
-        // The launch of this kernel is not in the trace. Its id is below all ids of rank 1, but not below those of rank 0.
+        // The launch of this kernel is not in the trace. Its id is below all ids of rank 1, but not below all ids of
+        // rank 0.
         events.push(kernel(gpu, 40, on_gpu(500)));
     }
     assert_eq!(
@@ -98,7 +99,7 @@ fn launches_before_the_trace_are_known_by_the_ids_of_their_own_rank() {
     );
 }
 
-/// Two processes with the same id, and one kernel for each process, on its own GPU.
+/// Two processes use the same id; each has one kernel, on its own GPU.
 fn two_processes() -> Vec<Value> {
     vec![
         operator("A", 11, 0, 8),
@@ -128,7 +129,7 @@ fn an_id_of_two_processes_is_resolved_by_flows_and_is_ambiguous_without() {
     let check = gpuflame(&folder, ["check", trace]).ok().stdout;
     let at_end = check.lines().find(|line| line.contains("the last launch has an activity")).unwrap();
     assert!(at_end.starts_with("ok"), "the recording did not end too early: {at_end}");
-    // Flows may precede their events in the file, and their ids may be text.
+    // Flows may precede their events in the file, and ids of flows may be text.
     for ids in [[json!(101), json!(102)], [json!("0x1f"), json!("launch 2")]] {
         let [a, b] = ids;
         let mut with_flows = vec![flow("s", a.clone(), 11, 1, 2), flow("f", a, 0, 7, 20)];
@@ -140,7 +141,7 @@ fn an_id_of_two_processes_is_resolved_by_flows_and_is_ambiguous_without() {
             "A;cudaLaunchKernel;[GPU0_Kernel]k 10000\nB;cudaLaunchKernel;[GPU1_Kernel]k 10000\n"
         );
     }
-    // A kernel that began before the launch of B can only be A's.
+    // A kernel that began before the launch of B must be A's.
     events[4]["ts"] = json!(5);
     let stdout = folded("causal", &events).stdout;
     assert_eq!(stdout, "A;cudaLaunchKernel;[GPU0_Kernel]k 10000\n[no launch stack];[GPU1_Kernel]k 10000\n");
@@ -205,7 +206,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             bound(json!("0x1"), "flow_out", launch(1, 2, json!({}))),
             bound(json!("0x1"), "flow_in", kernel(0, 20, place.clone())),
         ],
-        // The flow's id equals the correlation id of one of its two ends; the other end has no correlation id.
+        // The id of the flow equals the correlation id of one end; the other end has no correlation id.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"correlation": 9})),
@@ -220,7 +221,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             kernel(0, 20, json!({"correlation": 9, "device": 0, "stream": 7})),
             flow("f", 9, 0, 7, 20),
         ],
-        // The only link between the launch and the kernel is their external id.
+        // Only their external id links the launch and the kernel.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"External id": 25})),
@@ -232,7 +233,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
         let linked: Vec<&str> = ran.stdout.lines().filter(|line| line.ends_with("10000")).collect();
         assert_eq!(format!("{}\n", linked.join("\n")), stack, "{at}: {}", ran.stdout);
     }
-    // Without any of these links, the launch of the work is unknown. It does not count as a launch before the trace.
+    // Without any of these links, the launch of the work is unknown. It must not count as a launch before the trace.
     let ran = folded("no-ids", &[launch(1, 2, json!({})), kernel(0, 20, place)]);
     assert!(ran.stdout.contains("[no launch stack];[GPU_Kernel]k 10000"), "{}", ran.stdout);
     assert!(
@@ -298,8 +299,8 @@ fn flows_of_a_critical_path_do_not_overrule_correlation_ids() {
         operator("aten::mm", 1, 0, 8),
         launch(1, 2, json!({"correlation": 1})),
         kernel(0, 20, json!({"correlation": 1, "device": 0, "stream": 7})),
-        // This wait has a flow that ends inside the kernel. The flow's id is the wait's correlation id, but the flow is an edge
-        // of the critical path, not a launch.
+        // This wait has a flow that ends inside the kernel. The flow's id is the wait's correlation id. But the flow is
+        // an edge of the critical path, not a launch.
         event(
             "cuda_runtime",
             "cudaStreamSynchronize",
@@ -336,7 +337,7 @@ fn launches_of_one_thread_that_share_an_id_are_linked_in_order_within_seconds() 
     }
     let began = Instant::now();
     let ran = folded("one-id", &events);
-    // Debug builds on a busy machine need a few seconds; comparing every launch with every kernel took minutes.
+    // On a busy machine, a debug build needs a few seconds. Comparing every launch with every kernel took minutes.
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     assert_eq!(ran.stdout, "cudaLaunchKernel;[GPU_Kernel]k 60000000\n");
     assert!(
@@ -401,7 +402,7 @@ fn slices_that_are_nested_by_the_thousand_make_truncated_stacks() {
     events.push(launch(1, 3 * count, json!({"correlation": 1})));
     events.push(kernel(0, 1_000_000, json!({"correlation": 1, "device": 0, "stream": 7})));
     let stdout = folded("nested", &events).stdout;
-    // gpuflame keeps 2,048 frames, one of which is the call.
+    // gpuflame keeps 2,048 frames; one of them is the call.
     let first = format!("[stack truncated];f{};", count - 2047);
     assert!(stdout.starts_with(&first), "{}", &stdout[..80]);
     assert!(stdout.ends_with(";f3999;cudaLaunchKernel;[GPU_Kernel]k 10000\n"));

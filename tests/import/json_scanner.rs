@@ -1,4 +1,4 @@
-//! The JSON scanner: compared with `serde_json`, with unusual input, and with buffers of any size.
+//! The JSON scanner is compared with `serde_json`, and gets unusual input and buffers of any size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -418,7 +418,7 @@ fn mutated_events_are_read_as_serde_json_reads_them() {
             continue;
         };
         let Some(events) = theirs["traceEvents"].as_array() else { continue };
-        // Only whole numbers can be compared, because serde reads fractions as `f64`.
+        // Only whole numbers can be compared: serde reads fractions as `f64`.
         let is_plain = |event: &Value| {
             ["ts", "dur"].iter().all(|key| event[*key].as_f64().is_none() || event[*key].is_u64())
         };
@@ -443,7 +443,7 @@ fn mutated_events_are_read_as_serde_json_reads_them() {
     assert!(alike > 1000 && refused > 1000, "{alike} compared, {refused} refused: too few to say anything");
 }
 
-/// Writes a trace file of 12 MB, whose strings contain misleading brackets and text that looks like events.
+/// Writes a trace file of 12 MB. Its strings contain misleading brackets, and text that looks like events.
 fn large(name: &str) -> (PathBuf, Vec<String>) {
     let mut random = Random(3);
     let mut text = String::from("{\"schemaVersion\": 1, \"traceEvents\": [\n");

@@ -1,5 +1,6 @@
-//! Findings about ten real traces, compared with a list. The list was written by hand from independent sums, before the code
-//! that finds them. `must` is a finding that must be reported, and `must_not` a finding that must not be reported.
+//! Findings about ten real traces, compared with a list. The list was written by hand, from independent sums, before
+//! the code that makes the findings. A `must` entry is a finding that must be reported; a `must_not` entry must not be
+//! reported.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +26,7 @@ const EXCEPTIONS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// An entry whose cost is divided among two findings, because gaps before tiny kernels are also gaps before launches.
+/// An entry whose cost is divided between two findings: gaps before tiny kernels are also gaps before launches.
 const DIVIDED: (&str, &str, &str) = ("b200/eager_trace.json.gz", "launch_bound", "tiny_kernels");
 
 /// Returns the ids of the findings that correspond to an entry of the list.

@@ -1,5 +1,5 @@
 //! Formats other than Chrome's JSON: SQLite exports of Nsight Systems, rocprofv3's JSON, CUPTI's text, and gpuflame's
-//! recordings. The samples are hand-written and small enough to check without tools.
+//! recordings. The samples are written by hand, and small enough to check without tools.
 
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn nsys_exports_name_the_kinds_of_memory_by_their_own_numbers() {
     // 4,096 bytes in 40 ns are 102.4 GB/s.
     assert_eq!(copies(&folder, "report.sqlite"), ["40,1,4096,102.400000,0,HtoD,,"]);
     let base = Connection::open(&path).unwrap();
-    // In this file 0 means pageable memory, but in CUPTI 0 does not.
+    // In this file 0 means pageable memory. In CUPTI it does not.
     let kinds = "ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN srcKind INTEGER;
         ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN dstKind INTEGER;
         UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 0, dstKind = 2";
@@ -170,7 +170,8 @@ fn rocprof_dispatches_and_copies_are_under_the_calls_that_launched_them() {
     assert_eq!(folded(&folder, "out.json"), expected);
 }
 
-/// The names of rocprofv3's records of ranges are in a table by correlation id. A range of the whole process is in no stack.
+/// In rocprofv3's records, the names of ranges are in a table by correlation id. A range of the whole process is in no
+/// stack.
 #[test]
 fn rocprof_ranges_of_a_thread_are_in_the_stacks_of_its_launches() {
     let folder = scratch("rocprof");
@@ -274,7 +275,7 @@ fn streams_wait_for_the_events_in_cupti_text() {
     };
     let numbered = "CUDA_EVENT contextId 1, streamId 7, correlationId 2, eventId 5, cudaEventSyncId 11\n";
     assert_eq!(waiting_and_pending(cupti_text_with_wait(numbered)), [35_000, 2_000]);
-    // Before CUPTI 12.8 records and waits have no numbers, and the event tells which record is meant.
+    // Before CUPTI 12.8, records and waits have no numbers, so the event alone identifies the record.
     let by_event = cupti_text_with_wait(numbered).replace(", cudaEventSyncId 11", "");
     assert_eq!(waiting_and_pending(by_event), [35_000, 2_000]);
     // Without the record, the wait is known only from 10 us after the launch on.
@@ -304,7 +305,7 @@ fn extract_and_stats_read_recordings_with_windows_as_steps() {
     let Ran { stdout, stderr, .. } = gpuflame(&folder, ["extract", "hand.gfr", "-", &window]).ok();
     assert_eq!(stdout, expected.concat());
     assert!(stderr.contains("skipped 1 events without usable times"), "{stderr}");
-    // The window is open from 5 to 100 us, and `early` began before that.
+    // The window is open from 5 to 100 us; `early` began before that.
     let expected = "operation_name,avg_start_time_us,avg_end_time_us,avg_duration_us,bubble_time_us\n\
                     gemm<float>,15.0,25.0,10.0,15.0\n\
                     Memcpy HtoD,15.0,27.0,12.0,0.0\n\

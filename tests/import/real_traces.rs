@@ -1,5 +1,5 @@
-//! Real traces, recorded with other tools. Each trace can be read, its number of linked operations equals an independent
-//! count, and no nanosecond is lost.
+//! Real traces, recorded with other tools. Each must be readable, the number of linked operations must equal an
+//! independent count, and no nanosecond may be lost.
 //!
 //! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository. The tests look for
 //! them in the folder `GPUFLAME_TRACES`, or next to the checkout.
@@ -23,8 +23,14 @@ use gpuflame_traces::import::{self, Kind, LinkReport, Options};
 use gpuflame_traces::steps::Ops;
 use serde_json::Value;
 
-/// Name of a trace, and its numbers of events, of GPU operations, of linked operations, of operations launched before the
-/// trace, of launches with several operations, of the most operations of one launch, and of nanoseconds of GPU work.
+/// Name of a trace, and its numbers:
+/// - events;
+/// - GPU operations;
+/// - linked operations;
+/// - operations launched before the trace;
+/// - launches with several operations;
+/// - the most operations of one launch;
+/// - nanoseconds of GPU work.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
 
 const CHROME: [Counted; 17] = [
@@ -70,7 +76,7 @@ pub(crate) fn traces() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Reads a trace with `serde_json`. Times stay text, because floating-point numbers would be wrong by up to a quarter of a
+/// Reads a trace with `serde_json`. Times stay text: floating-point numbers would be wrong by up to a quarter of a
 /// microsecond.
 pub(crate) fn document(path: &Path) -> Value {
     let bytes = fs::read(path).unwrap();
@@ -168,13 +174,13 @@ fn chrome_traces_are_linked_as_counted_and_lose_no_nanosecond() {
 #[test]
 fn waits_have_their_calls_and_the_records_of_their_events() {
     let Some(traces) = traces() else { return };
-    // Numbers of event records, of event records with a call, of calls that make a stream wait, and of calls in which the host
-    // waits.
+    // Numbers of event records, of event records with a call, of calls that make a stream wait, and of calls that make
+    // the host wait.
     let counted = [
         ("hta-critical/alexnet.json.gz", [20, 20, 20, 21]),
         ("hta-critical/event_sync.json.gz", [1, 1, 0, 4]),
         ("hta-critical/event_sync_multi_stream.json.gz", [3, 3, 1, 4]),
-        // These were counted with Python's `sqlite3`. The exports have no records of events.
+        // Python's `sqlite3` counted these. The exports have no records of events.
         ("nsys/h100_2gpu_1s.sqlite", [0, 0, 236, 8]),
         ("nsys/mock.sqlite", [0, 0, 0, 1]),
     ];
@@ -265,12 +271,12 @@ fn a_launch_is_under_the_python_code_that_made_it() {
     assert!(line.is_some(), "no operator between Python and the call");
 }
 
-/// The work that HolisticTraceAnalysis analyses: work whose launch is in the trace and is before the last profiler step. If
-/// the trace has only one step, everything.
+/// The work that HolisticTraceAnalysis analyses: its launch is in the trace, and before the last profiler step. If the
+/// trace has only one step, this is all work.
 #[derive(Default)]
 struct LookedAt {
     timeline: Timeline,
-    /// Times at which any of several kinds of work ran, by the bit mask of these kinds.
+    /// For each bit mask of kinds of work: the times at which work of any of these kinds ran.
     kinds: [Timeline; 8],
     /// Communication kernels.
     communicate: HashSet<NameId>,
@@ -320,8 +326,8 @@ impl LookedAt {
         profile.times().iter().map(|time| time.busy).sum()
     }
 
-    /// Time during which all of `kinds` ran and no other kind did. Computed by inclusion and exclusion: times of unions with
-    /// subsets of `kinds` are added and subtracted in turn.
+    /// Time during which all of `kinds` ran and no other kind did. Computed by inclusion and exclusion: the times of
+    /// unions with subsets of `kinds` are added and subtracted in turn.
     fn exactly(&self, kinds: usize) -> u64 {
         let all = COMPUTATION | COMMUNICATION | MEMORY;
         let besides = |others: usize| i128::from(self.any_of(all)) - i128::from(self.any_of(others));
@@ -344,7 +350,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
     let mut begins: Vec<_> = steps.steps.iter().map(|step| step.start as u64).collect();
     begins.sort_unstable();
-    // For a trace with a single step, HolisticTraceAnalysis analyses everything.
+    // If a trace has a single step, HolisticTraceAnalysis analyses everything.
     let last = begins.last().copied().filter(|_| begins.len() > 1).unwrap_or(u64::MAX);
     let (mut join, mut looked_at, mut profile) = (Join::default(), LookedAt::default(), Profile::default());
     let mut kept = HashSet::new();
@@ -367,9 +373,9 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     (looked_at, profile)
 }
 
-/// Returns each analysed trace, with the folder of its golden tables, its rank, and whether its times have digits below the
-/// microsecond. If they have, the other tool rounds all starts and ends to whole microseconds before it subtracts them, so
-/// each of its figures is wrong by up to 2 us.
+/// Returns each analysed trace, with the folder of its golden tables, its rank, and whether its times have digits below
+/// the microsecond. If they have, the other tool rounds all starts and ends to whole microseconds before it subtracts
+/// them. Each of its figures is then wrong by up to 2 us.
 fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
     let golden = folder.join("golden-hta");
     let kineto =
@@ -405,7 +411,7 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let table = rows_of(&golden.join(format!("launch_rank{rank}.csv")));
         let (launches, _) = looked_at(&trace);
-        // The other tool's table omits launches of graphs, because many operations share the id of one call.
+        // The other tool's table omits launches of graphs, because many operations have the id of one call.
         let mut calls = BTreeMap::<u64, Vec<[u64; 4]>>::new();
         launches.iter().for_each(|launch| calls.entry(launch[0]).or_default().push(*launch));
         calls.retain(|_, launches| launches.len() == 1);
@@ -416,13 +422,13 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
             .map(|row| ["cpu_duration", "gpu_duration", "launch_delay"].map(|column| nanos(row, column)))
             .collect();
         if !rounded {
-            // Both lists are sorted, because gpuflame renumbers ids and several threads launch.
+            // Sort both lists: gpuflame renumbers ids, and several threads launch.
             ours.sort_unstable();
             theirs.sort_unstable();
             assert!(ours == theirs, "{}: other launches", trace.display());
             continue;
         }
-        // If only one thread launches, both lists are in the order of the calls.
+        // With one launching thread, both lists are in the order of the calls.
         for (ours, theirs) in ours.iter().zip(&theirs) {
             let is_near = ours.iter().zip(theirs).all(|(ours, theirs)| ours.abs_diff(*theirs) <= 2000);
             assert!(is_near, "{ours:?} {theirs:?}, {}", trace.display());
@@ -440,7 +446,7 @@ fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
                 let [sum, least, most, mean] =
                     ["sum (us)", "min (us)", "max (us)", "mean (us)"].map(|column| nanos(&row, column));
                 let count = if mean > 0 { (sum as f64 / mean as f64).round() as u64 } else { 0 };
-                // gpuflame's names do not include kinds of memory, as in `Memcpy HtoD (Pinned -> Device)`.
+                // gpuflame's names lack the kinds of memory, as in `Memcpy HtoD (Pinned -> Device)`.
                 let is_memory = row["kernel_type"] == "MEMORY";
                 let name = row["name"].split(" (").next().filter(|_| is_memory).unwrap_or(&row["name"]);
                 let all = theirs.entry(name.to_owned()).or_insert([0, u64::MAX, 0, 0]);
@@ -462,7 +468,7 @@ fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
             assert!(ours.nanos.abs_diff(sum) <= wrong * ours.count, "{name}: {ours:?} {sum}");
             let ends_wrong = one.min.abs_diff(least).max(one.max.abs_diff(most));
             assert!(ends_wrong <= wrong, "{name}: {one:?} {least} {most}");
-            // If most durations are truncated to 0, the count cannot be computed from the durations.
+            // If most durations are truncated to 0, they do not determine the count.
             assert!(rounded || count == ours.count || sum == 0, "{name}: {ours:?} {count}");
             found += 1;
         }
@@ -498,7 +504,7 @@ fn busy_and_idle_time_equal_those_of_holistic_trace_analysis() {
 #[test]
 fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // Nanoseconds per combination of kinds over all ranks of a job, and the number of operations in it.
+    // Nanoseconds per combination of kinds, over all ranks of a job; and the number of operations in it.
     let mut jobs = BTreeMap::<PathBuf, ([u64; 8], usize)>::new();
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let (found, _) = all_looked_at(&trace);
@@ -539,7 +545,7 @@ fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
 #[test]
 fn exposed_communication_equals_that_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // Sums over all ranks of a job: nanoseconds of exposed communication, and of communication that overlaps computation.
+    // Sums over all ranks of a job, in nanoseconds: exposed communication, and communication that overlaps computation.
     let mut jobs = BTreeMap::<PathBuf, [u64; 2]>::new();
     for (trace, golden, rank, rounded) in analysed(&folder) {
         if rounded {
@@ -587,7 +593,7 @@ fn the_backward_pass_of_resnet_is_under_the_model() {
         let lines: Vec<_> = text.lines().filter(|line| is(line)).map(str::to_owned).collect();
         weights(&lines)
     };
-    // The expected value is a sum over the operators that name a forward thread, computed by a script in another language.
+    // A script in another language computed the expected value: the sum over the operators that name a forward thread.
     let is_hung = |line: &str| line.contains(".py(") && line.contains(";[backward];");
     assert_eq!(of(&ran.stdout, is_hung), BACKWARD_OF_RESNET);
     assert_eq!(of(&under_autograd, |line| line.contains("[backward]")), 0);

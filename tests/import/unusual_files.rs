@@ -1,5 +1,5 @@
-//! Unusual input: errors about files that are not traces contain the next step for the user, truncated traces are read on
-//! request, and folded stacks that gpuflame writes can be read again.
+//! Unusual input. The error about a file that is not a trace must contain the next step for the user. Truncated traces
+//! are read on request. Folded stacks that gpuflame writes must be readable again.
 
 use std::fs;
 use std::io::Write as _;
@@ -79,8 +79,8 @@ fn the_error_for_a_file_that_is_not_a_trace_says_what_to_do() {
     }
 }
 
-/// Three zstd frames: one that readers must skip, and two from `zstd --check` with the two halves of a trace with one kernel of
-/// 10 us.
+/// Three zstd frames. Readers must skip the first one; `zstd --check` made the other two from the halves of a trace
+/// with one kernel of 10 us.
 const ZSTD: &[u8] = b"\
     P*M\x18\x03\x00\x00\x00abc(\xb5/\xfd\x04h\x1d\x03\x002\x07\x16\x11\x90}\x02\xc4\x0e\"\xb2\xd4j\xa9Nj\xfc~\xfes\
     \x09\xa0wA\x9e\xd6\x98\x97t\xf7V\xf6\x9c<~w=\x18\xe4\xafn\x0f\x02y\x9c\x1f\x08\xf2-\xda\x07/\x1d\xbd\xce@F\xf5:n\
@@ -105,7 +105,7 @@ fn zstd_is_read_frame_by_frame() {
     changed[last] ^= 1;
     fs::write(folder.join("changed.zst"), changed).unwrap();
     gpuflame(&folder, ["info", "changed.zst"]).fails(1, &["changed.zst", "checksum", "--accept-cut"]);
-    // This frame has a window of 64 MiB (2^(10 + 16)) and one block, which repeats a byte 128 Ki times.
+    // This frame has a window of 64 MiB (2^(10 + 16)) and one block that repeats a byte 128 Ki times.
     let wide = b"\x28\xb5\x2f\xfd\x00\x80\x03\x00\x10\x20";
     fs::write(folder.join("wide.zst"), wide).unwrap();
     gpuflame(&folder, ["info", "wide.zst"])
@@ -258,7 +258,7 @@ fn every_verb_reads_a_truncated_trace_with_accept_cut() {
     packed.write_all(&whole).unwrap();
     let packed = packed.finish().unwrap();
     fs::write(folder.join("cut.json.gz"), &packed[..packed.len() / 2]).unwrap();
-    // This trace is so short that the reader reaches its truncated end while it detects the format.
+    // This trace is very short: the reader reaches its truncated end while it is still detecting the format.
     let mut short = GzEncoder::new(Vec::new(), Compression::fast());
     short.write_all(&whole[..2000]).unwrap();
     let short = short.finish().unwrap();
@@ -275,7 +275,7 @@ fn every_verb_reads_a_truncated_trace_with_accept_cut() {
             assert!(ran.stderr.contains("truncated at byte"), "{verb:?} {name}: {}", ran.stderr);
         }
         let drawn = gpuflame(&folder, ["flamegraph", name, "--accept-cut", "--quiet"]).ok().stdout;
-        // If the file ends between a launch and its kernel, the launch has a separate line.
+        // If the file ends between a launch and its kernel, the launch has a line of its own.
         let (stack, nanos) = drawn.lines().next().unwrap().rsplit_once(' ').unwrap();
         assert_eq!(stack, "cudaLaunchKernel;[GPU_Kernel]gemm");
         // Each kernel takes 10 us, and about half the kernels are in the file.
@@ -342,7 +342,7 @@ fn a_front_end_without_a_rank_and_without_gpu_work_is_left_out_of_the_ranks() {
     let table: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     let ranks: Vec<_> = table["ranks"].as_array().unwrap().iter().map(|rank| rank["rank"].clone()).collect();
     assert_eq!(ranks, [0, 1], "{table}");
-    // A file with GPU work is a rank, so its number must be known.
+    // A file with GPU work is a rank. So its number must be known.
     trace().write(&front_end);
     gpuflame(&folder, ["merge-ranks", "."]).fails(2, &["async_llm", "--assume-order"]);
 }
@@ -358,7 +358,7 @@ fn the_error_for_damage_in_mid_file_gives_its_position_and_not_the_end_of_the_fi
     let mut damaged = whole.clone();
     damaged.insert_str(event, "\"x\":[{\"y\":[{\"z\":[1,");
     fs::write(folder.join("damaged.json"), &damaged).unwrap();
-    // So the next key of the object is inside the open list, where a colon after it is invalid.
+    // The next key of the object is therefore inside the open list, where a colon after it is invalid.
     let colon = damaged.find("[1,\"").map(|at| at + 4 + damaged[at + 4..].find(':').unwrap()).unwrap();
     let ran = gpuflame(&folder, ["info", "damaged.json"]);
     ran.fails(1, &["damaged.json", &format!("damaged at byte {colon},"), "the end of the open value"]);
