@@ -1,5 +1,5 @@
-// Chromium (by Playwright) and Firefox (by WebDriver BiDi) with one interface. A page that logs an error, throws, or asks the
-// network for anything fails the test that opened it.
+// Chromium (by Playwright) and Firefox (by WebDriver BiDi) with one interface. A test fails if a page that it opened
+// logs an error, throws, or asks the network for anything.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { chromium } from 'playwright-core';
@@ -69,7 +69,7 @@ function watched(page) {
     async wheel(x, y, down, key) {
       await page.mouse.move(x, y);
       if (key) await page.keyboard.down(key);
-      // Puppeteer takes an object, Playwright two numbers.
+      // Puppeteer takes an object; Playwright takes two numbers.
       await (page.mouse.wheel.length >= 2 ? page.mouse.wheel(0, down) : page.mouse.wheel({ deltaY: down }));
       if (key) await page.keyboard.up(key);
       await settled(this);
@@ -80,7 +80,7 @@ function watched(page) {
   };
 }
 
-/** Waits until the viewer in a page or frame is drawn. The policy of the page forbids to wait by a string of code. */
+/** Waits until the viewer in a page or frame is drawn. The page's policy forbids waiting by a string of code. */
 export async function isReady(frame) {
   for (let tries = 0; tries < 1000; tries++) {
     if (await frame.evaluate(() => window.readyAt > 0)) return;
@@ -89,7 +89,7 @@ export async function isReady(frame) {
   throw new Error('the viewer was not drawn within 10 s');
 }
 
-/** Two frames after the last input the picture is drawn. */
+/** Waits for two frames after the last input; then the picture is drawn. */
 export async function settled(tab) {
   await tab.run(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0)))));
 }

@@ -1,5 +1,5 @@
-// Measures three viewers in Chromium, without a GPU and without a limit of frames per second, each in a browser of its own:
-// node compare.mjs FOLDER STACKS... Times are medians; a picture counts when the frame after it was presented.
+// Measures three viewers in Chromium, without a GPU and without a limit of frames per second: node compare.mjs FOLDER
+// STACKS... Each viewer has its own browser. Times are medians. A picture counts when the frame after it was presented.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -9,14 +9,15 @@ import { modelOf, writePage } from './model.mjs';
 
 const LOADS = 3;
 const ZOOMS = 12;
-/** A viewer that needs longer for its first picture is out of the comparison. */
+/** A viewer that needs longer for its first picture is not measured further. */
 const MAX_LOAD_MS = 60_000;
 const here = dirname(fileURLToPath(import.meta.url));
 const [folder, ...words] = process.argv.slice(2);
 const counts = words.flatMap((word) => word.split(' ')).map(Number);
 const release = join(folder, 'node_modules/speedscope/dist/release');
 
-/** Distinct stacks, up to 40 frames deep, about 3 new frames each: neighbours share most callers, as in real programs. */
+/** Distinct stacks, up to 40 frames deep, each with about 3 new frames. Neighbours share most callers, as in real
+ * programs. */
 function stacks(count) {
   let seed = 1;
   const random = (below) => {
@@ -87,7 +88,7 @@ function speedscopePage(rows) {
   return { url: 'index.html#profileURL=/stacks.folded&title=stacks', code: bytes, page: bytes + text.length };
 }
 
-/** In the page: zooms once, and returns the time until the frame after the change was presented, in ms. */
+/** Runs in the page: zooms once, and returns the time in ms until the frame after the change was presented. */
 const zoom = {
   own: (step) => {
     const canvas = document.querySelector('canvas');
@@ -117,7 +118,8 @@ const zoom = {
   },
 };
 
-/** In the page, before its scripts: notes when speedscope is drawn (the two pages note it themselves), and measures changes. */
+/** Runs in the page, before its scripts: notes when speedscope is drawn (the two other pages note it themselves), and
+ * measures changes. */
 function installTimer() {
   const lookForSpeedscope = () => {
     if (!document.title.includes('stacks')) setTimeout(lookForSpeedscope, 1);

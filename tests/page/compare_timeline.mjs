@@ -1,6 +1,6 @@
-// Measures 200 moves in the timeline of a page and in speedscope, each in a browser of its own: node compare_timeline.mjs COMMAND FOLDER
-// SLICES... A move is a step to the left or right, or a zoom by the wheel at some place; it counts until the frame after it was
-// presented. The first picture counts from the navigation.
+// Measures 200 moves in the timeline of a page and in speedscope: node compare_timeline.mjs COMMAND FOLDER SLICES...
+// Each of the two has its own browser. A move is a step to the left or right, or a zoom by the wheel at some place. Its
+// time ends when the frame after it was presented. The time of the first picture begins with the navigation.
 import { execFileSync } from 'node:child_process';
 import { closeSync, mkdirSync, openSync, statSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -8,13 +8,13 @@ import { launchUnlimited, rendererMemory, serve } from './measuring.mjs';
 
 const MOVES = 200;
 const MAX_LOAD_MS = 180_000;
-/** Kinds of kernels. */
+/** Number of kinds of kernels. */
 const NAMES = 60;
 const [command, folder, ...words] = process.argv.slice(2);
 const counts = words.flatMap((word) => word.split(' ')).map(Number);
 const release = join(folder, 'node_modules/speedscope/dist/release');
 
-/** Calls of 2 us in turn with kernels of 1 to 40 us: half of the slices each. Times are in us. */
+/** Calls of 2 us and kernels of 1 to 40 us, in turn; each are half of the slices. Times are in us. */
 function* slices(count) {
   let [seed, time] = [1, 0];
   const random = (below) => {
@@ -29,7 +29,7 @@ function* slices(count) {
   }
 }
 
-/** Writes a file in pieces, because it may be longer than a string can be. */
+/** Writes a file in pieces: it may be longer than a string can be. */
 function writeFile(path, pieces) {
   const file = openSync(path, 'w');
   let text = '';
@@ -77,13 +77,13 @@ function speedscopePage(count) {
   return { url: 'index.html#profileURL=/timeline.speedscope.json&title=timeline', bytes };
 }
 
-/** In the page, before its scripts: notes when it is drawn, and measures moves. */
+/** Runs in the page, before its scripts: notes when it is drawn, and measures moves. */
 function installTimer() {
   const isDrawn = () => (location.hash ? document.title.includes('timeline') : document.documentElement?.dataset.ready === 'true');
   const presented = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
   const look = () => (isDrawn() ? presented().then(() => { window.readyAt = performance.now(); }) : setTimeout(look, 1));
   look();
-  /** Zooms in and out and moves, so that the view is between all of the run and a thousandth of it. */
+  /** Zooms in and out and moves, so that the view varies between the whole run and a thousandth of it. */
   window.move = async (step) => {
     const all = [...document.querySelectorAll(location.hash ? 'canvas' : 'canvas.timeline')];
     const canvas = all.reduce((one, other) => (other.clientHeight > one.clientHeight ? other : one));

@@ -42,7 +42,7 @@ const crumbs = (tab) => tab.run(() => [...document.querySelectorAll('.fg-crumbs 
 const found = (tab) => tab.run(() => document.querySelector('.fg-found').textContent);
 const focusCanvas = (tab) => tab.run(() => document.querySelector('canvas').focus());
 
-/** The place of `share` of the width in a row of the picture. */
+/** Returns the position in a row of the picture at this share of the width. */
 async function at(tab, row, share) {
   const box = await tab.run(() => {
     const { left, top, width } = document.querySelector('canvas').getBoundingClientRect();
@@ -88,7 +88,7 @@ for (const name of installed.filter((name) => wanted.includes(name))) {
     before(async () => { browser = await launch(name); });
     after(() => browser.close());
 
-    /** Opens a page, runs `body`, and fails on errors and requests. */
+    /** Opens a page, runs `body` in it, and fails on errors and requests. */
     const inPage = (title, file, body, size) => test(title, async () => {
       const tab = await browser.open(file, size);
       try {

@@ -1,4 +1,4 @@
-//! The code of the report's page: unit tests in Node, the flame graph viewer in Chromium and Firefox, and the
+//! Tests the code of the report's page: unit tests in Node, the flame graph viewer in Chromium and Firefox, and the
 //! accessibility checker axe. `tests/page/install` installs Node, the browsers and the npm packages; if they are
 //! missing, these tests are skipped.
 use std::path::Path;

@@ -1,10 +1,11 @@
-// What the comparisons with other viewers share: a server, a browser that is not limited to 60 frames per second, and its memory.
+// Shared by the comparisons with other viewers: a server, a browser that is not limited to 60 frames per second, and
+// the browser's memory.
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 
-/** Serves the files of some folders at 127.0.0.1. */
+/** Serves the files of these folders at 127.0.0.1. */
 export async function serve(folders) {
   const server = createServer((request, response) => {
     const name = decodeURIComponent(request.url.split(/[?#]/)[0].slice(1));

@@ -33,7 +33,8 @@ export function viewOf(names, rows, { id = 'gpu', label = 'GPU time', unit = 'ns
   return view;
 }
 
-/** `views` is a list of [rows, options of `viewOf`]. A track is `rank/gpu/stream/thread`, each part may be empty. */
+/** `views` is a list of [rows, options of `viewOf`]. A track is `rank/gpu/stream/thread`; each of the four may be
+ * empty. */
 export function modelOf(views, { kinds = {}, places = {} } = {}) {
   const names = new Map();
   const tracks = new Map();
@@ -61,7 +62,7 @@ function kindOf(name) {
 
 let bundle;
 
-/** Writes `folder/name` with the viewer and `model`, under the policy of the real page. */
+/** Writes `folder/name` with the viewer and `model`, and with the policy of the real page. */
 export function writePage(folder, name, model, against) {
   mkdirSync(folder, { recursive: true });
   if (!bundle) {

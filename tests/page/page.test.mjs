@@ -16,7 +16,7 @@ const STEPS = 20;
 /** Number of the step that takes three times as long as the others, counted from 1. */
 const SLOW_STEP = 8;
 
-/** A trace of 20 steps of 1 ms, one of them of 3 ms, each with a kernel of 100 us and one of `other` us. */
+/** A trace of 20 steps of 1 ms, except for one of 3 ms. Each step has a kernel of 100 us and a kernel of `other` us. */
 function trace(other) {
   const events = [];
   const slice = (cat, name, pid, tid, ts, dur, args = {}) => events.push({ ph: 'X', cat, name, pid, tid, ts, dur, args });
@@ -65,7 +65,7 @@ async function open(browser, file, size) {
 
 const texts = (tab, selector) =>
   tab.run((selector) => [...document.querySelectorAll(selector)].map((found) => found.textContent), selector);
-/** Waits for a text, because the timeline is drawn with the browser's next frame. */
+/** Waits for a text: the timeline is drawn only with the browser's next frame. */
 async function eventually(text, pattern) {
   for (let tries = 0; tries < 500 && !pattern.test(await text()); tries++) await new Promise((done) => setTimeout(done, 10));
   assert.match(await text(), pattern);
@@ -84,7 +84,7 @@ async function withBrowser(options, body) {
 test('the first screen says how busy the GPU was, why not, and what to do', async () => {
   await withBrowser({}, async (browser) => {
     const tab = await open(browser, single);
-    // The headline is what costs most: the GPU waits for the host between 130 us of work in each step.
+    // The headline is the most expensive finding: the GPU waits for the host between 130 us of work in each step.
     const [first] = await texts(tab, '.first-line');
     assert.match(first, /^[A-Z].*: \d+\.\d % of the steady part \(/);
     const [busy, idle] = await texts(tab, '.second-line');
@@ -97,7 +97,7 @@ test('the first screen says how busy the GPU was, why not, and what to do', asyn
     assert.ok(commands.length > 0 && commands.every((text) => text.startsWith('gpuflame ')), String(commands));
     const bottom = await tab.run(() => document.querySelector('.findings').getBoundingClientRect().bottom);
     assert.ok(bottom <= 800, `the findings end at ${bottom} px`);
-    // Names are text: no element was made of one.
+    // Names are only text: none became an element.
     assert.equal(await tab.run(() => document.querySelectorAll('img').length), 0);
     assert.ok((await texts(tab, '#functions td.name')).some((name) => name.includes(HOSTILE)));
     tab.assertClean();
@@ -183,7 +183,7 @@ test('a drag in the timeline zooms, and Escape shows everything', async () => {
     await mouse.move(box.left + box.width * 0.75, y);
     await mouse.up();
     const shown = async () => (await texts(tab, '#timeline .step-details'))[0];
-    // The run takes 21.42 ms, from the first call to the end of the last kernel: half of it is 10.7 ms.
+    // The run takes 21.42 ms, from the first call to the end of the last kernel. Half of that is 10.7 ms.
     await eventually(shown, /: 10\.7 ms$/);
     await tab.run(() => document.querySelector('.timeline').focus());
     await tab.press('Escape');
@@ -205,7 +205,7 @@ test('idle time in the timeline has a colour by cause, a legend and a tooltip', 
       return { left, top, width };
     });
     const y = box.top + 18 + 20 * rows.indexOf('GPU 0, idle') + 10;
-    // In the middle of the run the host is late, as in nearly all of it.
+    // In the middle of the run, as in nearly all of it, the host is late.
     await tab.move(box.left + box.width * 0.52, y);
     const [tooltip] = await texts(tab, '.timeline-tooltip');
     assert.match(tooltip, /^GPU 0, idle: host late, /);
@@ -236,7 +236,7 @@ test('a part of the critical path is marked in the timeline, and the longest is 
       const canvas = document.querySelector('.timeline');
       return [...canvas.getContext('2d').getImageData(x * canvas.width, 16 * window.devicePixelRatio, 1, 1).data].join();
     }, x);
-    // 11.7 ms are in the middle between the calls of two steps, of 21.42 ms.
+    // 11.7 of the 21.42 ms is in the middle between the calls of two steps.
     assert.equal(await dark(11.7 / 21.42), '27,27,27,255');
     await click('show the longest');
     // The slow step: from the call of its second kernel, 405 us after its begin, to that of the next step. It is a third of the view.
@@ -325,7 +325,7 @@ test('axe finds nothing serious', { skip: browserName !== 'chromium' && 'axe run
   for (const dark of [false, true]) {
     await withBrowser({ dark }, async (browser) => {
       const tab = await open(browser, job);
-      // The policy of the page forbids other scripts, but not those of the debugger.
+      // The page's policy forbids other scripts, except those of the debugger.
       const session = await tab.page.context().newCDPSession(tab.page);
       await session.send('Runtime.evaluate', { expression: axe });
       const { result } = await session.send('Runtime.evaluate', {
