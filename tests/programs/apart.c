@@ -1,13 +1,15 @@
-/* apart slow, apart closed, apart WINDOWS, apart WINDOWS EACH, or apart one WINDOWS EACH: windows that the program
- * opens itself, one after another.
+/* apart MODE: windows that the program opens itself, one after another.
  *
- * slow: a kernel of 12 s in a window. closed: windows of 5 launches, of 7 launches and a graph of 3 kernels that was
- * captured before, and of 11 launches; between the windows it launches once per millisecond, until the files `capture`,
- * `open` and `profiler` exist. WINDOWS: window I has I launches and a graph of 3 kernels, and one launch is between
- * each two windows. At the end the program waits until a file `stop` exists. WINDOWS EACH: every window has EACH
- * launches, 300,000 per second, and half as many follow outside the window; "one": all of them are in one window. At
- * the tenth window and at the end the program prints the bytes and descriptors that it holds, and at the end the
- * processor time of its other threads. */
+ *   slow                one window with a kernel of 12 s
+ *   closed              windows of 5 launches, of 7 launches and a graph of 3 kernels that was captured before, and of
+ *                       11 launches. Between the windows the program launches once per millisecond, until the
+ *                       files `capture`, `open` and `profiler` exist
+ *   WINDOWS             window I has I launches and a graph of 3 kernels. One launch is between each two windows. At
+ *                       the end the program waits until a file `stop` exists
+ *   WINDOWS EACH        every window has EACH launches, 300,000 per second; half as many follow outside the window.
+ *                       At the tenth window and at the end the program prints the bytes and descriptors that it
+ *                       holds, and at the end the processor time of its other threads
+ *   one WINDOWS EACH    the same launches in a single window */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
@@ -193,7 +195,7 @@ static void many(int count, int each, int is_one)
     cudaDeviceSynchronize();
     if (is_one)
         gpuflame_stop();
-    sleep(4); /* files are written meanwhile, on a slow machine for longer than usual */
+    sleep(4); /* files are written meanwhile, which takes longer on a slow machine */
     if (!is_one)
         wait_for("out.%d.folded", count - 1);
     print_held("the end");

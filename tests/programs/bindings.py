@@ -1,5 +1,5 @@
-"""Launches through the driver's interface by way of NVIDIA's own Python binding, which knows nothing of
-the simulated stack: two kernels, by cuLaunchKernel and cuLaunchKernelEx, copies and fills."""
+"""Launches through the driver's interface with NVIDIA's own Python binding: two kernels, by cuLaunchKernel and
+cuLaunchKernelEx, copies and fills. The binding does not know the simulated stack."""
 
 from cuda.bindings import driver
 

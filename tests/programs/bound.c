@@ -1,6 +1,6 @@
-/* The thread that makes the first CUDA call is bound to one processor, in a non-default scheduling class and with a higher
- * nice value than the rest. The program prints these settings for main and, on lines of their own, for the threads whose
- * names begin with `gpuflame`: processors, class, niceness. */
+/* The thread that makes the first CUDA call has special settings: it is bound to one processor, in a non-default
+ * scheduling class, with a higher nice value than the other threads. The program prints these settings (processors,
+ * class, niceness) for main and for the threads whose names begin with `gpuflame`, one line per thread. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -44,8 +44,8 @@ static void tell(int thread)
     printf(" %d %d\n", sched_getscheduler(thread), getpriority(PRIO_PROCESS, (id_t)thread));
 }
 
-/* A thread that has only just begun still has its creator's settings; this function waits until the settings change,
- * for at most 5 s. */
+/* Waits until the thread's settings change, for at most 5 s: a thread that has just begun still has the settings of
+ * its creator. */
 static void wait_until_as(int wanted, int thread)
 {
     int tries;

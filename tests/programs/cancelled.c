@@ -27,7 +27,7 @@ OWN_FRAME static void *worker(void *nothing)
         LAUNCH(step_d700, 1, 32, 0)(1);
     else if (flush())
         return nothing;
-    /* If gpuflame had left cancellation disabled, the thread would not end at this call. */
+    /* The thread ends at this call, unless gpuflame has left cancellation disabled. */
     pthread_testcancel();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
     return nothing;

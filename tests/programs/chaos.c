@@ -51,13 +51,13 @@ static const char *how = "return";
 static int code = CODE, threads = MOST_THREADS;
 static volatile int is_midst, is_fast;
 static long errnos, masks;
-/* Whether no other thread launches: threads that wait for each other in the driver change errno. */
+/* Whether no other thread launches. If others do, they wait for each other in the driver, which changes errno. */
 static volatile int is_alone = 1;
 static volatile sig_atomic_t interrupts;
-/* Number of launches of each thread; the first number is main's. */
+/* Number of launches of each thread; main is the first. */
 static volatile uint64_t launched[MOST_THREADS + 1];
 static __thread int self;
-/* Number of turns of each thread; all bits set: the thread has ended. */
+/* Number of turns of each thread; all bits are set when the thread has ended. */
 static volatile uint64_t turns[MOST_THREADS + 1];
 
 static void interrupted(int signal)
@@ -80,8 +80,8 @@ static void count(cudaError_t error)
     launched[self] += error == cudaSuccess;
 }
 
-/* Checks that a launch leaves errno unchanged; signals are blocked meanwhile, because a signal handler of the program
- * would change errno. */
+/* Checks that a launch leaves errno unchanged. Signals are blocked meanwhile, because a signal handler of the
+ * program would change errno. */
 OWN_FRAME static void launch(int which)
 {
     sigset_t alarm, old;
@@ -116,8 +116,8 @@ OWN_FRAME static void fill(void *memory)
     KEEP_FRAME();
 }
 
-/* Launches through a function generated at run time, which keeps a number in rbp, and which other functions replace at
- * its address. */
+/* Launches through a function that is generated at run time and keeps a number in rbp. Other functions later replace
+ * it at its address. */
 OWN_FRAME static void launch_through_code(int which, uint64_t dice)
 {
     static const uint64_t numbers[] = {0, 7, 4096, (uint64_t)-8, 1ull << 46, 0xffff800000001000};
@@ -233,7 +233,7 @@ static unsigned descriptors(void)
     return sum;
 }
 
-/* Prints without a buffer: a thread may fork at any time, and its child would print the buffer a second time. */
+/* Prints without a buffer: a thread may fork at any time, and its child would print the buffer again. */
 static void tell(void)
 {
     char line[4096];
@@ -284,8 +284,8 @@ static void rival_comes(void)
         enable(kinds[at]);
 }
 
-/* Waits until every launch in flight has returned. The record of such a launch would otherwise go to a client that no
- * longer exists, even without gpuflame. */
+/* Waits until every launch in flight has returned. Otherwise the record of such a launch would go to a client that
+ * no longer exists, even without gpuflame. */
 static void await_workers(void)
 {
     int at;
@@ -296,7 +296,7 @@ static void await_workers(void)
     }
 }
 
-/* If CUPTI refuses a call, for example after a fatal error, it also refuses the call without gpuflame. */
+/* CUPTI refuses some calls even without gpuflame, for example after a fatal error. */
 static void client_passes(const char *path, uint64_t *state)
 {
     static const uint32_t kinds[] = {2, 10};
@@ -333,7 +333,7 @@ static void count_in_file(void)
     close(file);
 }
 
-/* Sleeps although signals arrive meanwhile. */
+/* Sleeps for the whole time, even if signals arrive meanwhile. */
 static void sleep_for(uint64_t milliseconds)
 {
     struct timespec until;
@@ -346,7 +346,7 @@ static void sleep_for(uint64_t milliseconds)
         ;
 }
 
-/* Launches made by now must survive the end of the process. */
+/* From here on, the launches made so far must survive the end of the process. */
 static void come_to_the_end(void)
 {
     struct timespec now;

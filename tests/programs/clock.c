@@ -1,9 +1,10 @@
-/* A program during which the system clock is set, as far as the process can see.
+/* A program during which the system clock changes, as far as the process can see.
  *
  *     clock SECONDS [BACK]
  *
- * Launches 50 times, sets the clock forward by SECONDS (negative: back), launches 50 times, and launches 50 times again
- * after setting it BACK seconds back. Must be linked with -rdynamic: it replaces the C library's clock by its own. */
+ * Launches 50 times; sets the clock forward by SECONDS (negative: back); launches 50 times; sets the clock back by
+ * BACK seconds; launches 50 times. Must be linked with -rdynamic, because it replaces the C library's clock by its
+ * own. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -2,8 +2,8 @@
  *
  *     closes LIBRARY
  *
- * Opens a window and closes the library, launches 30 kernels; opens the library again, closes the window and the library,
- * launches 40; returns 7. */
+ * Opens a window, closes the library, and launches 30 kernels. Opens the library again, closes the window and the
+ * library, launches 40 kernels, and returns 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

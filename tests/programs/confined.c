@@ -1,4 +1,4 @@
-/* A program that has restricted itself, or gpuflame.
+/* A program that limits itself, or gpuflame.
  *
  *     confined depth          prints the bytes of stack that each launch takes: the first launch of the process, 19 launches of
  *                             another thread (nine of them from new stacks, the last six after a library was loaded or
@@ -52,7 +52,7 @@ int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(vo
     return real(made, how, start, with);
 }
 
-/* Paints the stack below, runs `times` launches on it, and counts the bytes that lost their paint. */
+/* Fills the stack below with a pattern, runs `times` launches on it, and counts the bytes that have changed. */
 OWN_FRAME static long depth(int times)
 {
     volatile unsigned char *below = (unsigned char *)__builtin_frame_address(0) - PAINTED;

@@ -41,7 +41,7 @@ static unsigned long address_space(void)
     return pages << 12;
 }
 
-/* Uses up the heap that all threads share. */
+/* Uses up the heap, which all threads share. */
 void end_memory(void)
 {
     struct rlimit limit;

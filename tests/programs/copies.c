@@ -1,4 +1,4 @@
-/* Every way to copy and to fill, each called from its own function, on GPU 0 of two. */
+/* Every way to copy and to fill, each from its own function, on GPU 0 of two. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>
@@ -67,7 +67,7 @@ OWN_FRAME static int volume_async(void)
     return cudaMemcpy3DAsync(&what, stream) != 0;
 }
 
-/* The width is in elements of the array, which are four bytes. */
+/* The width is in elements of the array, each of four bytes. */
 OWN_FRAME static int volume_to_array(void)
 {
     cudaMemcpy3DParms what = cuboid(2);

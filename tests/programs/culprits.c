@@ -6,11 +6,11 @@
  * function    slow_checkpoint, which waits for the GPU, computes
  * lock        locked, which waits for the GPU, gets a lock that another thread holds
  * file        read_file, which ends in a copy, reads a pipe that another thread fills late
- * allocation  grow touches host memory between an allocation and a free
+ * allocation grow touches host memory between an allocation and a free
  * thread      another thread launches, and then does something else while train waits for it
  * calls       train makes no call for 5 ms, allocates, and makes no call for another 5 ms
  *
- * It prints how many nanoseconds were lost. */
+ * It prints how many nanoseconds of GPU time were lost. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

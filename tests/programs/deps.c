@@ -1,5 +1,5 @@
-/* A program whose streams wait for one another by events, and whose host waits in every possible way. The program sets
- * its call sites, and the simulated stack's truth file lists its actions. */
+/* A program whose streams wait for each other by events, and whose host waits in every possible way. The program
+ * sets its call sites; the simulated stack's truth file lists what it did. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -43,7 +43,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* The same handle belongs to another event in each round. */
+/* In each round, the same handle belongs to another event. */
 OWN_FRAME static void anew(void)
 {
     cudaEvent_t event;
@@ -76,7 +76,7 @@ OWN_FRAME static void waits(void)
     KEEP_FRAME();
 }
 
-/* These calls make no record, because they only build a graph: two calls of each kind. */
+/* These calls only build a graph, so they make no records: two calls of each kind. */
 OWN_FRAME static void captured(void)
 {
     cudaEvent_t fork, join;

@@ -1,5 +1,5 @@
-/* A program that uses all of gpuflame.h, including wrong uses, and queries the present state in mid-run. gpuflame is
- * linked, not injected, so work before the first gpuflame_start() precedes any recording. */
+/* A program that uses all of gpuflame.h, sometimes wrongly, and queries the state in mid-run. gpuflame is linked,
+ * not injected, so work before the first gpuflame_start() is not recorded. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -97,7 +97,7 @@ static void odd_sizes(void)
         exit(5);
 }
 
-/* A child that has nothing to record ends as it would without gpuflame. */
+/* A child that has nothing to record must end as it would without gpuflame. */
 static void child_exits(void)
 {
     int status = 1;

@@ -7,23 +7,39 @@
  *                                                                   exits when a file `go` exists
  *     ending WHERE SIGNAL [HOW]                                     sends itself the signal
  *
- * flat_out: THREADS launch without a pause while main exits. exits: four threads exit at once. quick: quick_exit().
- * main_ends: main ends by pthread_exit, and a thread launches and ends after it. status: stores the kernel's view of its
- * signals in a file.
+ *   flat_out           THREADS launch without a pause while main exits
+ *   exits              four threads exit at once
+ *   quick              calls quick_exit()
+ *   main_ends          main ends by pthread_exit; a thread launches and ends after main
+ *   status             stores the kernel's view of its signals in a file
+ *   for_ever           main is one of THREADS that launch
+ *   beside             main only waits while THREADS launch
+ *   graphs_for_ever    launches graphs of three kernels
+ *   left               launches 1,000 more kernels, whose work is then complete; each file `more` causes another launch
  *
- * for_ever: main is one of THREADS that launch. beside: main only waits while THREADS launch. graphs_for_ever: graphs of
- * three kernels. left: launches 1,000 more kernels, whose work is then complete; each file `more` causes another launch.
- * HOW: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (as `quick`), `exit` (as usual), `fork` (a
- * child that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, and continues alone).
+ * HOW of `left`: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (as `quick`), `exit` (as
+ * usual), `fork` (a child that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, and
+ * continues alone).
  *
- * WHERE the signal arrives, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where it
- * would continue and print), `loading` (of libraries), `heap` (main blocks the allocator by `heap.c` and launches 1,000
- * more); `thread`: on another thread, which launches; `signal_stack`: on a small signal stack; `exiting`: in the middle
- * of exit().
- * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while outputs wait (`filesystem.c`). `own`: main has an
- * action of its own, which prints and exits with code 5. `default`: main restores the default. `ignored`: the signal is
- * ignored, and main exits with code 6. `forked`: the signal goes to a child that main forks last, and main exits with
- * code 6 if the child died of the signal. `spawned`: the same with a program that main runs. */
+ * WHERE the signal arrives, after main has launched 1,000 kernels:
+ *
+ *   launching, malloc    while main does this
+ *   sleeping             while main sleeps; it would continue and print
+ *   loading              while main loads libraries
+ *   heap                 while main blocks the allocator by `heap.c`; it launches 1,000 more
+ *   thread               on another thread, which launches
+ *   signal_stack         on a small signal stack
+ *   exiting              in the middle of exit()
+ *
+ * HOW of a signal:
+ *
+ *   twice      again after 20 ms
+ *   later      again after 1.5 s, while outputs wait (`filesystem.c`)
+ *   own        main has an action of its own, which prints and exits with code 5
+ *   default    main restores the default
+ *   ignored    the signal is ignored, and main exits with code 6
+ *   forked     the signal goes to a child that main forks last; main exits with code 6 if the child died of the signal
+ *   spawned    the same with a program that main runs */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -48,7 +64,7 @@ enum { CODE = 7 };
 
 KERNEL(step_d1000, "step_d1000", (int n), &n)
 
-/* Number of launches that have returned, by thread, in a file that outlives the process. */
+/* Number of launches that have returned, by thread. The file that holds the numbers outlives the process. */
 static volatile long *launched;
 
 static void count_in_file(void)
@@ -115,7 +131,7 @@ static void beside(long threads)
         pause();
 }
 
-/* Returns whether a file of this name exists, and removes the file. */
+/* Whether a file of this name exists; removes the file. */
 static int is_told(const char *name)
 {
     return unlink(name) == 0;

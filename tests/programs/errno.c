@@ -1,5 +1,5 @@
-/* Sets errno to 77 around every call into gpuflame, whether it succeeds or fails, around calls of NVTX, and around
- * launches, including those of a new thread, cudaProfilerStart and cudaDeviceReset. Prints the calls that changed it.
+/* Sets errno to 77 around calls, and prints the calls that changed it: every call into gpuflame (succeeding or
+ * failing), calls of NVTX, launches (including those of a new thread), cudaProfilerStart and cudaDeviceReset.
  * gpuflame is linked, and NVTX is told to load gpuflame. */
 #include "cuda_mini.h"
 #include "gpuflame.h"

@@ -1,6 +1,6 @@
-/* Launches from functions of an interpreter library: evaluates [WORD] LIBRARY, where LIBRARY is built from interpreter.c.
- * With WORD, a number or "own", the second launch is made by a thread whose state is filled with that number, or with its
- * own address. */
+/* evaluates [WORD] LIBRARY: launches from functions of an interpreter library, which is built from interpreter.c.
+ * With WORD (a number or "own"), the second launch is made by a thread whose state is filled with that number, or
+ * with the state's own address. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>

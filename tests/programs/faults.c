@@ -2,9 +2,9 @@
  *
  *     faults --fault NAME --strength PERCENT [--fault NAME --strength PERCENT] [--steps N] [--right]
  *
- * Each step launches eight layers of 400 us, after the host has waited for the step two steps earlier. A fault takes
- * about PERCENT of the run. With --right the same work is done without the faults. Prints the nanoseconds that the
- * program added to kernels. */
+ * Each step first waits for the GPU work of two steps earlier, and then launches eight layers of 400 us. A fault
+ * takes about PERCENT of the run. With --right the same work is done without the faults. Prints the nanoseconds that
+ * the program added to kernels. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -27,7 +27,7 @@
 KERNEL(layer_d400000, "layer_d400000", (int n), &n)
 KERNEL(tiny_d1500, "tiny_d1500", (int n), &n)
 
-/* Sets the end of the thread's next kernel, on the simulated stack. */
+/* Sets the end of the thread's next kernel; only on the simulated stack. */
 static void (*set_end)(unsigned long (*end)(void *, unsigned long), void *argument);
 
 /* The faults, and the nanoseconds per step that each costs. */
@@ -152,7 +152,7 @@ OWN_FRAME static void write_log(void)
     KEEP_FRAME();
 }
 
-/* Kernels are longer from 60 % of the run on, or in every fifth step, by as much as the fault costs on average. */
+/* Makes kernels longer from 60 % of the run on, or in every fifth step; on average by as much as the fault costs. */
 static void set_kernel_length(void)
 {
     unsigned long slow = 0;

@@ -1,6 +1,6 @@
-/* Threads that come and go, with fibers (ucontext) on stacks of all sizes that are unmapped and mapped again, so that
- * stacks reuse the addresses of earlier stacks and are adjacent to other stacks. Four threads run at once, THREADS
- * times; each runs FIBERS fibers, ROUNDS times. */
+/* Threads that come and go, with fibers (ucontext) on stacks of all sizes. Stacks are unmapped and mapped again, so
+ * that they reuse earlier addresses and are adjacent to other stacks. Four threads run at once, THREADS times. Each
+ * runs FIBERS fibers, ROUNDS times. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -55,7 +55,7 @@ OWN_FRAME static void fiber(void)
     yield();
 }
 
-/* Maps a new stack of 64 to 300 KiB, one time in two. */
+/* In one of two cases, maps a new stack of 64 to 300 KiB. */
 static void renew_stack(struct fiber *f, unsigned *seed)
 {
     if (f->stack && rand_r(seed) % 2) {

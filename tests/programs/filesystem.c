@@ -1,11 +1,14 @@
-/* Preloaded: a file system with problems on files whose names end in `.gfr` or `.part`.
+/* Preloaded: a file system with problems on files whose names end in `.gfr` or `.part`. TROUBLE selects the problem:
  *
- * TROUBLE=hang: opening such a file never returns; if HELD is set, only files with that text in their name hang.
- * hang_windows: opening files of the first window (`out.1.`) never returns. later: when a thread begins to write
- * outputs, it creates a file `waits`, and continues when no file `wait` exists. Writing begins when the outputs' name
- * is claimed or, with HELD, when a file with that text in its name is. until: a thread that opens such a file creates
- * `waits` too, and continues when a file `answers` exists. full, quota, stale, read_only: writes fail once a file
- * `trouble` exists; with full and quota, writes over existing bytes succeed, since they do not append. */
+ *   hang            opening such a file never returns; if HELD is set, only files with that text in their name hang
+ *   hang_windows    opening files of the first window (`out.1.`) never returns
+ *   later           a thread that begins to write outputs creates a file `waits`, and continues when no file `wait`
+ *                   exists. Writing begins when the outputs' name is claimed or, with HELD, when a file with that text
+ *                   in its name is
+ *   until           a thread that opens such a file creates `waits` too, and continues when a file `answers` exists
+ *   full, quota, stale, read_only
+ *                   writes fail once a file `trouble` exists; with full and quota, writes over existing bytes succeed,
+ *                   since they do not append */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Embeds Python, whose library is LIBRARY.
+/* Embeds Python; LIBRARY is the library of Python.
  *
  *     finalizes LIBRARY goes_on PROGRAM    runs a Python program, finalizes Python, and launches 100 more kernels
  *     finalizes LIBRARY main PROGRAM HOW   acts as `python PROGRAM HOW`, and then launches 100 more kernels

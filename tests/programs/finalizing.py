@@ -1,4 +1,4 @@
-"""The interpreter ends while daemon threads launch on. LIBRARY"""
+"""The interpreter ends while daemon threads still launch. LIBRARY"""
 
 import ctypes
 import sys

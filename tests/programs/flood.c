@@ -1,14 +1,14 @@
-/* Creates more stacks, kernels, threads or libraries than gpuflame can keep, between work that matters.
+/* Creates more stacks, kernels, threads or libraries than gpuflame can keep, between launches that matter.
  *
  *     flood stacks COUNT [DEPTH]     launches once from each of COUNT stacks of DEPTH frames (default 50)
  *     flood kernels COUNT            launches each of COUNT kernels once
  *     flood threads COUNT            creates COUNT threads, one after another, each with a name and one launch
  *     flood unloads COUNT PLUGIN     loads and unloads PLUGIN COUNT times, and launches from 500 stacks after each time
  *
- * Before, during and after this flood four functions make launches that matter: `before` and `after` 1,000 times each,
- * `between` once per 64 of the many stacks, kernels or threads, and `second`, on a thread of its own, once before the
- * flood and 1,000 times after it. Every 4,096 launches the program waits until gpuflame has read everything. FLOOD_MIB:
- * MiB that the program allocates itself. */
+ * The launches that matter are made before, during and after the flood, by four functions: `before` and `after`
+ * launch 1,000 times each; `between` launches once per 64 of the many stacks, kernels or threads; `second`, on a
+ * thread of its own, launches once before the flood and 1,000 times after it. Every 4,096 launches the program waits
+ * until gpuflame has read everything. FLOOD_MIB: MiB that the program allocates itself. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -27,7 +27,7 @@ KERNEL(middle_d3001, "middle_d3001", (int n), &n)
 KERNEL(late_d4007, "late_d4007", (int n), &n)
 KERNEL(second_d51, "second_d51", (int n), &n)
 
-/* gpuflame_flush() of the library that the driver was told to inject, if any. */
+/* gpuflame_flush() of the injected library, if any. */
 static int (*flush)(void);
 static unsigned long launches;
 
@@ -79,8 +79,8 @@ OWN_FRAME static void *other_thread(void *nothing)
     return nothing;
 }
 
-/* Functions that call each other in the order of the digits of `path`, with the lowest digit next to the root; below
- * these functions are as many more as `depth` requires. Stacks therefore have almost no frames in common. */
+/* Functions that call each other in the order of the digits of `path`; the lowest digit is next to the root. Below
+ * them are as many more functions as `depth` requires. So two stacks have almost no frames in common. */
 typedef void step(unsigned long path, int depth);
 static step one, two, three, four;
 static step *const steps[] = {one, two, three, four};

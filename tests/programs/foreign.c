@@ -1,4 +1,4 @@
-/* A library that prints when it is loaded: an attacker would make a program with more rights load it. */
+/* A library that prints a line when it is loaded. An attacker would want a program with more rights to load it. */
 #include <stdio.h>
 
 __attribute__((constructor)) static void loaded(void)

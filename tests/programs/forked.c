@@ -1,5 +1,5 @@
-/* Launches 100 kernels, creates a child that launches 10 and ends, prints how it ended, launches 100 more, and exits with
- * code 7.
+/* Launches 100 kernels and creates a child that launches 10 and ends. Prints how the child ended, launches 100 more,
+ * and exits with code 7.
  *
  *     forked WAY END
  *

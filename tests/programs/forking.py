@@ -1,5 +1,5 @@
-"""Forks before it launches, and again in the midst of its launches. The first child launches by itself; later ones run Python's
-functions, and their launches fail or are nobody's. Says for each launch what Python itself thinks of the stack, as frames.py.
+"""Forks before it launches, and while it launches. The first child launches by itself; later ones run Python's
+functions, and their launches fail or are nobody's. Prints Python's view of the stack at each launch, like frames.py.
 
     forking.py
 """

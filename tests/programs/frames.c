@@ -1,5 +1,5 @@
-/* Actions for Python test programs that Python itself cannot take: launching for long without its lock, launching while
- * it holds the lock, corrupting Python's frames, and spinning. This file is built as a library. */
+/* Actions for Python test programs that Python itself cannot take: launch for long without its lock, launch while it
+ * holds the lock, corrupt Python's frames, and spin. This file is built as a library. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -25,7 +25,7 @@ void launch_once(void)
     atomic_fetch_add(&launched, 1);
 }
 
-/* Launches until `stop` is called, or without end: for threads that the end of the program kills. */
+/* Launches until `stop` is called, or without end, for threads that die with the program. */
 void launch_on(void)
 {
     while (!atomic_load(&is_over)) {

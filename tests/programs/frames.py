@@ -1,5 +1,5 @@
-"""Launches from functions of all kinds, and says for each what Python itself thinks of the stack: a line
-`KERNEL TAB frames`, root first, in frames.txt. Each launch has a kernel of its own.
+"""Launches from functions of all kinds. For each launch, writes Python's own view of the stack to frames.txt: a line
+`KERNEL TAB frames`, root first. Each launch has a kernel of its own.
 
     frames.py [PATTERN OF SCENARIOS]
 """
@@ -498,7 +498,7 @@ def deep():
 
 
 def reused():
-    # Most of these functions get the address of a code object that no longer exists.
+    # Most of these functions get the address of an earlier code object that no longer exists.
     for number in range(300):
         name = "f%d" % (number % 7)
         made = {"launch": launch}
@@ -528,7 +528,7 @@ def main():
     for scenario in SCENARIOS:
         if fnmatch.fnmatch(scenario.__name__, pattern):
             scenario()
-            # The scenario runs again, so that gpuflame uses the stacks that it has cached.
+            # Run the scenario again, so that gpuflame uses the stacks that it has cached.
             scenario()
     finish()
 

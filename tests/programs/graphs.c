@@ -213,7 +213,7 @@ FRAME void update_that_fails(int n)
     STAY();
 }
 
-/* A second stream takes part by waiting for an event, and a node is removed again. */
+/* A second stream takes part, because it waits for an event; later a node is removed. */
 FRAME void forked(int n)
 {
     cudaStream_t first = stream, second;
@@ -239,7 +239,7 @@ FRAME void forked(int n)
     STAY();
 }
 
-/* Many times: destroys a graph, its instantiations, streams and a context while the GPU is still running the graph. */
+/* Repeats: destroys a graph, its instantiations, streams and a context while the GPU still runs the graph. */
 FRAME void in_flight(int n)
 {
     const cudaStream_t outer = stream;
@@ -316,7 +316,7 @@ FRAME void windowed(int n)
     STAY();
 }
 
-/* Creates a graph before gpuflame was started at all. */
+/* Creates a graph before gpuflame is started. */
 FRAME void before(int n)
 {
     cudaGraph_t graph = capture();

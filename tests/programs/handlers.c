@@ -1,4 +1,4 @@
-/* Sets and queries signal actions, as programs do that end by a signal.
+/* Sets and queries signal actions, like programs that end by a signal.
  *
  *     handlers view                 prints its actions as it sees them while it sets them, and returns 7
  *     handlers chained SIGNAL       sets a handler that calls the previous one, gets the signal twice, and returns 3
@@ -8,8 +8,8 @@
  *     handlers server SIGNAL HOW    has a handler before it calls CUDA; when called, sets the default by HOW (`sigaction`, `signal`,
  *                                   `found`: by a function that it looks up then), launches once more, and sends itself the signal
  *
- * Each launches 100 kernels of 1,000 ns. `chained`, `child` and `restores` query the previous action through a function
- * whose address they looked up before they called CUDA. */
+ * Each launches 100 kernels of 1,000 ns. `chained`, `child` and `restores` query the previous action through a
+ * function whose address they looked up before the first CUDA call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

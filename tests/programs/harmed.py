@@ -1,4 +1,4 @@
-"""Launches while a word of what the interpreter keeps of this thread's frames is something else. LIBRARY WHICH WRONG
+"""LIBRARY WHICH WRONG: launches while a word of the interpreter's data about this thread's frames is wrong.
 
 WHICH is thread (that leads to the frames), previous or code (of the frame that launches); WRONG is a number, "frame" (that
 frame), "bytes" (other memory of Python's) or "gone" (memory that is unmapped)."""
@@ -12,8 +12,8 @@ library.launch_with.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
 this_thread = ctypes.pythonapi.PyGILState_GetThisThreadState
 this_thread.restype = ctypes.c_void_p
 
-# Offsets according to the headers of each version: the frame in the thread's state, the pointer through which it is
-# reached, and fields of a frame.
+# Offsets from the headers of each version: of the frame in the thread's state, of the pointer to it, and of fields of a
+# frame.
 THREAD, THROUGH, PREVIOUS, CODE = {
     (3, 9): (24, None, 24, 32),
     (3, 10): (24, None, 24, 32),
@@ -27,7 +27,7 @@ THREAD, THROUGH, PREVIOUS, CODE = {
 
 def launch():
     place = this_thread() + THREAD
-    # This is done without a function, because a function would have a frame of its own.
+    # Not in a function, because a function would have a frame of its own.
     if THROUGH is not None:
         place = ctypes.c_uint64.from_address(place).value + THROUGH
     frame = ctypes.c_uint64.from_address(place).value

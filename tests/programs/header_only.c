@@ -1,5 +1,6 @@
-/* A program to which no part of gpuflame is linked: `early` calls gpuflame's functions before CUDA has started, `late`
- * after that. If gpuflame is absent, these calls have no effect. The program's calls of dlopen are counted. */
+/* A program to which no part of gpuflame is linked. `early` calls gpuflame's functions before CUDA has started, and
+ * `late` calls them after that. If gpuflame is absent, these calls have no effect. The program's calls of dlopen are
+ * counted. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -74,8 +75,8 @@ int main(int argc, char **argv)
         if (dlerror())
             return 4;
     } else if (is_early) {
-        /* gpuflame is loaded by now, and the header finds it 10 ms after the last failed look-up: steps are counted
-         * from then on. */
+        /* By now gpuflame is loaded; the header finds gpuflame 10 ms after the last failed look-up. From then on,
+         * steps are counted. */
         usleep(20000);
         expect(gpuflame_step(), GPUFLAME_OK, "a step 20 ms after CUDA has started");
         expect(gpuflame_stats(&stats), GPUFLAME_OK, "stats");

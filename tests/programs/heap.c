@@ -1,7 +1,7 @@
-/* Preloaded: an allocator of the application that, from hold_the_heap() on, blocks every thread of gpuflame, and from
- * hold_the_heap_for_good() on every thread except the caller's, as if a signal had stopped a thread inside the
- * allocator. Between the two calls the simulated CUDA stack can still allocate, because its worker allocates while it
- * holds locks that a launch needs. */
+/* Preloaded: the application's allocator, which blocks threads as if a signal had stopped one of them inside it.
+ * From hold_the_heap() on it blocks every thread of gpuflame; from hold_the_heap_for_good() on it blocks every
+ * thread except the caller's. Between the two calls the simulated CUDA stack can still allocate: its worker
+ * allocates while it holds locks that a launch needs. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <string.h>

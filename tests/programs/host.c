@@ -88,7 +88,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* Memory that one thread frees is at once reused by another thread. */
+/* If one thread frees memory, another thread reuses it at once. */
 OWN_FRAME static void *churn(void *nothing)
 {
     int i;

@@ -1,12 +1,14 @@
-/* A CPython that evaluates nothing: frames of functions, calls of the evaluator, and the data that describes their
- * layout, as in the real interpreters of a few versions. Tests use this library to count instructions, which is
- * impossible with an interpreter that starts up and collects garbage, and to play versions that have not been released.
+/* A CPython that evaluates nothing. It has the parts that gpuflame reads in the real interpreters of a few versions:
+ * frames of functions, calls of the evaluator, and the data that describes their layout. Tests use it to count
+ * instructions, which is impossible with an interpreter that starts up and collects garbage, and to imitate versions
+ * that have not been released.
  *
- * VERSION and THREADS (1: without the global lock) are the version and build that it claims to be. The interpreter's
- * layout is that of 3.9, 3.11 or 3.13: the latest of these that is not newer than VERSION. With COLD, every other call
- * of the evaluator is made from a part of it that the compiler put elsewhere (3.9). ELSEWHERE is the number of an
- * evaluation: from it on there is one more frame, and frames claim to be at an address outside all calls of the
- * evaluator (3.9: there are twice as many frames). With SLOW, the loader needs 0.3 s to relocate this library. */
+ * VERSION and THREADS (1: without the global lock) are the version and the build that this interpreter claims to be.
+ * The interpreter's layout is that of 3.9, 3.11 or 3.13: the latest of these that is not newer than VERSION. With
+ * COLD, every other call of the evaluator comes from a part of it that the compiler moved elsewhere (3.9). ELSEWHERE
+ * is the number of an evaluation. From it on, there is one more frame, and frames claim to be at an address outside
+ * all calls of the evaluator (3.9: there are twice as many frames). With SLOW, the loader needs 0.3 s to relocate
+ * this library. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -155,8 +157,8 @@ _Static_assert(offsetof(struct code, instructions) == 200, "as in 3.13");
 _Static_assert(offsetof(struct frame, owner) == 70, "as in 3.13");
 #endif
 
-/* Words of a type object: its size, and flags, which say whether the interpreter was initialized. Without the global
- * lock each object begins with two words more. */
+/* Words of a type object: its size, and flags that show whether the interpreter was initialized. Without the global
+ * lock, each object begins with two more words. */
 #define SIZE (4 + 2 * THREADS)
 #define FLAGS (21 + 2 * THREADS)
 #define IS_READY (1 << 12)
@@ -167,7 +169,7 @@ uint64_t Py_Version = VERSION;
 #if VERSION < 0x030d0000
 uint64_t _PyRuntime[128];
 #else
-/* The finalizing thread is the word at 608. */
+/* The word at 608 is the finalizing thread. */
 uint64_t _PyRuntime[128] = {
     [1] = VERSION,
     [2] = THREADS,
@@ -192,7 +194,7 @@ uint64_t _PyRuntime[128] = {
 };
 #endif
 
-/* Paths as long as those of installed packages; the first is short. */
+/* Paths as long as those of installed packages, except for the first. */
 static const char *const PATHS[FILES] = {
     "model.py",
     "/usr/lib/python3/site-packages/torch/nn/modules/module.py",
@@ -210,8 +212,8 @@ struct thread *PyGILState_GetThisThreadState(void)
 }
 
 #ifdef SLOW
-/* The loader calls this to relocate `slow`, before it relocates what the functions above use. No function of another
- * library can be called yet. */
+/* The loader calls this function to relocate `slow`, before it relocates the symbols that the functions above use.
+ * At this time, no function of another library can be called. */
 static int (*resolve(void))(void)
 {
     static const int64_t duration[2] = {0, 300 * 1000 * 1000};
@@ -287,7 +289,7 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
     struct frame *before = thread.frame;
     thread.frame = &held;
 #ifdef COLD
-    /* The compiler moves code that it considers cold to another place. */
+    /* The compiler moves this code, which it considers cold, to another place. */
     if (frames % 2 == 0) {
         seldom();
         frames = _PyEval_EvalFrameDefault(frames - 1, job) + 1;
@@ -347,7 +349,8 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
 }
 #endif
 
-/* Fills the calling thread's state as if it were being created: each word is `word`, or the state's own address. */
+/* Fills the calling thread's state as if the thread were just being created: each word is `word`, or the state's own
+ * address. */
 void fill_state(uint64_t word, int is_own_address)
 {
     uint64_t *words = (uint64_t *)&thread;

@@ -30,7 +30,7 @@ def fork_a_child():
     visitor = threading.Thread(target=ctypes.CDLL(None).dl_iterate_phdr, args=(look, None))
     visitor.start()
     held.wait()
-    # Python warns of the very problem that this program tests.
+    # Python warns about the problem that this program tests.
     warnings.simplefilter("ignore")
     child = os.fork()
     if child == 0:

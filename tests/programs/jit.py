@@ -1,4 +1,4 @@
-"""Launches from a loop that runs often enough to be compiled, and says how often it was. LIBRARY"""
+"""LIBRARY: launches from a loop that runs often enough to be compiled, and prints how often it was compiled."""
 
 import ctypes
 import sys

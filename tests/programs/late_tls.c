@@ -1,5 +1,5 @@
-/* The loader's static reserve for thread-local storage is used up before the first CUDA call. Then three threads
- * launch, one of which was created before that call.
+/* Before the first CUDA call, uses up the loader's static reserve for thread-local storage. Then three threads
+ * launch; one of them was created before that call.
  *
  *     late_tls FOLDER      FOLDER has libraries 0.so to 99.so, each with variables that need the reserve */
 #include "cuda_mini.h"

@@ -1,11 +1,11 @@
-/* Leaves main by pthread_exit, with a thread of its own that blocks all signals, starts while gpuflame is set up, and
- * outlives main.
+/* Leaves main by pthread_exit. A thread of its own blocks all signals, starts while gpuflame is set up, and outlives
+ * main.
  *
  *     left worker     the thread is started in the middle of the first call of CUDA, works for some seconds, and ends the
  *                     process with code 7
  *     left nothing    there is no such thread: the process ends when main has ended
  *
- * The thread is started when the first thread is created that is not the program's, that is, gpuflame's or CUPTI's; if
+ * The thread is started as soon as a thread is created that is not the program's, but gpuflame's or CUPTI's. If
  * there is no such thread, it starts after the first call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"

@@ -1,4 +1,4 @@
-/* Launches a great deal from many threads, through several call paths, and sets the call site of each call.
+/* Launches many kernels from many threads, through several call paths, and sets the call site of each call.
  *
  *     load [--threads N] [--launches N] [--leak BYTES] [--contexts BITS] [--flush EVERY] [--watch 1]
  *
@@ -27,7 +27,7 @@ KERNEL(norm_d1, "norm_d1", (float *x), &x)
 
 static unsigned long launches = 10000, threads = 8, leak, context_bits, flush_every, watch;
 
-/* gpuflame_flush() of the library that the driver was told to inject, if any. */
+/* gpuflame_flush() of the injected library, if any. */
 static int (*flush)(void);
 
 static void find_flush(void)

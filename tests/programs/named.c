@@ -1,5 +1,6 @@
-/* Kernels whose names would act where they are shown: control a terminal, return to the start of a line, reverse the text
- * after them, or be evaluated by a spreadsheet. Two threads and the ranges that they are in have such names too.
+/* Kernels whose names would have an effect where they are displayed: control a terminal, return to the start of a
+ * line, reverse the text after them, or be evaluated by a spreadsheet. Two threads, and the ranges that they open,
+ * have such names too.
  *
  *     named [more | killed]
  *
@@ -41,12 +42,12 @@ OWN_FRAME static void work(const char *range)
     cudaDeviceSynchronize();
 }
 
-/* The kernel keeps 15 bytes of a thread's name. */
+/* The kernel stores 15 bytes of a thread's name. */
 OWN_FRAME static void *other(void *nothing)
 {
     pthread_setname_np(pthread_self(), "-b+\x1b[3m\xe2\x80\xaet\rx");
     work("=range\x1b[31m\xe2\x80\xaeturned\rback\xe2\x81\xa7.");
-    /* The thread's name is read while the thread exists. */
+    /* gpuflame reads the thread's name only while the thread exists. */
     sem_post(&done);
     for (;;)
         pause();

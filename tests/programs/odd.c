@@ -58,7 +58,7 @@ static int no_cuda(void)
     return CODE;
 }
 
-/* A thread launches without end, while another thread ends the process. */
+/* One thread launches without end while another thread ends the process. */
 static void *launch_for_ever(void *nothing)
 {
     for (;;) {
@@ -87,7 +87,7 @@ static int exit_in_mid_launch(void)
     return 1;
 }
 
-/* Exit handlers of the application before and after those that the driver and gpuflame register. */
+/* Exit handlers of the application; some run before and some after those of the driver and gpuflame. */
 OWN_FRAME static void late(void)
 {
     SITE("late");
@@ -127,7 +127,7 @@ static int resets(void)
     return CODE;
 }
 
-/* Asks CUPTI for the last error on this thread, after a client was refused. */
+/* Asks CUPTI for the last error on this thread, after CUPTI has refused a client. */
 static int last_error(void)
 {
     void *library = dlopen("libcupti.so.13", RTLD_LAZY);
@@ -166,7 +166,7 @@ static int names(void)
     return CODE;
 }
 
-/* Uses the driver's interface, with which a program reaches cuInit on any driver. */
+/* Uses the driver's interface, through which a program reaches cuInit on any driver. */
 static int driver(void)
 {
     CUdevice device;

@@ -1,11 +1,15 @@
-/* Launches through functions generated at run time, whose rbp holds a number, and on a stack whose upper pages come and
- * go.
+/* Launches through functions that are generated at run time and hold a number in rbp, and on a stack whose upper
+ * pages come and go.
  *
  *     odd_frames HOW
  *
- * HOW is `number`: a function saves rbp and puts a number there; `thunk`: a function that leaves rbp unchanged is
- * called by a function that holds a number in rbp; `replaced`: functions with other frames replace functions at their
- * addresses; `pages`: another thread protects pages of an unused stack that looks like a stack that launched before.
+ * HOW:
+ * - `number`: a function saves rbp and puts a number there;
+ * - `thunk`: a function leaves rbp unchanged, and its caller holds a number in rbp;
+ * - `replaced`: functions with other frames replace functions at their addresses;
+ * - `pages`: another thread protects pages of an unused stack that looks like a stack from which the program
+ *   launched before.
+ *
  * The program ends with code 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
@@ -33,7 +37,7 @@ OWN_FRAME static void leaf(void)
     KEEP_FRAME();
 }
 
-/* Writes two functions that call their argument, each with its return address at the same place of its slot. */
+/* Writes two functions that call their argument. Each has its return address at the same place of its slot. */
 static void write_code(int slot, const void *before, size_t length, const void *after, size_t rest)
 {
     unsigned char *place = code + slot * SLOT + RETURN;
@@ -60,7 +64,7 @@ OWN_FRAME static void within(void)
     KEEP_FRAME();
 }
 
-/* Compiled like the code of compilers that keep a frame pointer in each function. */
+/* Compiled with a frame pointer, like the code of compilers that keep one in each function. */
 OWN_FRAME __attribute__((optimize("no-omit-frame-pointer"))) static void with_frame_pointer(int slot, size_t length)
 {
     call(slot, length, slot == 2 ? within : leaf);
@@ -91,7 +95,7 @@ static void launch_through_code(const char *how)
     }
 }
 
-/* Calls `function` with the words above its frame copied from `distance` bytes further up. */
+/* Calls `function`; the words above its frame are copied from `distance` bytes further up. */
 void call_at(void (*function)(void), intptr_t distance);
 __asm__(".text\n"
         ".type call_at, @function\n"

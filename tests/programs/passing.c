@@ -146,7 +146,7 @@ int main(int count, char **words)
         return 3;
     before();
     plugin = load(words[2]);
-    /* The second plugin is loaded before the first is unloaded, so that the two have different addresses. */
+    /* The second plugin is loaded before the first is unloaded, so they have different addresses. */
     next = strcmp(how, "next") ? NULL : load(words[3]);
     comes(plugin, strcmp(how, "clock") ? "functions" : "clock", KERNELS);
     theirs();

@@ -1,5 +1,5 @@
-/* A plugin that is a client of CUPTI, for `passing.c` and `chaos.c`. Its state is a mapping of its own, so that any call after `client_goes`
- * faults, even if the plugin is still loaded. */
+/* A plugin that is a client of CUPTI, for `passing.c` and `chaos.c`. Its state is in a mapping of its own. So any
+ * call after `client_goes` faults, even if the plugin is still loaded. */
 #include "cupti.h"
 
 #include <stdint.h>
@@ -54,8 +54,10 @@ static int register_functions(void)
     return set((void *)requested, (void *)completed);
 }
 
-/* `how` selects the order of the client's calls: `functions` and then its kind; the `kind` 20 ms before its functions,
- * as in CUPTI's samples; or a `clock` and nothing else. */
+/* `how` selects the order of the client's calls:
+ * - `functions`: its functions, and then its kind;
+ * - `kind`: its kind 20 ms before its functions, as in CUPTI's samples;
+ * - `clock`: a clock and nothing else. */
 int client_comes(const char *how, uint32_t kind)
 {
     state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -88,7 +90,7 @@ int client_flushes(void)
     return all(0);
 }
 
-/* Number of the client's records up to now, of any kind. */
+/* Number of the client's records so far, of any kind. */
 unsigned client_had(void)
 {
     return state->all;

@@ -1,5 +1,5 @@
-/* A program with ranges of all kinds. At every launch its call site lists the functions that it is in, followed by the
- * ranges that should be open, outermost first.
+/* A program with ranges of all kinds. Its call site at every launch lists the functions that it is in, followed by
+ * the ranges that should be open, outermost first.
  *
  *     ranges [--nvtx] [--user] [--steps N] [--deep N] [--names N] */
 #include "cuda_mini.h"
@@ -74,7 +74,7 @@ OWN_FRAME static void pushed(int tracked)
     LAUNCH_AT("main;pushed");
 }
 
-/* Each domain pops its own range, whatever ranges were pushed in between. */
+/* Each domain pops its own range, whatever ranges other domains have pushed in between. */
 OWN_FRAME static void in_domains(nvtxDomainHandle_t net, nvtxStringHandle_t reduce)
 {
     nvtxEventAttributes_t text = nvtx_text("gather; all"), known = nvtx_registered(reduce);
@@ -103,7 +103,7 @@ OWN_FRAME static void noisy(nvtxDomainHandle_t noise)
     LAUNCH_AT("main;noisy");
 }
 
-/* Ranges that are started and ended explicitly may overlap without being nested. */
+/* Ranges with explicit start and end may overlap without being nested. */
 OWN_FRAME static void started(nvtxDomainHandle_t net)
 {
     nvtxEventAttributes_t text = nvtx_text("request-2");

@@ -1,6 +1,6 @@
-/* A rank of a job: each of COUNT steps launches a kernel of work and an all-reduce. If RANK is 1, the all-reduce takes
- * 1 us, because this rank comes last; in other ranks it takes 90 us, most of it waiting. If RANK is not set, the program
- * starts itself as ranks 0 and 1.
+/* A rank of a job: each of COUNT steps launches a kernel of work and an all-reduce. If RANK is 1, the all-reduce
+ * takes 1 us, because this rank arrives last. In other ranks it takes 90 us, most of it waiting. If RANK is not set,
+ * the program starts itself as ranks 0 and 1.
  *
  *     ranks COUNT [unmarked]
  *
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
         }
     }
     if (rank) {
-        /* gpuflame starts with the first call; steps before that are not recorded. */
+        /* gpuflame starts with the first call, and does not record steps before it. */
         cudaDeviceSynchronize();
         usleep(300000);
     }

@@ -1,6 +1,6 @@
-"""Defines, redefines and drops functions, so that nearly each has the address of one that is gone, and launches from them:
-from each at once, and from some again after others have come and gone. Says for each launch what Python itself thinks of the
-stack, as frames.py.
+"""Defines, redefines and drops functions, so that nearly each has the address of a former function. Launches from each
+at once, and from some again after others have come and gone. Prints Python's own view of the stack at each launch,
+like frames.py.
 
     redefined.py LAUNCHES SEED
 """
@@ -29,7 +29,7 @@ FILES = ["/a/model.py", "/b/model.py", "<cell 1 of 2>", "<cell 2 of 2>", "/a/lay
 
 
 def made(random):
-    """A function, of a module of its own, that nothing else refers to."""
+    """A function in a module of its own, to which nothing else refers."""
     name, body = random.choice(NAMES), random.choice(BODIES)
     text = "\n" * random.randrange(3) + "def {name}(depth=1):\n" + "    pass\n" * random.randrange(3) + body
     space = {"launch": frames.launch}
@@ -57,7 +57,7 @@ def main():
             call(choose.choice(kept))
         while len(kept) > 8:
             kept.pop(choose.randrange(len(kept)))
-        # The function gets other code in place of its own.
+        # Replace the function's code.
         if kept and choose.random() < 0.2:
             other = made(choose)
             one = choose.choice(kept)

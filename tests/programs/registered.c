@@ -1,5 +1,5 @@
-/* Launches from code that was generated at run time, without a frame pointer, and whose unwind information only libgcc
- * knows (`__register_frame`): our stack ends at this code, and libgcc's does not.
+/* Launches from code that was generated at run time without a frame pointer. Only libgcc knows its unwind
+ * information (`__register_frame`): our stack ends at this code, and libgcc's does not.
  *
  *     registered KNOWN     1: launches through that code; 0: does not */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-/* Loads one plugin after the other, lets it launch, and unloads it, without a pause: a plugin launches once in every
+/* Without a pause: loads one plugin after the other, lets it launch, and unloads it. A plugin launches once in every
  * other cycle, otherwise twice. Before each plugin the program's own code launches from STACKS stacks. Prints the
  * address of each plugin.
  *
@@ -30,14 +30,14 @@ OWN_FRAME static int run(const char *path, int launches)
     void (*plugin_run)(const void *) = plugin ? (void (*)(const void *))dlsym(plugin, "plugin_run") : NULL;
     if (!plugin_run)
         return failed(path);
-    /* `left` is volatile, so that the compiler does not turn the call into two calls and thus two stacks. */
+    /* `left` is volatile: otherwise the compiler could turn the call into two calls, and thus two stacks. */
     for (left = launches; left > 0; left--)
         plugin_run((const void *)step_d1000);
     printf("%p %s\n", (void *)plugin_run, path);
     return dlclose(plugin);
 }
 
-/* Launches below nine calls, each of which is made at one of two places: a different stack for every number. */
+/* Launches below nine calls. Each call is made at one of two places, so every number has a different stack. */
 OWN_FRAME static void descend(int number, int calls)
 {
     if (calls == 0)

@@ -1,5 +1,5 @@
-/* Threads with names, each with a stream of its own on one of two GPUs. With `roots`, each thread puts its name in
- * front of its call site. */
+/* Threads with names, each with a stream of its own on one of two GPUs. With `roots`, each thread adds its name at
+ * the root of its call site. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

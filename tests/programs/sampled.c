@@ -66,7 +66,7 @@ static unsigned long taken(void)
                 ;                                                                                                      \
     } while (0)
 
-/* Random duration from 1/2 to 3/2, in thousandths: work in step with the samples would be sampled too often, or never. */
+/* Random factor from 1/2 to 3/2, in thousandths. Work in step with the samples would be sampled too often, or never. */
 static unsigned long uneven(void)
 {
     static unsigned long state = 1;
@@ -100,7 +100,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static volatile int is_held;
 static int ends[2];
 
-/* Holds the lock for 20 ms, then writes a byte, and leaves the lock free for 1 ms. */
+/* Holds the lock for 20 ms, writes a byte, and then leaves the lock free for 1 ms. */
 static void *holder(void *none)
 {
     for (;;) {
@@ -171,7 +171,7 @@ static void threads(int at_once, int times)
     }
 }
 
-/* Number of open descriptors of samples. */
+/* Number of descriptors of samples that are still open. */
 static int left_open(void)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -262,7 +262,7 @@ static void on_signal(int signal)
     came++;
 }
 
-/* A signal may be in flight when the action is set, and the collector stops a timer only when it next checks. */
+/* A signal may already be in flight when the action is set, and the collector stops a timer only at its next check. */
 static int takes(void)
 {
     SPIN(100 * MS);
@@ -274,7 +274,7 @@ static int takes(void)
     return 0;
 }
 
-/* Makes calls that a signal would interrupt, and checks that errno does not change outside of calls. */
+/* Makes calls that a signal would interrupt, and checks that errno changes only inside calls. */
 static int calls(void)
 {
     int ends[2], number = 0, interrupted = 0, changed = 0, i;

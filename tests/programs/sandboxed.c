@@ -1,6 +1,6 @@
-/* A program in a sandbox: after its first launch, a filter only allows the system calls that docs/inside-the-process.md
- * names. Any other call ends the process: with code 99, and its number is printed, or by SIGSYS on a thread that blocks
- * all signals.
+/* A program in a sandbox. After its first launch, a filter allows only the system calls that
+ * docs/inside-the-process.md names. Any other call ends the process: with code 99 and a line with the call's number,
+ * or by SIGSYS on a thread that blocks all signals.
  *
  *     sandboxed NAME...     the allowed calls, by name; without names no filter is set, and seccomp is only queried
  *
@@ -95,7 +95,7 @@ static void add(unsigned short what, unsigned char yes, unsigned char no, unsign
     code[length++] = (struct sock_filter){what, yes, no, k};
 }
 
-/* The filter applies to all threads from here on. */
+/* From here on, the filter applies to all threads. */
 static int confine(int count, char **names)
 {
     struct sigaction action = {.sa_sigaction = refused, .sa_flags = SA_SIGINFO};

@@ -1,4 +1,4 @@
-"""Servers that launch 200 kernels, make a file `ready-PID`, and end as the well-known ones do when they get SIGTERM or SIGINT.
+"""Servers that launch 200 kernels, create a file `ready-PID`, and end like well-known servers on SIGTERM or SIGINT.
 
     served.py early|late                   uvicorn: its handlers are there while it serves; it ends its work, restores those before
                                            them, and sends itself the signal again. It launches before that, or after

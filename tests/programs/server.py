@@ -1,10 +1,10 @@
-"""A server that forks its workers before there is CUDA, as gunicorn does with --preload.
+"""A server that forks its workers before CUDA is started, as gunicorn does with --preload.
 
     server.py WORKERS LAUNCHES
 
-Each worker launches, makes a file `launched-PID`, and serves until SIGTERM, of which it has an action of its own: it leaves as
-programs do. SIGHUP: others take the place of all workers, which get SIGTERM. SIGTERM: so do they, and the server ends. A file
-`hangs-PID`: that worker is past its time, is killed, and another takes its place."""
+Each worker launches, creates a file `launched-PID`, and serves until SIGTERM. It handles this signal itself, and
+then exits normally. SIGHUP: new workers replace all workers, which get SIGTERM. SIGTERM: all workers get it, and the
+server ends. A file `hangs-PID` means that this worker has timed out: it is killed and replaced."""
 
 import os
 import pathlib

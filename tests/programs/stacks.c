@@ -1,5 +1,5 @@
-/* Launches from incomplete stacks: some lead through code without unwind information, with or without a frame pointer,
- * and others are deeper than the maximum. Each stack launches ten times.
+/* Launches from incomplete stacks: some lead through code without unwind information (with or without a frame
+ * pointer); others are deeper than the maximum. Each stack launches ten times.
  *
  *     stacks WHOLE GUESSED CUT BOTH DEEP     number of stacks of each kind */
 #include "cuda_mini.h"
@@ -21,7 +21,7 @@ __asm__(
     ".type without_frame_pointer, @function\nwithout_frame_pointer:\n"
     "push %rbp\nmov $7, %ebp\nsub $16, %rsp\ncall *%rdi\nmov $1, %ecx\nadd $16, %rsp\npop %rbp\nret\n");
 
-/* Number of frames below the code without information, which distinguishes the stacks of a kind. */
+/* Number of frames below the code without information. It distinguishes the stacks of one kind. */
 static int depth;
 
 OWN_FRAME static void descend(int n)

@@ -2,10 +2,10 @@
  *
  *     starved KIB [STACKS] [SHRINKS]
  *
- * Launches 20,000 times and waits for 0.9 s, limits its address space to KIB more than the present size, and launches
- * from STACKS different stacks, under ranges of many names, with marks and queries of the progress; meanwhile the
- * program lowers the limit SHRINKS times, at last to the present size. It allocates no memory itself. Prints the number
- * of failed waits. */
+ * Launches 20,000 times and waits for 0.9 s. Then limits its address space to KIB more than the present size, and
+ * launches from STACKS different stacks, under ranges of many names, with marks and queries of the progress.
+ * Meanwhile it lowers the limit SHRINKS times, at last to the present size. It allocates no memory itself. Prints
+ * the number of failed waits. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -71,8 +71,9 @@ static void find(void)
     *(void **)&statistics = dlsym(library, "gpuflame_stats");
 }
 
-/* Makes gpuflame's own thread call CUPTI for the first time: the simulation keeps 1,592 bytes for each thread that calls
- * it, and aborts if they are not available. On a machine under load that first call may come later than the pause. */
+/* Makes gpuflame's own thread call CUPTI for the first time. The simulation needs 1,592 bytes for each thread that
+ * calls it, and aborts if it cannot get them. On a busy machine, that first call might otherwise come after the
+ * pause. */
 static void flush(void)
 {
     if (flushed)
@@ -114,8 +115,7 @@ int main(int count, char **words)
     struct timespec pause = {0, 900000000}, breath = {0, 1000000};
     size_t had;
     char line[64];
-    /* The simulation's own lists reach their final size by then, because the simulation also aborts if its lists cannot
-     * grow. */
+    /* By then the simulation's own lists have their final size; if they could not grow, the simulation would abort. */
     for (i = 0; i < 20000; i++)
         left(i % 100, 7);
     cudaDeviceSynchronize();

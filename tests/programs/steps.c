@@ -1,5 +1,7 @@
-/* A program with a start-up, steps and a shutdown: `prepare` launches three kernels and sleeps 30 ms, each of COUNT steps
- * launches two kernels, waits for them and sleeps 2 ms, and `save` sleeps 40 ms and launches a copy.
+/* A program with a start-up, steps and a shutdown.
+ * - `prepare` launches three kernels and sleeps 30 ms.
+ * - Each of COUNT steps launches two kernels, waits for them and sleeps 2 ms.
+ * - `save` sleeps 40 ms and launches a copy.
  *
  *     steps calls|ranges|early|gaps|none COUNT exit|abort
  *

@@ -1,11 +1,11 @@
-/* Everything at once that programs do to an unwinder: hand-made stacks that come and go, plugins loaded and unloaded at
- * one address, forks, signal handlers, namespaces of the loader, wrong unwind information, ranges.
+/* All actions of programs that are hard for an unwinder, at once: hand-made stacks that come and go, plugins loaded
+ * and unloaded at one address, forks, signal handlers, namespaces of the loader, wrong unwind information, ranges.
  *
  *     stress SECONDS PLUGIN...
  *
- * The program continues after SECONDS until each action was done more than 20 times, however slow the machine is. Each
- * way to launch has a kernel of its own. At the end the program prints the number of launches of each kernel, and how
- * often every other action was done. */
+ * After SECONDS the program continues until each action was done more than 20 times, however slow the machine is.
+ * Each way to launch has its own kernel. At the end the program prints the number of launches of each kernel, and
+ * how often every other action was done. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"
@@ -38,7 +38,7 @@ static unsigned long launched[5], stacks_gone, reloads, at_one_address, namespac
 
 static sigset_t alarms;
 
-/* Uses the names on this thread once, so that a handler allocates nothing; then allows signal handlers to run. */
+/* Uses the names on this thread once, so that a handler allocates nothing later; then allows signal handlers to run. */
 static void let_handlers_come(void)
 {
     nvtxRangePushA("in a handler");
@@ -146,8 +146,8 @@ OWN_FRAME void under_wrong(void)
     KEEP_FRAME();
 }
 
-/* Callers with wrong unwind information: a frame of an alleged megabyte, one of odd size, one with a register at a wrong
- * place, and one with a number as its caller's stack pointer. */
+/* Callers with wrong unwind information: a frame that claims to have a megabyte, one of odd size, one with a
+ * register at a wrong place, and one with a number as its caller's stack pointer. */
 void wrong_large(void), wrong_odd(void), wrong_register(void), wrong_number(void);
 __asm__(".macro wrong name, rule:vararg\n"
         ".globl \\name\n.type \\name,@function\n\\name:\n.cfi_startproc\n"

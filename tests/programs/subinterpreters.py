@@ -1,5 +1,5 @@
-"""Launches from functions of the main interpreter, and from those of two others that it runs in between; says for each launch
-what Python itself thinks of the stack, as frames.py: an interpreter knows of its own functions alone.
+"""Launches from functions of the main interpreter, and in between from those of two other interpreters. Prints Python's
+own view of the stack at each launch, like frames.py: an interpreter knows only its own functions.
 
     subinterpreters.py
 """

@@ -14,7 +14,7 @@ OWN_FRAME static void *worker(void *nothing)
 {
     SITE("worker");
     LAUNCH(step_d700, 1, 32, 0)(1);
-    pthread_barrier_wait(&barrier); /* all threads of the round exist at this point */
+    pthread_barrier_wait(&barrier); /* at this point, all threads of the round exist */
     LAUNCH(step_d700, 1, 32, 0)(2);
     __asm__ volatile("" ::: "memory");
     return nothing;

@@ -1,11 +1,12 @@
-/* timed STEPS|RANGES N, PROFILER, HANDLED, GRAPHS N, or RUN THREADS: launches for windows that the program does not open
- * itself.
+/* timed MODE: launches for windows that the program does not open itself.
  *
- * steps N, ranges N: step I has I launches. profiler: 5 launches, 7 between cudaProfilerStart and cudaProfilerStop, 11
- * after that. graphs N: a graph of 3 kernels is captured first, and launched once in each of N steps. handled: 3 launches,
- * a signal that the program has a handler for, and 3 launches; ends with 4 if the handler is not called. run THREADS:
- * launches on THREADS threads, a few thousand per second each, until a file `stop` exists; and a step about every
- * millisecond. */
+ *   steps N, ranges N    step I has I launches
+ *   profiler             5 launches, 7 between cudaProfilerStart and cudaProfilerStop, 11 after that
+ *   handled              3 launches, a signal that the program has a handler for, and 3 launches; ends with 4 if the
+ *                        handler is not called
+ *   graphs N             a graph of 3 kernels is captured first, and launched once in each of N steps
+ *   run THREADS          launches on THREADS threads, a few thousand per second each, and a step about every
+ *                        millisecond, until a file `stop` exists */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
 #include "gpuflame.h"
@@ -132,7 +133,7 @@ int main(int argc, char **argv)
     int count = argc > 2 ? atoi(argv[2]) : 1;
     if (!strcmp(mode, "handled"))
         signal(SIGUSR2, note);
-    cudaFree(NULL); /* steps count from the first CUDA call */
+    cudaFree(NULL); /* the first CUDA call comes first, because steps count only after it */
     if (!strcmp(mode, "steps") || !strcmp(mode, "ranges"))
         steps(count, mode[0] == 'r');
     else if (!strcmp(mode, "profiler"))

@@ -3,12 +3,18 @@
  *     unharmed closes | data | early | captured | log | unfinished | closed | full | nonblocking | killed | launches
  *     unharmed refused CALL...
  *
- * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: closes 2 in mid-run, and opens a file there.
- * early: the same before its first call to CUDA. captured: has its stderr in a temporary file, and restores it at the end.
- * log: moves its stderr to a log in mid-run. unfinished: writes half a line to its stderr. refused: a filter of system
- * calls refuses these (poll, ppoll, ioctl) after its first launches. closed: begins with 0, 1 and 2 closed, and opens
- * files on them later. full: its stderr is a pipe that is full and that no process reads. nonblocking: its stderr is a
- * small non-blocking pipe, nearly full, with a slow reader. killed: it is killed. launches: only launches. */
+ *   closes         closes 3 to 255 in mid-run and opens 20 files of its own
+ *   data           closes 2 in mid-run, and opens a file there
+ *   early          the same before its first call to CUDA
+ *   captured       has its stderr in a temporary file, and restores it at the end
+ *   log            moves its stderr to a log in mid-run
+ *   unfinished     writes half a line to its stderr
+ *   refused        a filter refuses these system calls (poll, ppoll, ioctl) after its first launches
+ *   closed         begins with 0, 1 and 2 closed, and opens files on them later
+ *   full           its stderr is a pipe that is full and that no process reads
+ *   nonblocking    its stderr is a small non-blocking pipe, nearly full, with a slow reader
+ *   killed         it is killed
+ *   launches       only launches */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -40,7 +46,7 @@ OWN_FRAME static void work(int launches)
     __asm__ volatile("" ::: "memory");
 }
 
-/* Opens a new file with a line in it; the file stays open. */
+/* Opens a new file with a line in it, and leaves it open. */
 static int mine(int number)
 {
     char name[32];
@@ -131,7 +137,7 @@ static void closed(void)
 {
     int i, tries, file;
     work(1000);
-    /* A file that is only read keeps one of these numbers until it is closed. */
+    /* A file that is only read stays at one of these numbers until it is closed. */
     for (i = 0; i < 3; i++)
         for (tries = 0; fcntl(i, F_GETFD) != -1; tries++, usleep(1000))
             if (tries == 60000)
@@ -157,7 +163,7 @@ static int pipe_on_two(int room)
     return ends[0];
 }
 
-/* This handler is registered before gpuflame starts, and is therefore called after gpuflame has written. */
+/* This handler is registered before gpuflame starts, so it is called after gpuflame has written. */
 static void look_at_flags(void)
 {
     if (!(fcntl(2, F_GETFL) & O_NONBLOCK))

@@ -26,7 +26,7 @@ int main(void)
     move(memory, 5 * MIB, 1, 0, stream);        /* there already */
     move(memory + MIB, 2 * MIB, 1, 1, stream);  /* a piece from GPU 0 to GPU 1 */
     move(memory, 5 * MIB, 2, 0, stream);        /* to the host: from 0, from 1, from 0 */
-    move(other, 64 * 1024, 1, 1, stream);       /* GPU 1 gets a little */
+    move(other, 64 * 1024, 1, 1, stream);       /* 64 KiB to GPU 1 */
     LAUNCH(touch_d5000, 1, 32, stream)(memory);
     cudaFree(memory);
     cudaFree(other);

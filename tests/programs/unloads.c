@@ -1,7 +1,7 @@
-/* Uses CUDA like a plugin uses its libraries: in each round it opens the runtime and CUPTI, launches a hundred kernels,
- * waits for the first half of them, and closes both. Another thread opens and closes the two libraries too, as fast as
- * it can. After each round the runtime's former addresses are made unreadable, so that the runtime is loaded at another
- * address in the next round.
+/* Uses CUDA like a plugin uses its libraries. Each round opens the runtime and CUPTI, launches a hundred kernels,
+ * waits for the first half of them, and closes both libraries. Another thread also opens and closes the two
+ * libraries, as fast as it can. After each round the runtime's former addresses are made unreadable, so that the
+ * next round loads the runtime at another address.
  *
  *     unloads ROUNDS RUNTIME CUPTI
  *
@@ -19,8 +19,8 @@
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
 static const char *runtime, *cupti;
-/* Held by the thread that has a library open: the other thread releases this lock while the end of a round checks
- * whether the libraries are unloaded. */
+/* Held by the thread that has a library open. The other thread releases it while the end of a round checks whether
+ * the libraries are unloaded. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static volatile int is_over;
 

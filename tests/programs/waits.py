@@ -1,5 +1,5 @@
-"""Launches from nested functions, a generator and a thread, and waits in the same lines until its input ends: to be looked at
-from outside. LIBRARY"""
+"""LIBRARY: launches from nested functions, a generator and a thread, and waits in the same lines until its input ends,
+so that a test can look at it from outside."""
 
 import ctypes
 import os

@@ -62,7 +62,7 @@ def for_ever(count):
 def in_pool(workers, count):
     launch(count)
     pathlib.Path(f"launched-{os.getpid()}").touch()
-    # The wait makes sure that each worker gets one task.
+    # Wait, so that each worker gets one task.
     wait_for(lambda: len(list(pathlib.Path(".").glob("launched-*"))) == workers)
     wait_for(pathlib.Path("go").exists)
 
