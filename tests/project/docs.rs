@@ -1,5 +1,5 @@
-//! Checks of the pages in `docs/` and of the README: links have targets. Blocks that this machine can run are run, and their
-//! output is compared. All other blocks must at least parse in the language that their fence names.
+//! Checks the pages in `docs/` and the README. Links must have targets. Blocks that this machine can run are run, and
+//! their output is compared. All other blocks must at least parse in the language that their fence names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -227,7 +227,7 @@ fn commands_of_the_skill_work() {
     }
     for question in questions {
         let output = run(question);
-        // These commands may fail, because this machine has no GPU and the recording no communication between GPUs.
+        // These commands may fail here: this machine has no GPU, and the recording has no communication between GPUs.
         let may_fail = ["gpuflame doctor", "--by comm"].iter().any(|part| question.contains(part));
         let why = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() || may_fail && output.status.code() == Some(1), "{question}: {why}");
@@ -275,7 +275,7 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
     let folder = scratch("blocks");
     let include = root().join("include");
     for block in pages().iter().flat_map(|page| blocks(page)) {
-        // A block without includes is only a part of a program, so it is put into a function.
+        // A block without includes is only a part of a program. So it is put into a function.
         let is_piece = !block.text.contains("#include");
         let inside = |head: &str| match is_piece {
             true => format!(

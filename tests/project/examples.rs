@@ -1,5 +1,5 @@
-//! Tests of the examples: they are built with the commands in their first lines, and their results equal the simulated stack's
-//! truth file.
+//! Tests of the examples. The commands in their first lines build them, and their results must equal the truth file of
+//! the simulated stack.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -36,8 +36,8 @@ fn the_decode_loop_is_exact_with_and_without_frame_pointers() {
     }
 }
 
-/// Asserts that only the launches in the program's window are recorded. If gpuflame is linked, it does not see the launches
-/// before the window. If it is injected, it sees them, but leaves them out.
+/// Asserts that only the launches in the program's window are recorded. If gpuflame is linked, it does not see the
+/// launches before the window. If it is injected, it sees them and leaves them out.
 fn assert_only_the_middle_is_recorded(program: &Path) {
     for (way, before) in [(Way::None, 0), (Way::Injected, 100), (Way::Preloaded, 100)] {
         let done = Run::new(program, way).env("GPUFLAME_ENABLED", "0").ok();

@@ -72,7 +72,7 @@ fn workers_record_exactly_the_calls_during_which_the_flag_file_exists() {
         assert_eq!(found, all[..windows], "{}", done.stderr);
         assert_eq!(files(&folder, &format!("gpuflame_pid{process}")).len(), 1);
     }
-    // The killed worker's recording has its work in the last window.
+    // The last window of the killed worker is in the worker's recording.
     let recording = format!("gpuflame_pid{killed}/workers.gfr");
     gpuflame(&folder, ["convert", "--accept-cut", "--to", "chrome", "-o", "killed.json", &recording]).ok();
     let all: Vec<_> = [5..10, 15..20, 20..25, 30..35].into_iter().flat_map(steps).collect();
@@ -88,8 +88,8 @@ fn a_driver_makes_two_workers_record_with_a_flag_file() {
     assert_eq!(timelines(&folder), [(30, 30); 4]);
 }
 
-/// Runs `tests/python/manager.py`, whose four windows have 3, 4, 5 and 6 fills. Returns the folder with its files and the lines
-/// on stderr.
+/// Runs `tests/python/manager.py`, whose four windows have 3, 4, 5 and 6 fills. Returns the folder with its files, and
+/// the lines on stderr.
 fn manager(python: &Path, args: &[&str], auto_convert: &str) -> (PathBuf, Vec<String>) {
     let folder = scratch("manager");
     let run = script(python, Way::None, "tests/python/manager.py").arg(&folder).args(args.iter().copied());
@@ -190,7 +190,8 @@ fn without_cuda_the_timeline_has_operators_alone_and_one_line_reports_it() {
     assert_eq!(files(&done.folder, "pytorch_et_pid").len(), 1);
 }
 
-/// The defaults are those of the chakra_trace library, except its default folder, which is in its author's home folder.
+/// The defaults are those of the chakra_trace library, except for the default folder, which is in its author's home
+/// folder there.
 #[test]
 fn variables_that_are_not_set_have_the_defaults_of_the_library() {
     let Some(python) = shared() else { return };

@@ -1,12 +1,12 @@
-//! Checks of the source layout that Cargo does not make: forbidden dependencies between packages, import cycles between
-//! modules and between files, and places where unsafe code is allowed.
+//! Checks of the source layout that Cargo does not make. They are about forbidden dependencies between packages, import
+//! cycles between modules and between files, and places where unsafe code is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages that only the command uses. `libgpuflame.so` must not contain them.
+/// Packages that only the command uses. They must not be in `libgpuflame.so`.
 const COMMAND_ONLY: [&str; 3] = ["gpuflame-traces", "gpuflame-offline", "gpuflame-cli"];
 
 #[test]
@@ -19,7 +19,7 @@ fn the_shared_library_depends_on_nothing_of_the_command() {
     }
 }
 
-/// The demo is often the first thing that a user builds, so it must build fast.
+/// The demo is often the first thing that a user builds. So it must build fast.
 #[test]
 fn the_demo_builds_without_the_command_and_its_libraries() {
     let tree = packages_below("gpuflame", "normal,dev");
@@ -30,7 +30,7 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     }
 }
 
-/// The part of the command that reads files must not depend on Unix, so that it can be built on other systems later.
+/// The part of the command that reads files must not depend on Unix, so that other systems can build it later.
 #[test]
 fn packages_that_explain_files_need_no_unix() {
     let mut command = Command::new(env!("CARGO"));
@@ -97,8 +97,8 @@ fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
             let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
             for imported in full_paths(name, &own, product) {
                 let shared = own.iter().zip(&imported).take_while(|(a, b)| a == b).count();
-                // Imports between a parent and its children do not count: a parent imports its children, and children
-                // import items of their parents.
+                // Imports between a parent and its children do not count: parents import children, and children import
+                // items of their parents.
                 if let (Some(from), Some(to)) = (own.get(shared), imported.get(shared)) {
                     let module = modules.entry(own[..shared].join("::")).or_default();
                     module.entry(from.clone()).or_default().insert(to.clone());
@@ -128,7 +128,7 @@ fn module_path(name: &str, package: &Path, path: &Path) -> Vec<String> {
     module
 }
 
-/// Full paths, beginning with the package, of the modules and functions that the code of the module `own` names.
+/// Full paths, beginning with the package, of the modules and functions that the code of the module `own` mentions.
 fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
     let mut paths = BTreeSet::new();
     let code: String =
@@ -176,8 +176,8 @@ fn add_paths(paths: &mut BTreeSet<Vec<String>>, mut from: Vec<String>, mut rest:
     }
 }
 
-/// Returns the names that import each other in a cycle, and the names that import names in a cycle. `left` maps each name to
-/// its imports.
+/// Returns the names that import each other in a cycle, and the names whose imports lead to a cycle. `left` maps each
+/// name to its imports.
 fn in_cycles(mut left: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     loop {
         // A name whose imports have all been removed is in no cycle.

@@ -159,7 +159,7 @@ fn the_installed_library_is_found_by_pkg_config_cmake_and_its_command() {
     asked.args(["--cflags", "--libs", "gpuflame"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let flags = match asked.output() {
         Ok(flags) => String::from_utf8(flags.stdout).unwrap(),
-        // Without pkg-config, the test uses the flags that it would print.
+        // If pkg-config is missing, the test uses the flags that pkg-config would print.
         Err(_) => format!("-I{0}/include -L{0}/lib -lgpuflame", prefix.display()),
     };
     assert!(flags.contains("-lgpuflame"), "{flags}");
@@ -176,7 +176,7 @@ fn the_installed_library_is_found_by_pkg_config_cmake_and_its_command() {
     builds_with_cmake(&prefix);
 }
 
-/// Builds a CMake project that finds the installed library, and another one that uses only its header.
+/// Builds two CMake projects: one finds the installed library, and the other uses only its header.
 fn builds_with_cmake(prefix: &Path) {
     if Command::new("cmake").arg("--version").output().is_err() {
         return skip("there is no cmake; .ci/install installs it");
@@ -257,8 +257,8 @@ fn the_library_depends_on_no_command_line_crate() {
     }
 }
 
-/// The library must not contain these crates even if it is built together with the command, as in this test and by `cargo
-/// build --release`.
+/// The library must not contain these crates, even if it is built together with the command. This test does that, and
+/// so does `cargo build --release`.
 #[test]
 fn the_linker_drops_crates_that_only_the_command_uses() {
     let symbols = readelf("-sW");
@@ -294,7 +294,7 @@ fn the_library_links_only_common_system_libraries() {
     assert!(!needed.is_empty());
 }
 
-/// If the library called such a function, a hanging disk would block the calling thread.
+/// These functions may block. If the library called one, a hanging disk would block the calling thread.
 #[test]
 fn the_library_never_calls_fsync_or_similar_functions() {
     let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
@@ -306,8 +306,8 @@ fn the_library_never_calls_fsync_or_similar_functions() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_library_loads_without_space_in_the_static_tls_block() {
-    // A variable at an offset from the thread pointer would need space in the static TLS block. A TLS descriptor uses this
-    // space only if some is available.
+    // A variable at an offset from the thread pointer would need space in the static TLS block. A TLS descriptor uses
+    // that space only if there is some.
     let relocations = readelf("-r");
     assert!(relocations.contains("R_X86_64_TLSDESC"), "{relocations}");
     assert!(!relocations.contains("TPOFF"), "{relocations}");
@@ -345,8 +345,8 @@ fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     undefined.map(symbol).collect()
 }
 
-/// The library must not import symbols because of which the loader of an older C library would refuse it, or which that
-/// loader would not find when they are called.
+/// The loader of an older C library must accept this library: it must neither refuse it because of a symbol, nor fail
+/// to find a symbol when it is called.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_library_runs_on_glibc_2_17() {
@@ -366,7 +366,7 @@ fn the_library_runs_on_glibc_2_17() {
     }
 }
 
-/// In a shell with the preload, every program loads this library, whatever C library the program uses.
+/// In a shell with the preload, every program loads this library, with whatever C library the program uses.
 #[test]
 fn the_preload_library_is_small_and_links_no_library() {
     let library = preload();
@@ -389,8 +389,8 @@ fn the_preload_library_is_small_and_links_no_library() {
     output(strict.arg(root().join("capi/preload.c")));
 }
 
-/// The library's size is 3.49 MiB today, plus 0.1 MiB of tables for unwinding its own panics. If either figure grows, find out
-/// why.
+/// The library has 3.49 MiB today, plus 0.1 MiB of tables for unwinding its own panics. If either figure grows, find
+/// out why.
 #[test]
 fn the_release_librarys_code_and_data_are_at_most_3_6_mib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");

@@ -1,5 +1,5 @@
-//! The packages that `dist/pack` makes for users, and the demo of an installation. Here the packages contain small programs
-//! instead of the real binaries. `.ci/long` builds and tries the real packages.
+//! The packages that `dist/pack` makes for users, and the demo of an installation. Here the packages contain small
+//! programs instead of the real binaries. `.ci/long` builds and tries the real packages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -218,7 +218,7 @@ fn the_sources_for_pip_name_cargo_if_it_is_missing() {
     assert!(said.contains("cargo, which builds gpuflame, is not on PATH: install Rust"), "{said}");
 }
 
-/// The address of the project is in both manifests, because hatchling reads only the version from Cargo's manifest.
+/// Both manifests have the address of the project, because hatchling reads only the version from Cargo's manifest.
 #[test]
 fn the_python_package_names_the_repository_of_the_workspace() {
     let project = fs::read_to_string(root().join("pyproject.toml")).unwrap();

@@ -1,5 +1,6 @@
-//! The packages that read recordings and traces use nothing that only Linux has, so that they can be built for other systems.
-//! `dist/check-portable` builds them for Windows and macOS, if Rust's standard library for these systems is installed.
+//! The packages that read recordings and traces use nothing that only Linux has. So they can be built for other
+//! systems. `dist/check-portable` builds them for Windows and macOS, if Rust's standard library for these systems is
+//! installed.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,7 @@ use crate::support::root;
 
 /// Packages that must build on Windows and macOS.
 const PORTABLE: [&str; 5] = ["model", "explain", "export", "traces", "offline"];
-/// Parts of code that compile only on Unix or Linux, or that name files which only Linux has.
+/// Pieces of code that compile only on Unix or Linux, or that name files which only Linux has.
 const LINUX_ONLY: [&str; 7] =
     ["os::unix", "os::linux", "libc::", "rustix::", "gpuflame_os::", "\"/proc/", "\"/sys/"];
 
@@ -17,7 +18,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Whether a line, or an item around it, is compiled only on some systems because of a condition or attribute.
+/// Whether a line, or an item around it, is compiled only on some systems, because of a condition or attribute.
 fn is_conditional(lines: &[&str], at: usize) -> bool {
     let is_condition = |line: &str| {
         let line = line.trim();

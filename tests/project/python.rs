@@ -1,5 +1,5 @@
-//! The Python package. Its wheel is installed into empty environments, with the oldest supported and the newest Python of this
-//! machine, and used there on the simulated stack.
+//! The Python package. Its wheel is installed into empty environments, for the oldest supported and the newest Python
+//! of this machine. There it is used on the simulated stack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -98,7 +98,7 @@ fn environments_work_for_pythons_with_pip_and_for_those_that_a_script_starts() {
     for (_, python) in [ours].into_iter().chain(debian_pythons().into_iter().next()) {
         let folder = scratch("environment").join("venv");
         run(Command::new(root().join("tests/python/environment")).arg(&python).arg(&folder));
-        // The program is in the environment, and is the requested Python.
+        // The program runs in the environment, with the requested Python.
         let code = "import sys; print(sys.prefix != sys.base_prefix, sys.prefix, sys.version)";
         let version = run(Command::new(&python).args(["-c", "import sys; print(sys.version)"]));
         let said = run(Command::new(folder.join("bin/python")).args(["-c", code]));
@@ -135,7 +135,7 @@ fn the_python_module_runs_and_records_a_script() {
     let Some(python) = shared() else { return };
     let run = Run::new(python, Way::None).args(["-m", "gpuflame", "run"]);
     let done = run.arg(root().join("examples/embed.py")).ok();
-    // Injected gpuflame records from the start, so its first window holds the launches before the program's own window.
+    // Injected gpuflame records from the start. So its first window has the launches before the program's own window.
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["outside"]), (300, 200, 100), "{}", done.stderr);
     assert!(done.stderr.contains("300 launches"), "{}", done.stderr);

@@ -1,5 +1,6 @@
-//! Checks that pages match the code: the table of settings equals the one from which the code parses settings, and the table
-//! of costs is written by the benchmark. Also checks assumptions that one part of the code makes about another part.
+//! Checks that pages match the code. The table of settings must equal the one from which the code parses settings; the
+//! table of costs must be written by the benchmark. Also checks assumptions that one part of the code makes about
+//! another one.
 
 use std::fs;
 
@@ -64,8 +65,8 @@ fn the_cost_table_agrees_with_the_performance_page() {
     }
 }
 
-/// If CUPTI does not answer, gpuflame's waits must time out before the simulation's watchdog aborts the program. A wait at an
-/// exit may have to wait until another wait ends, and each of them may last as long as the limit.
+/// If CUPTI does not answer, gpuflame's waits must time out before the watchdog of the simulation aborts the program. A
+/// wait at an exit may have to wait for the end of another wait, and each may last as long as the limit.
 #[test]
 fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();

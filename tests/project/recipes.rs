@@ -1,5 +1,5 @@
-//! The recipes for containers, Homebrew and conda, and the workflow of a release. The tests check their syntax, and that the
-//! files and commands in them exist. `dist/try` runs the steps of the container.
+//! The recipes for containers, Homebrew and conda, and the workflow of a release. The tests check their syntax, and
+//! that their files and commands exist. `dist/try` runs the steps of the container.
 
 use std::fs;
 use std::path::PathBuf;

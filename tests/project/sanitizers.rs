@@ -1,5 +1,5 @@
-//! The C examples under the sanitizers, and the demo under valgrind. With gpuflame these tools report the same as without it,
-//! and each program ends in the same way.
+//! The C examples under the sanitizers, and the demo under valgrind. With gpuflame, these tools must report the same as
+//! without it, and each program must end in the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,7 +46,7 @@ fn assert_clean(sanitizer: &str, options: (&str, &str), first: Option<&Path>) {
             assert_eq!((done.code, reports(&done)), (without.code, reports(&without)), "{}", done.stderr);
             assert!(done.sum("launches").1["matched"] > 0, "{}", done.stderr);
         }
-        // A program linked to gpuflame uses it even without injection, so there must be no reports.
+        // A program that is linked to gpuflame uses it even without injection. So there must be no reports at all.
         assert!(!is_linked || reports(&without).is_empty(), "{}", without.stderr);
     }
 }
@@ -59,8 +59,8 @@ fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// If libraries were not built for the thread sanitizer, it sees some of their memory accesses, but not the synchronization
-/// that orders these accesses.
+/// If libraries were not built for the thread sanitizer, it sees some of their memory accesses but not the
+/// synchronization that orders them.
 #[test]
 fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     if runtime("tsan").is_some() {
@@ -68,7 +68,7 @@ fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// Valgrind's only finding is the loop that reads the stack slots of the last walk again, because some of these slots are no
+/// Valgrind's only finding is a loop that reads the stack slots of the last walk again. Some of these slots are no
 /// longer initialized.
 #[test]
 fn valgrind_reports_only_the_one_suppressed_loop_in_the_demo() {

@@ -1,4 +1,4 @@
-//! Rules for the tests themselves, and for the commands in pages, scripts and comments that run tests.
+//! Rules for the tests themselves, and for commands in pages, scripts and comments that run tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ fn tests_are_skipped_by_one_function() {
     }
 }
 
-/// Checks the names of packages, programs and examples in commands, and the words that select tests.
+/// Checks names in commands (packages, programs and examples), and the words that select tests.
 #[test]
 fn cargo_commands_in_pages_scripts_and_comments_name_existing_tests() {
     let (mut wrong, mut count) = (Vec::new(), 0);
@@ -189,7 +189,7 @@ fn cargo_commands(line: &str) -> Vec<Vec<&str>> {
     commands
 }
 
-/// Describes the names in a command of `cargo_commands` that do not exist.
+/// Describes the names in a command that do not exist; `cargo_commands` has split the command.
 fn problems(command: &[&str]) -> Vec<String> {
     let (mut packages, mut kinds, mut named, mut filters) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut words = command[1..].iter().copied();
@@ -207,7 +207,7 @@ fn problems(command: &[&str]) -> Vec<String> {
             _ => {}
         }
     }
-    // Names in capital letters and variables stand for any name.
+    // Names in capital letters, and variables, stand for any name.
     let is_name = |name: &str| name.starts_with(|first: char| first.is_ascii_lowercase());
     packages.retain(|name| is_name(name));
     named.retain(|(_, name)| is_name(name));
