@@ -59,7 +59,7 @@ def windows():
     return found
 
 
-fill(1)  # before the first window
+fill(1)  # before the first window opens
 manager.tick_by_flag()
 assert not manager.active and windows() == []
 
@@ -91,7 +91,7 @@ os.remove(FLAG)
 manager.tick_by_flag()
 assert not manager.active and windows() == [(3, 3), (4, 4), (5, 5)], windows()
 
-# A folder does not count as a flag file, and without a window neither stop nor step has an effect.
+# A folder does not count as a flag file. Without a window, neither stop nor step has an effect.
 os.mkdir(FLAG)
 manager.tick_by_flag()
 manager.stop()

@@ -66,7 +66,7 @@ class Profile:
             json.dump({"baseTimeNanoseconds": BASE, "traceEvents": [operator]}, file)
 
 
-# One day ago, so that a double holds times relative to it to the nanosecond.
+# One day ago: relative to that, a double holds times to the nanosecond.
 BASE = time.time_ns() - 86_400 * 10 ** 9
 
 
