@@ -1,5 +1,5 @@
-//! A graph runs the same work as the eager program: a step of the decode loop with a batch of two has the same work under
-//! the same functions and operators, whether it runs eagerly or in its graph.
+//! A graph must run the same work as the eager program. A step of the decode loop, with a batch of two, has the same
+//! work under the same functions and operators, whether it runs eagerly or in its graph.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const STEPS: u64 = 8;
 /// Start of the frame of the function that makes a step.
 const STEP: &str = "Decoder.forward_once (decode.py:";
 
-/// Number of runs of each piece of work, by its frames from the step's frame to the leaf, and by its name.
+/// Number of runs of each piece of work. Key: its frames from the step's frame to the leaf, and its name.
 type Works = BTreeMap<(String, String), u64>;
 
 /// Returns the work of the eager steps; the work of captured steps, by the number of the graph; and the names of graph
@@ -65,8 +65,8 @@ fn graph_nodes_are_the_captured_steps_work_under_the_same_functions() {
         let in_model = works
             .iter()
             .filter(|((step, _), _)| step.contains("Gpt.forward (model.py:") && step.contains(";aten::"));
-        // Each of 4 layers has two norms, four products, a GELU, two sums, two writes to caches and attention. There is
-        // more work before and after the layers.
+        // Each of 4 layers has two norms, four products, a GELU, two sums, two writes to caches, and attention. There
+        // is more work before and after the layers.
         let in_model = in_model.map(|(_, count)| count / STEPS).sum::<u64>();
         assert!(in_model >= 4 * 12 + 2, "{in_model} of {works:#?}");
     }

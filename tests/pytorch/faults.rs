@@ -1,5 +1,5 @@
-//! Training loops with a planted fault. In its first three rows, a verb names the function and the line of the fault, which
-//! `programs/faults.py` marks.
+//! Training loops with one planted fault each. A verb must name the function and the line of the fault in its first
+//! three rows; `programs/faults.py` marks that line.
 
 use std::fs;
 
@@ -49,7 +49,7 @@ fn column<'a>(tables: &'a Value, table: &str, column: &str) -> Vec<&'a str> {
     rows.iter().map(|row| row[column].as_str().unwrap_or_default()).collect()
 }
 
-/// Asserts that `top --by idle` names `function`, which makes the GPU wait in each step.
+/// Asserts that `top --by idle` names `function`; it makes the GPU wait in each step.
 fn assert_idle_in(fault: &str, function: &str) {
     let Some(done) = sampled(fault) else { return };
     let tables = top(&done, "idle");
@@ -57,7 +57,7 @@ fn assert_idle_in(fault: &str, function: &str) {
     assert!(functions.iter().any(|name| name.starts_with(&format!("{function} (faults.py"))), "{tables:#}");
     assert!(column(&tables, "idle_lines", "line").contains(&&*line_of(fault)), "{tables:#}");
     let stacks = column(&tables, "idle", "stack");
-    // Time in which other programs kept the program from running has no samples, and may be the first row.
+    // Time in which other programs kept this program from running has no samples. It may be the first row.
     assert!(stacks.iter().any(|stack| stack.contains(function)), "{tables:#}");
 }
 

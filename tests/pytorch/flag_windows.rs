@@ -1,6 +1,7 @@
-//! Windows that a flag file opens in workers (`chakra_trace.manager`). There is one set of files per process and window, in
-//! which every GPU operation is linked to the operator that started it, and this operator to the execution trace. The manager
-//! also links timelines and execution traces (`VLLM_CHAKRA_AUTO_CONVERT=1`), and the linked traces contain the same links.
+//! Windows that a flag file opens in workers (`chakra_trace.manager`). Each process and window has one set of files. In
+//! it, every GPU operation is linked to the operator that started it, and this operator is linked to the execution
+//! trace. The manager also links timelines and execution traces (`VLLM_CHAKRA_AUTO_CONVERT=1`); the linked traces must
+//! contain the same links.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -83,7 +84,7 @@ fn record_functions(trace: &Value) -> BTreeSet<u64> {
     attributes.filter(|it| it["name"] == "rf_id").filter_map(|it| it["value"].as_u64()).collect()
 }
 
-/// Asserts that each node of an execution trace is below a node that is in the trace.
+/// Asserts that an execution trace contains the parent of each of its nodes.
 fn assert_has_all_parents(trace: &Value) {
     let nodes = trace["nodes"].as_array().unwrap();
     let ids: BTreeSet<u64> = nodes.iter().filter_map(|node| node["id"].as_u64()).collect();
@@ -96,7 +97,7 @@ fn is_work(event: &Value) -> bool {
     ["kernel", "gpu_memcpy", "gpu_memset"].iter().any(|kind| event["cat"] == *kind)
 }
 
-/// Asserts that a window's timeline contains exactly the GPU work of the window, and that all of it is linked to the execution
+/// Asserts that a window's timeline contains exactly the GPU work of the window, all of it linked to the execution
 /// trace.
 fn assert_window(timeline: &Path, mut expected: Vec<u64>) {
     let trace = json(timeline);
@@ -200,7 +201,7 @@ fn all_gpu_work_of_a_flag_window_of_two_ranks_leads_to_an_operator() {
     check(["ddp", "ddp"]);
 }
 
-/// The files of the other worker are complete. The killed worker leaves its recording.
+/// The files of the other worker are complete. The killed worker leaves only its recording.
 #[test]
 #[ignore = "takes half a minute; .ci/long runs it"]
 fn a_worker_killed_in_a_window_leaves_its_recording_and_no_timeline() {

@@ -1,4 +1,4 @@
-//! The wheel that `tests/pytorch/install` installs, and runs with the Python of that installation.
+//! Uses the wheel that `tests/pytorch/install` installs, with the Python of that installation.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ pub(crate) fn folder() -> Option<&'static Path> {
 
 fn install() -> Option<PathBuf> {
     let mut command = Command::new(root().join("tests/pytorch/install"));
-    // Outside CI, `cargo test` must not download half a gigabyte unasked.
+    // Outside CI, `cargo test` must not download half a gigabyte without being asked to.
     let output = command.args((!is_ci()).then_some("--found")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
@@ -78,7 +78,7 @@ fn libraries(folder: &Path) -> &'static Path {
     })
 }
 
-/// Returns a run of one of the programs in `programs/`. The duration of each kernel depends on its name.
+/// Returns a run of one of the programs in `programs/`. The name of each kernel determines its duration.
 pub(crate) fn run(folder: &Path, program: &str, way: Way) -> Run {
     let run = Run::new(&folder.join("bin/python"), way).with_libraries(libraries(folder));
     run.arg(root().join("tests/pytorch/programs").join(program)).env("GPUSIM_KERNELS", "by_name")

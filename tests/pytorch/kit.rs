@@ -13,8 +13,8 @@ use crate::support::{gpuflame, root, scratch};
 /// Runs the kit's step with these programs and two GPUs. Returns its report, or `None` if PyTorch is not installed.
 fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     let folder = folder()?;
-    // The kit searches for a Python with PyTorch. This Python uses the libraries that replace NVIDIA's, in addition to the
-    // kit's libraries.
+    // The kit searches for a Python with PyTorch. This Python uses the libraries that replace NVIDIA's, and those of
+    // the kit.
     let python = scratch("kit-python").join("python");
     let (stand_ins, program) = (folder.join("stand-ins"), folder.join("bin/python"));
     let text = format!(
@@ -44,8 +44,8 @@ fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     Some(step)
 }
 
-/// Asserts that each program ran twice and ended in the same way, and that its ledger, if it has one, adds up and agrees
-/// with the truth file.
+/// Asserts that each program ran twice and ended in the same way. Its ledger, if any, must add up and agree with the
+/// truth file.
 fn assert_held(step: &Value, programs: &str) {
     let checks = step["checks"].as_array().unwrap();
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:#?}");

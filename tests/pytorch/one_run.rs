@@ -1,9 +1,10 @@
 //! Kineto and gpuflame in one run.
 //!
-//! CUPTI gives its records to only one of two clients, unless both use the functions that take a subscriber (`_v2`, shared
-//! from 13.3 on). It refuses a client that mixes `_v2` functions with older ones. PyTorch's profiler calls only the older
-//! functions: it takes the records, and gpuflame keeps the callbacks. So both see the calls of the run. These tests compare
-//! Kineto's GPU work with the truth file of the run. gpuflame's GPU work is compared in separate runs (`witness.rs`).
+//! CUPTI gives its records to only one of two clients. The exception: both use the functions that take a subscriber
+//! (`_v2`, shared from 13.3 on). It refuses a client that mixes `_v2` functions with older ones. PyTorch's profiler
+//! calls only the older functions. So it takes the records, and gpuflame keeps the callbacks. Both therefore see the
+//! calls of the run. These tests compare Kineto's GPU work with the truth file of the run. gpuflame's GPU work is
+//! compared in separate runs (`witness.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,8 @@ use crate::installed::{folder, run};
 use crate::support::{Done, Way};
 use crate::witness::{calls, events, ran};
 
-/// Fails if a newer wheel shares the records. Then gpuflame's records can be compared with Kineto's one by one.
+/// Fails if a newer wheel shares the records. In that case, gpuflame's records can be compared with Kineto's one by
+/// one.
 #[test]
 fn the_wheels_profiler_does_not_share_its_cupti_records() {
     let Some(folder) = folder() else { return };
@@ -49,10 +51,10 @@ fn by_id(events: &[Value]) -> Calls<'_> {
     calls(events).map(one).collect()
 }
 
-// Kineto requests the processor's clock, so CUPTI converts nanoseconds to ticks, and Kineto converts ticks back to
-// nanoseconds. Durations are therefore wrong by two roundings and by the errors of the two rates, each of which is at first
-// measured to a ten-thousandth. All start times are wrong by the same amount, the time between the readings of the two
-// clocks: about 0.1 us, plus any time in between for which the thread had no processor.
+// Kineto requests the processor's clock. So CUPTI converts nanoseconds to ticks, and Kineto converts the ticks back.
+// Durations are therefore wrong by two roundings, and by the errors of the two rates. Each rate is at first measured to
+// a ten-thousandth. All start times are wrong by the same amount: the time between the readings of the two clocks. It
+// is about 0.1 us, plus any time in between for which the thread had no processor.
 
 /// Reciprocal of the maximum error of a rate: a ten-thousandth.
 const RATE: u64 = 10_000;
@@ -61,8 +63,8 @@ const MOST_LATE: u64 = 1_000_000;
 /// Maximum difference in ns between the errors of two starts at the same time. The largest observed difference is 14 ns.
 const MOST_APART: u64 = 100;
 
-/// Asserts that Kineto's GPU work is the work that ran, with the same ids, starts and durations. `base` is the time from
-/// which Kineto counts.
+/// Asserts that Kineto's GPU work is the work that ran: same ids, starts and durations. `base` is the time from which
+/// Kineto counts.
 fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     let is_work =
         |event: &&Value| matches!(event["cat"].as_str(), Some("kernel" | "gpu_memcpy" | "gpu_memset"));

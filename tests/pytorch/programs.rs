@@ -1,5 +1,5 @@
-//! Each program runs under gpuflame. Nothing is lost, every stack is the one that libgcc finds, all sums equal those of the
-//! truth file, and the program behaves as without gpuflame.
+//! Each program runs under gpuflame. Nothing may be lost, every stack must be the one that libgcc finds, all sums must
+//! equal those of the truth file, and the program must behave as without gpuflame.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::installed::{devices, folder, packages, run, triton};
 use crate::support::{Done, Way, command, gpuflame, scratch};
 use serde_json::Value;
 
-/// Number of runs and total duration of GPU work, by kind and by symbol or direction.
+/// Number of runs and total duration of GPU work. Key: its kind, and its symbol or direction.
 pub(crate) type Works = BTreeMap<(String, String), (u64, u64)>;
 
 /// Work that ran according to a summary of the simulation.
@@ -79,12 +79,12 @@ fn check(done: &Done, alone: &Done) {
     assert_eq!(told_by(done, "out.csv"), ran);
 }
 
-/// Driver functions that programs look up but do not need. PyTorch looks up this one, which is for memory that is mapped in
-/// pieces.
+/// Driver functions that programs look up but do not need. PyTorch looks up this one; it is for memory that is mapped
+/// in pieces.
 const DONE_WITHOUT: [&str; 1] = ["cuMemRetainAllocationHandle"];
 
-/// Asserts that a run with `GPUSIM_LOG=missing` called no other function that neither the simulated stack nor the stand-in
-/// libraries simulate.
+/// Asserts that a run with `GPUSIM_LOG=missing` called no further function that is missing from the simulated stack and
+/// from the stand-in libraries.
 pub(crate) fn assert_nothing_is_missing(done: &Done) {
     let names = done
         .stderr
@@ -94,7 +94,7 @@ pub(crate) fn assert_nothing_is_missing(done: &Done) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Both ways of loading gpuflame, each with one of two CUPTI versions. In `OTHER` the versions are swapped.
+/// Both ways of loading gpuflame, each with one of two CUPTI versions. `OTHER` has the versions swapped.
 pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
 pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
 
@@ -127,8 +127,8 @@ fn check_program_with(program: &str, runs: &[(Way, &str)], faults: &str) -> Vec<
     runs.iter().map(observed).collect()
 }
 
-/// Kernels that Triton compiles and launches by itself, through a launcher that Triton generates. They must be under the
-/// function that calls them. `.ci/long` installs Triton.
+/// Kernels that Triton compiles and launches by itself, through a launcher that Triton generates. They must be under
+/// the function that calls this launcher. `.ci/long` installs Triton.
 #[test]
 fn triton_kernels_are_under_the_functions_that_launch_them() {
     for done in check_program("triton_kernels.py", &every_way()) {
@@ -189,8 +189,8 @@ fn kernels_of_a_compiled_model_are_under_the_model() {
     }
 }
 
-/// Asserts that the kernels of a compiled model are under the expected frames, and that all kernels in graphs are under
-/// the code that captured them.
+/// Asserts that the kernels of a compiled model are under the expected frames, and all kernels in graphs under the code
+/// that captured them.
 fn assert_compiled(done: &Done, has_graphs: bool) {
     let stacks = done.folded();
     let kernels: Vec<_> =
@@ -229,7 +229,7 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
 #[test]
 fn a_training_step_is_recorded_completely() {
     for done in check_program("train.py", &ONE) {
-        // The backward pass runs on a thread of autograd, whose stacks begin at the function that the thread runs.
+        // The backward pass runs on a thread of autograd. The stacks of that thread begin at the function that it runs.
         let backward =
             |frames: &[String]| frames.iter().any(|frame| frame.contains("autograd::Engine::thread_main"));
         let gemms = |frames: &[String]| frames.last().unwrap().starts_with("[GPU_Kernel]sm90_xmma_gemm_bf16");
@@ -249,7 +249,7 @@ fn a_training_step_is_recorded_completely() {
             let is_engine = is_engine.iter().any(|begin| name.starts_with(begin));
             assert!(name.ends_with("Backward0") || name == "AccumulateGrad" || is_engine, "{frames:#?}");
         }
-        // The stack must consist of the functions that the author of the program knows, from the author's own line to the
+        // The stack must consist of the functions that the program's author knows, from the author's own line to the
         // kernel.
         let line = [
             "<module> (train.py:1)",
@@ -270,8 +270,8 @@ fn a_training_step_is_recorded_completely() {
             are_next(&line[3..6]) && line.iter().all(|part| left.any(|frame| frame.starts_with(part)))
         };
         assert!(stacks.iter().any(reads), "{stacks:#?}");
-        // The stack must not show frames of an operator's implementation, except frames of the library that the operator
-        // calls, nor a function with the operator's name that calls it.
+        // The stack must show no frames of an operator's implementation, except those of the library that the operator
+        // calls. It must not show a function that has the operator's name and calls it.
         for (frames, _) in &stacks {
             assert_eq!(native_in_operator(frames), None, "{frames:#?}");
             assert!(
@@ -288,7 +288,7 @@ fn a_training_step_is_recorded_completely() {
         for (frames, _) in stacks.iter().filter(|(frames, _)| !backward(frames)) {
             assert!(frames[0].starts_with("<module> (train.py:"), "{frames:?}");
         }
-        // cuBLAS has no symbols, but its callers must be shown.
+        // cuBLAS has no symbols; its callers must be shown nevertheless.
         let callers = stacks.iter().filter(|(frames, _)| gemms(frames));
         callers.for_each(|(frames, _)| {
             assert!(frames.iter().any(|frame| frame.starts_with("at::cuda::blas::")), "{frames:?}")
@@ -296,7 +296,7 @@ fn a_training_step_is_recorded_completely() {
     }
 }
 
-/// Returns a frame of ATen's implementation inside an operator. Such a frame should be hidden, because it adds nothing to the
+/// Returns a frame of ATen's implementation inside an operator. Such a frame should be hidden: it adds nothing to the
 /// operator's name.
 fn native_in_operator(frames: &[String]) -> Option<&String> {
     let operator = frames.iter().position(|frame| frame.starts_with("aten::"))?;
@@ -318,13 +318,13 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
             // Every node is under the line that captured it, with name and line number.
             let site = ["Decoder.capture (decode.py:", "Decoder.forward_once (decode.py:"];
             assert!(capture[1..].iter().zip(site).all(|(frame, site)| frame.starts_with(site)), "{frames:?}");
-            // The node is from an operator of the model, or from the setup of the graph's random numbers.
+            // The node is from an operator of the model, or from the set-up of the graph's random numbers.
             assert!(capture.iter().any(|frame| frame.starts_with("aten::")), "{frames:?}");
         }
     }
 }
 
-/// With GPUSIM_MATH=1 the GPU computes the results that the program itself computes with integers.
+/// With GPUSIM_MATH=1, the GPU computes results; the program computes the same ones itself, with integers.
 #[test]
 #[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn matrix_products_are_computed_if_gpusim_math_is_set() {
@@ -358,8 +358,8 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             let within = stacks.iter().filter(|(frames, _)| frames.iter().any(is_it));
             within.map(|(_, nanos)| nanos).sum::<u64>()
         };
-        // Each range of the program occurs 4 times. The truth file has the ranges too, because the program also reports them
-        // to the simulation.
+        // Each range of the program occurs 4 times. The truth file has the ranges, too: the program reports them to the
+        // simulation.
         let sites = done.truth().sums;
         let ran =
             |site: &str| sites.iter().filter(|((at, _), _)| at == site).map(|(_, nanos)| nanos).sum::<u64>();
@@ -390,7 +390,7 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
     }
 }
 
-/// Under `emit_nvtx`, each range of the backward pass contains the number of the forward operator that it belongs to.
+/// Under `emit_nvtx`, each range of the backward pass contains the number of its forward operator.
 #[test]
 fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     let Some(folder) = folder() else { return };
@@ -441,7 +441,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         };
         assert!(count(&whole) > 10 && count(&plain) == 0, "{begin} {} {}", count(&whole), count(&plain));
     }
-    // The expected functions are those that, in `plain`, called the operator with the node's number and name.
+    // The expected functions are those that called, in `plain`, the operator with the number and name of the node.
     let numbered = |frame: &str, before: &str| -> Option<String> {
         let text = frame.strip_prefix("[range]")?.strip_prefix(before)?;
         Some(text.split_once(", op_id").map_or(text, |(text, _)| text).to_owned())
@@ -462,7 +462,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         }
     }
     assert!(compared > 10, "{compared}");
-    // Without native frames, the same time is under the same functions in the files of each exporter.
+    // Without native frames, each exporter's file has the same time under the same functions.
     let (only, said_of_only) = folded(&["--keep-numbers", "--python", "only", "--backward", "forward"]);
     let share_of =
         |text: &str| text.lines().find(|line| line.contains(" is drawn under ")).map(str::to_owned);
@@ -483,21 +483,21 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     );
 }
 
-/// Whether a stack is from the part of the program with ranges for every operator, and its functions show that it is under
-/// this operator.
+/// Whether a stack is from the part of the program that has ranges for every operator, and its functions show that it
+/// is under this operator.
 fn is_of_operators(frames: &[String], operator: &str) -> bool {
     let range = |frame: &String| frame.starts_with("[range") && frame.contains("aten::");
     frames.iter().any(range) && frames.iter().any(|frame| frame == operator)
 }
 
-/// In this program exceptions propagate through launches, memory runs out, and a forked child of the process exits by itself.
+/// In this program, exceptions propagate through launches, memory runs out, and a forked child exits by itself.
 #[test]
 #[ignore = "takes half a minute; .ci/long runs it"]
 fn a_program_that_raises_exceptions_and_exhausts_memory_is_recorded_completely() {
     check_program("pressure.py", &ONE);
 }
 
-/// Failed launches make PyTorch throw exceptions inside operators, in matrix products and on autograd's threads, so an
+/// Failed launches make PyTorch throw exceptions: inside operators, in matrix products and on autograd's threads. An
 /// exception unwinds each of these stacks.
 #[test]
 fn launches_that_fail_inside_pytorch_raise_its_errors_and_are_counted() {
@@ -529,9 +529,9 @@ fn two_devices_in_one_process_are_reported_separately() {
     }
 }
 
-/// PyTorch reads the properties of the simulated H100 from `cudaDeviceProp`, with the wheel's layout. The expected numbers
-/// are those of `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents. If the GPU had no opt-in shared
-/// memory, PyTorch would use no attention kernel of its own.
+/// PyTorch reads the properties of the simulated H100 from `cudaDeviceProp`, with the wheel's layout. The expected
+/// numbers are those of `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents. Without opt-in shared
+/// memory on the GPU, PyTorch would use no attention kernel of its own.
 #[test]
 fn pytorch_finds_an_h100_and_a_kernel_for_attention() {
     let Some(folder) = folder() else { return };

@@ -34,23 +34,25 @@ fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     all
 }
 
-/// Asserts the durations of these collectives on the rank that arrives last: 5 us, plus the time for the bytes that move
-/// between the two ranks at 200 GB/s.
+/// Asserts the durations of these collectives on the rank that arrives last. A collective takes 5 us, plus the time for
+/// the bytes that move between the two ranks at 200 GB/s.
 fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]) {
     let nanos = |(_, start, end): &(String, u64, u64)| end - start;
     let last = |word: &str| {
         let both = first.iter().zip(second).filter(|(one, _)| one.0.contains(word));
         both.map(|(one, other)| nanos(one).min(nanos(other))).next_back()
     };
-    // The collectives move a million floats; half of that, of which each rank needs one half; and 1,000 floats in each
-    // direction at once.
+    // The collectives move:
+    // - a million floats;
+    // - half of that, because each rank needs one half;
+    // - 1,000 floats in each direction at once.
     assert_eq!(last("Broadcast"), Some(5_000 + 4_000_000 / 200));
     assert_eq!(last("ReduceScatter"), Some(5_000 + 1_000_000 / 200));
     assert_eq!(last("SendRecv"), Some(5_000 + 2 * 4_000 / 200));
 }
 
-/// Each rank is profiled completely, and the reported times for which the ranks wait for each other equal those of the truth
-/// files.
+/// Each rank must be profiled completely. The reported times for which ranks wait for each other must equal those of
+/// the truth files.
 #[test]
 fn two_ranks_and_their_waits_in_collectives_are_recorded_completely() {
     check_ranks(&ONE);
@@ -63,7 +65,8 @@ fn two_ranks_are_recorded_completely_by_each_entry_with_each_cupti_version() {
     check_share(&OTHER);
 }
 
-/// Asserts that in the ledgers of both processes all work is matched, and no stack differs from the stack that libgcc finds.
+/// Asserts for both processes that their ledgers have all work matched, and that no stack differs from the one that
+/// libgcc finds.
 fn assert_whole(done: &Done) {
     for what in ["launches ", "activities "] {
         let ledgers = done.ledger(what);
@@ -152,9 +155,9 @@ fn check_share(runs: &[(Way, &str)]) {
     }
 }
 
-/// A rank exits without notice while the other rank waits for it in a collective, inside a launch. Either the wait ends with
-/// an error, or the process that started both ranks ends the waiting rank by a signal. In both cases the flame graph
-/// contains all work until then.
+/// A rank exits without notice. The other rank waits for it in a collective, inside a launch. Then the wait ends with
+/// an error, or the process that started both ranks ends the waiting rank by a signal. In both cases, the flame graph
+/// must contain all work until then.
 #[test]
 #[ignore = "takes a third of a minute; .ci/long runs it"]
 fn a_rank_abandoned_in_a_collective_still_writes_its_profile() {

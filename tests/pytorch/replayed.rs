@@ -1,5 +1,5 @@
-//! A replay of PyTorch without changes equals the truth file of the simulated stack: each piece of GPU work begins and ends at the
-//! same nanosecond. The decode loop is eager at first, and then uses CUDA graphs.
+//! A replay without changes must equal the truth file of the simulated stack: each piece of PyTorch's GPU work begins
+//! and ends at the same nanosecond. The decode loop is eager at first, and then uses CUDA graphs.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Tests of the libraries that a program loads, and of the messages about an unexpected wheel.
+//! Tests the libraries that a program loads, and the messages about an unexpected wheel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,7 +48,8 @@ fn wheel(told: &str) -> PathBuf {
     cache
 }
 
-/// Returns the message of `tests/pytorch/install` about this cache, which is one line, and checks its exit code 2.
+/// Returns the message of `tests/pytorch/install` about this cache. Checks that it is one line, and that the exit code
+/// is 2.
 fn complaint(cache: &Path) -> String {
     let mut command = Command::new(root().join("tests/pytorch/install"));
     let output = command.arg("--found").env("GPUSIM_PYTORCH", cache).output().unwrap();

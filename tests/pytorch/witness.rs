@@ -1,5 +1,5 @@
-//! PyTorch's own profiler as a witness: Kineto's trace of a program on the simulated stack is compared with gpuflame's output
-//! of another run of the program. Both are clients of CUPTI, and neither reads the truth file.
+//! PyTorch's own profiler as a witness. Kineto's trace of a program on the simulated stack is compared with gpuflame's
+//! output of another run. Both are clients of CUPTI, and neither reads the truth file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -86,7 +86,7 @@ fn of_gpuflame(done: &Done, table: &str) -> Streams {
 
 fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
-    // Each name of Kineto corresponds to exactly one of gpuflame's. Kineto's names include types and parameters.
+    // Each name of Kineto's corresponds to exactly one of gpuflame's. Kineto's names include types and parameters.
     let mut names = HashMap::new();
     for (stream, theirs) in kineto {
         let ours = &gpuflame[stream];
@@ -94,11 +94,11 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
         for (place, (theirs, ours)) in theirs.iter().zip(ours).enumerate() {
             let alike =
                 theirs.kind == ours.kind && theirs.extents == ours.extents && theirs.bytes == ours.bytes;
-            // CUPTI converts nanoseconds to ticks of the processor, and Kineto converts ticks back to nanoseconds with a
-            // rate that it measures itself. So a duration is wrong by two roundings and by the errors of two rates. The
-            // largest observed difference is one nanosecond.
+            // CUPTI converts nanoseconds to ticks of the processor. Kineto converts the ticks back, with a rate that it
+            // measures itself. So a duration is wrong by two roundings and by the errors of two rates. The largest
+            // observed difference is one nanosecond.
             let rounding = 2.0 + theirs.nanos / 1e4;
-            // The time for which a rank waits for another one differs between two runs.
+            // Between two runs, the time for which a rank waits for another one differs.
             let waits = theirs.name.contains("ncclDevKernel");
             let alike = alike && (waits || (theirs.nanos - ours.nanos).abs() <= rounding);
             assert!(alike, "{stream:?}, {place}:\n{theirs:?}\n{ours:?}");
@@ -133,15 +133,15 @@ pub(crate) fn calls(events: &[Value]) -> impl Iterator<Item = &Value> {
     events.iter().filter(|event| event["cat"] == "cuda_runtime" || event["cat"] == "cuda_driver")
 }
 
-/// Copies from one GPU to another have a separate kind of record (22), which Kineto does not request.
+/// Copies from one GPU to another have their own kind of record (22). Kineto does not request it.
 const UNASKED: &str = "PtoP";
 
 /// Calls that wait for the GPU, which both profilers report. gpuflame does not report the thread of memory calls, so these
 /// are counted over all threads.
 const WAITS: [&str; 3] = ["cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize"];
 
-/// Number of calls of each function that started GPU work or waited, for each thread. Threads have other numbers in another
-/// run. nvcc 13 calls `__cudaLaunchKernel`, for which gpuflame shows the usual name.
+/// For each thread, the number of calls of each function that started GPU work or waited. Threads have other numbers in
+/// another run. nvcc 13 calls `__cudaLaunchKernel`, for which gpuflame shows the usual name.
 fn calls_by_thread(events: &[Value]) -> Vec<BTreeMap<&str, usize>> {
     let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
     let is_work = |event: &&Value| {
@@ -168,8 +168,8 @@ fn without_own_wait(events: &[Value]) -> Vec<Value> {
     events.iter().filter(|event| !is_wait(event) || start(event) < own).cloned().collect()
 }
 
-/// Asserts that the numbers of allocations and frees in Kineto's trace equal those in the text above gpuflame's flame graph
-/// of allocations.
+/// Asserts that Kineto's trace has as many allocations and frees as the text above gpuflame's flame graph of
+/// allocations states.
 fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     let count =
         |names: &[&str]| calls(kineto).filter(|call| names.contains(&call["name"].as_str().unwrap())).count();
@@ -187,8 +187,8 @@ fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     assert_eq!(told, Some((given, taken)));
 }
 
-/// Asserts that in Kineto's trace, the external id of GPU work is that of the innermost operator around its launch. Returns
-/// the number of pieces of work with such an operator.
+/// Asserts for Kineto's trace that the external id of GPU work is that of the innermost operator around its launch.
+/// Returns the number of pieces of work with such an operator.
 fn assert_external_ids(events: &[Value]) -> usize {
     let operators = spans(events, "cpu_op");
     let of = |cat: &'static str| events.iter().filter(move |event| event["cat"] == cat);
@@ -200,7 +200,8 @@ fn assert_external_ids(events: &[Value]) -> usize {
         let start = call["ts"].as_f64().unwrap();
         let end = start + call["dur"].as_f64().unwrap();
         let thread = operators.get(&call["tid"].as_u64().unwrap()).map_or(&[][..], Vec::as_slice);
-        // Operators are nested, so the innermost one is the last operator that began before the launch and has not ended.
+        // Operators are nested. So the innermost one is the last operator that began before the launch and has not
+        // ended.
         let before = &thread[..thread.partition_point(|operator| operator.start <= start)];
         let innermost = before.iter().rev().find(|operator| operator.end >= end).and_then(|it| it.external);
         assert_eq!(innermost, work["args"].get("External id"), "{call}");
@@ -225,13 +226,13 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
         run.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CUPTI_VERSION", "13.2")
     };
     if program == "compiled.py" {
-        // This first run fills the compiler's caches, so later runs compile nothing.
+        // This first run fills the compiler's caches. So later runs compile nothing.
         drop(run(program, Way::None).args(args()).ok());
     }
     let traced =
         run("witness.py", Way::None).args(how.iter().copied()).args(["trace.json", program]).args(args());
-    // Kineto leaves out work that ends after the profile. With a real clock, work has ended when the program has waited for
-    // it.
+    // Kineto leaves out work that ends after the profile. With a real clock, the work is over when the program has
+    // waited for it.
     let traced = traced.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CLOCK", "real").ok();
     let done = run(program, Way::Injected).args(args()).env("GPUFLAME_FORMATS", formats);
     let done = done.env("GPUSIM_TRUTH", "summary:truth.json,works.jsonl").ok();
@@ -289,7 +290,7 @@ fn kineto_records_the_same_work_of_a_decode_loop() {
     assert!(launched_by_operators > 700, "{launched_by_operators}");
 }
 
-/// The remaining programs, except `ranges.py`, because `emit_nvtx` and torch.profiler exclude each other.
+/// Runs the remaining programs except `ranges.py`: `emit_nvtx` and torch.profiler exclude each other.
 #[test]
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn kineto_records_the_same_work_of_the_other_programs() {
@@ -433,8 +434,8 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
     without_times(streams)
 }
 
-/// Asserts that each kernel of a program is under the same functions in both outputs. Returns the number of kernels under any
-/// function, and the depth of the deepest stack.
+/// Asserts that both outputs have each kernel of a program under the same functions. Returns the number of kernels
+/// under any function, and the depth of the deepest stack.
 fn compare_frames(program: &str) -> Option<(usize, usize)> {
     let (kineto, done) = both(program, &["--stacks"], "gfr")?;
     let gpuflame = frames_of_gpuflame(&done);
@@ -461,7 +462,7 @@ fn training_step_kernels_have_the_python_frames_that_kineto_records() {
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
-/// A kernel of a graph is under the functions that launched the graph.
+/// A kernel of a graph must be under the functions that launched the graph.
 #[test]
 fn decode_loop_kernels_have_the_python_frames_that_kineto_records() {
     let Some((in_python, deepest)) = compare_frames("decode.py") else { return };

@@ -18,7 +18,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAM = HERE / "program.py"
-# Kernel for the matrix products of the model's linear layers. A block has four of them.
+# Kernel of the matrix products in the model's linear layers. A block has four of them.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 WARM_UP = 10
 

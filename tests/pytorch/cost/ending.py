@@ -55,7 +55,7 @@ def seconds_until_death(is_cold):
             [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert child.stdout.readline() == "ready\n"
-        # The program gets time to write a checkpoint, as a program does that has run for a while.
+        # The program gets time to write a checkpoint, like a program that has run for a while.
         time.sleep(2.5)
         if is_cold:
             forget(child.pid)

@@ -45,8 +45,8 @@ static int is_one_of(const char *name, const char *const *all) {
     return *all != NULL;
 }
 
-// Returns whether gpuflame requests callbacks for this call. Like gpuflame, it selects calls by their names, without versions
-// and kinds of streams.
+// Whether gpuflame requests callbacks for this call. Like gpuflame, it selects calls by name, ignoring versions and
+// kinds of streams.
 static int is_wanted(const char *name) {
     static const char *const look_alikes[] = {"HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy", NULL};
     static const char *const ends[] = {"DeviceReset", "ThreadExit", "CtxDestroy", "DevicePrimaryCtxReset",

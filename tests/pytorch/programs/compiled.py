@@ -26,7 +26,7 @@ def decode(mode):
     """Decodes with a cache of keys and values, which the compiled model writes in place."""
     decoder = Decoder(torch.compile(Gpt(layers=1).cuda().eval(), mode=mode), 2)
     for cache in decoder.caches:
-        # Inductor captures code that writes to its arguments only if the arguments are always at the same addresses.
+        # Inductor captures code that writes to its arguments only if these are always at the same addresses.
         for tensor in (cache.keys, cache.values, cache.place):
             torch._dynamo.mark_static_address(tensor)
     print("decoded", decoder.decode(steps(12)).shape)

@@ -49,7 +49,7 @@ def others(rank):
 def train(rank, meeting):
     dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
     torch.manual_seed(1)
-    # With `init_sync` the ranks would use the GPUs to check that their models have the same shapes, but the simulated GPUs
+    # With `init_sync`, the ranks would check on the GPUs that their models have the same shapes. But the simulated GPUs
     # compute nothing.
     model = DistributedDataParallel(Gpt().cuda(), device_ids=[rank], init_sync=False, bucket_cap_mb=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -73,7 +73,7 @@ def train(rank, meeting):
     torch.cuda.synchronize()
     dist.destroy_process_group()
     settle()
-    # The line is written by one call. `print` writes it in two parts, and the other rank's line could appear between them.
+    # One call writes the line. `print` writes it in two parts, so the other rank's line could come in between.
     os.write(1, f"rank {rank} of {RANKS}\n".encode())
 
 
@@ -83,7 +83,7 @@ if __name__ == "__main__":
         if "PATIENT" in os.environ:
             for process in ranks.processes:
                 process.join()
-        # If a rank has failed, the other ranks are ended by SIGTERM.
+        # If a rank has failed, SIGTERM ends the other ranks.
         while not ranks.join():
             pass
     print("two ranks")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# PyTorch would use cuDNN for attention if it could, but the stand-in for cuDNN has no functions.
+# PyTorch would use cuDNN for attention if it could. But the stand-in for cuDNN has no functions.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -91,7 +91,7 @@ def site(name):
 
 
 def settle():
-    """Waits until autograd's threads are idle. If they still need the interpreter when it ends, they are ended inside C++
-    functions, which aborts the process: in one of 30 runs on a busy machine, even without gpuflame."""
+    """Waits until autograd's threads are idle. If they still need the interpreter when it ends, they are ended inside
+    C++ functions, which aborts the process. On a busy machine this happens in one of 30 runs, even without gpuflame."""
     torch.cuda.synchronize()
     time.sleep(0.5)

@@ -42,8 +42,8 @@ FUNCTION(cublasGemmEx, struct handle *h, int ta, int tb, int m, int n, int k, fl
     return status;
 }
 
-// y = alpha op(A) x + beta y. A vector is a matrix of one column. Its numbers are `step` elements apart, and they are stored
-// in reverse order if the step is negative.
+// y = alpha op(A) x + beta y. A vector is a matrix of one column. Its numbers are `step` elements apart; if the step is
+// negative, they are in reverse order.
 static float *of_vector(float *at, long count, long apart, long place) { return at + (apart > 0 ? place : place - count + 1) * apart; }
 
 FUNCTION(cublasSgemv_v2, struct handle *h, int transposed, int m, int n, float *alpha, float *a, int lda, float *x, int x_apart,

@@ -45,7 +45,7 @@ static int launch(const char *name, struct dim grid, struct dim block, size_t sh
     const void *kernel = kernel_of(name);
     void *no_arguments = NULL;
     int result = kernel ? launch_kernel(kernel, grid, block, &no_arguments, shared_bytes, stream) : -1;
-    // A function that asks the library for more than its state gets only the state.
+    // If a function asks the library for more than its state, it gets only the state.
     asm volatile("" : "+r"(result));
     return result ? 13 : 0;
 }
@@ -80,7 +80,7 @@ static void compute(int transposed_a, int transposed_b, long m, long n, long k, 
             for (long at = 0; at < k; at++)
                 sum += a.at[transposed_a ? at + row * a.rows : row + at * a.rows]
                     * b.at[transposed_b ? column + at * b.rows : at + column * b.rows];
-            // The old value of C may be anything if beta is 0, so it is not read.
+            // If beta is 0, the old value of C may be anything. So it is not read.
             *out = alpha * sum + (beta ? beta * *out : 0);
         }
 }

@@ -1,7 +1,8 @@
-// NCCL: ranks of one machine that meet in shared memory, and one kernel for each collective or group of collectives. A kernel
-// begins when its stream is free. It ends on all ranks at the same time: its duration after the last rank was ready. No data is
-// moved. Times must be known when work is submitted, so the launch waits for the other ranks, whereas in real NCCL the kernel
-// waits. Collectives that are captured into a graph wait for no rank, and take the time that their name states.
+// NCCL: ranks of one machine that meet in shared memory, and one kernel for each collective or group of collectives. A
+// kernel begins when its stream is free. On all ranks it ends at the same time: when its duration has passed since the
+// last rank was ready. No data is moved. Times must be known when work is submitted. So the launch itself waits for the
+// other ranks; in real NCCL, the kernel waits. Collectives that are captured into a graph wait for no rank, and take
+// the time in their name.
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +37,7 @@ struct comm {
     atomic_int error, is_aborted;
 };
 
-// Operations that a thread has requested within a group.
+// Operations that a thread requests within a group.
 enum kind { COLLECTIVE, SEND, RECEIVE };
 struct order {
     struct comm *comm;
@@ -153,8 +154,8 @@ static int join(struct comm **out, int count, const struct id *id, int rank) {
     return SUCCESS;
 }
 
-// Returns the order that represents a kernel: all similar orders of a communicator on a stream form one kernel, and the first
-// of them represents it.
+// Returns the order that represents a kernel. All similar orders of a communicator on a stream form one kernel, and the
+// first of them represents it.
 static struct order *first_like(struct order *it) {
     struct order *before = group;
     while (before->comm != it->comm || before->stream != it->stream ||
@@ -243,7 +244,7 @@ static int run(struct order *it) {
 static int run_group(void) {
     int result = SUCCESS, is_of_several = 0;
     for (struct order *it = group; it < group + group_count; it++) is_of_several |= it->comm != group->comm;
-    // One thread may drive several ranks, so it offers all orders before it waits for any.
+    // One thread may drive several ranks. So it offers all orders before it waits for any of them.
     for (struct order *it = group; it < group + group_count && is_of_several && !result; it++) {
         if (first_like(it) != it || is_captured(it->stream)) continue;
         it->is_offered = 1;
