@@ -1,5 +1,5 @@
-//! Every activity is under the stack of its call site, to the nanosecond, and the ledger adds up. The reference is the
-//! simulated stack's truth file.
+//! Tests that every activity is under the stack of its call site, to the nanosecond, and that the ledger adds up. The
+//! reference is the simulated stack's truth file.
 
 use crate::support::{Run, Way, compile};
 
@@ -49,7 +49,7 @@ fn results_do_not_depend_on_the_delivery_order() {
         ("GPUSIM_FRAMES", "fp"),
         ("GPUSIM_CORR_START", "4294960000"),
     ] {
-        // Without driver callbacks, no CUPTI client could learn the id of a nested driver call.
+        // Without driver callbacks, a CUPTI client cannot learn the id of a nested driver call.
         let hypotheses = if name == "GPUSIM_NESTED" { &["shared"][..] } else { &["shared", "distinct"] };
         for ids in hypotheses {
             let run = load().env(name, value).env("GPUSIM_CORR", ids);

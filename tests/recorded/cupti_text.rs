@@ -1,4 +1,5 @@
-//! The text format of the tutorial's CUPTI tracer, written while the program runs, as its `gpuperf.py` requests it.
+//! Tests the text format of the tutorial's CUPTI tracer, as its `gpuperf.py` requests it; the text is written while the
+//! program runs.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -108,7 +109,7 @@ fn an_unread_stdout_does_not_block_the_program_and_lost_lines_are_counted() {
     let run = load(&["--threads", "2", "--launches", "60000"]).env(VARIABLE, "stdout");
     let (mut command, folder) = run.into_command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The test holds the pipe open, but does not read it before the program has ended.
+    // The test holds the pipe open, and reads it only after the program has ended.
     let stdout = child.stdout.take().unwrap();
     let stderr = child.stderr.take().unwrap();
     let said: Vec<String> = BufReader::new(stderr).lines().map(|line| line.unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Recorded dependencies, compared with the simulated stack's truth file. The recording contains exactly the events that
-//! were recorded on streams and the waits for them, both as calls and as activity records.
+//! Recorded dependencies, compared with the simulated stack's truth file. The recording contains exactly the events
+//! that were recorded on streams and the waits for them. It has each as a call and as an activity record.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -75,7 +75,7 @@ fn number(line: &Value, field: &str) -> Option<u64> {
     line[field].as_u64()
 }
 
-/// Compares the recording with the truth file, line by line. `has_ids`: this CUPTI gives numbers to the records of events.
+/// Compares the recording with the truth file, line by line. `has_ids`: this CUPTI numbers the records of events.
 fn assert_exact(done: &Done, has_ids: bool) {
     let found = Recorded::of(done);
     let truth = truth(done);
@@ -138,7 +138,7 @@ fn assert_exact(done: &Done, has_ids: bool) {
     }
     assert_eq!((records, syncs), (found.records.len(), found.syncs.len()), "what nobody did");
     assert_eq!(waited, found.waits.len(), "the recording has waits that the program did not make");
-    // Events that are recorded in a capture have a call and no activity record; refused events have neither.
+    // An event that is recorded in a capture has a call but no activity record; a refused event has neither.
     let mut drawn: Vec<_> = found.calls.iter().map(|call| found.stack(call.context)).collect();
     drawn.retain(|stack| stack.starts_with("main;captured"));
     assert_eq!(drawn.len(), 4, "{drawn:?}");

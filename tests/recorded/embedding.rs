@@ -26,7 +26,7 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
         let now = |name: &str| at(&format!("{when}.{name}"));
         assert_eq!((now("matched"), now("pending"), now("outside")), (matched, pending, outside), "{when}");
         assert_eq!(now("launches"), matched + pending + outside + now("dropped"), "{when}");
-        // CUPTI does not deliver the records after an incomplete record in the same buffer.
+        // If a buffer has an incomplete record, CUPTI does not deliver the records after it.
         assert!((matched..=matched + outside).contains(&now("activities")), "{when}");
         assert_eq!((now("windows"), now("steps"), now("gpus"), now("kernels")), (1, 5, 1, 2), "{when}");
         // As in the truth file, the kernels of one stream run one after another. Kernels outside the window are on another
@@ -41,7 +41,7 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let inside: u64 =
         truth.sums.iter().filter(|((site, _), _)| site == "main;inside").map(|(_, nanos)| nanos).sum();
     assert_eq!((inside, at("done.busy_ns")), (65_000, 65_000), "{:?}", truth.sums);
-    // All files, including the recording, are at the path that the program set last, and no file is at the earlier path.
+    // All files, including the recording, are at the path that the program set last; none is at the earlier path.
     let found = done.folded_file("second/prefix.folded");
     let nanos: u64 = found.iter().filter(|(frames, _)| frames[1] == "inside").map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, 65_000, "{found:?}");

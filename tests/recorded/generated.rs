@@ -1,5 +1,5 @@
-//! Code generated at run time, without unwind information: stacks continue through generated code, and its frames get
-//! the names that the process wrote for `perf`.
+//! Code generated at run time, without unwind information. Stacks continue through it, and its frames get the names
+//! that the process wrote for `perf`.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ fn generated_code_is_named_from_perf_maps_and_jit_dumps() {
 fn unnamed_generated_code_does_not_truncate_a_stack() {
     let done = program("none").ok();
     let stack = stack(&done);
-    // For each of the two calls, the offset in the generated page is the address right after the call, minus one.
+    // Each offset in the generated page is the address right after the call, minus one.
     assert_eq!(stack, ["main", "run", "[unknown]+0x9", "step", "[unknown]+0x105", "leaf"]);
 }
 

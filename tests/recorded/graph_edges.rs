@@ -1,5 +1,5 @@
-//! Edges between the nodes of graphs, in recordings with `GPUFLAME_DEPS=1`. The edges are compared with the simulator's
-//! schedule: each node waits for exactly the nodes for which the simulator made it wait.
+//! Tests the edges between the nodes of graphs in recordings with `GPUFLAME_DEPS=1`. The simulator's schedule is the
+//! reference: each node must wait for exactly the nodes for which the simulator made it wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, command, compile};
 use serde_json::Value;
 
-/// Numbers that `random.c` gives to features which a random program can leave out: programmatic launches, the legacy
-/// default stream, further threads, and host functions in graphs.
+/// Numbers in `random.c` of features that a random program can leave out: programmatic launches, the legacy default
+/// stream, further threads, and host functions in graphs.
 const PROGRAMMATIC: u32 = 2;
 const LEGACY: u32 = 8;
 const THREADS: u32 = 16;
@@ -41,7 +41,7 @@ fn number(row: &Value, key: &str) -> u64 {
 }
 
 /// Returns the nodes for which each node waits according to the schedule. Host functions have no records, so nodes that
-/// wait for host functions are left out.
+/// wait for one are left out.
 fn true_edges(schedule: &[Value]) -> BTreeMap<Node, BTreeSet<Node>> {
     let ops = || schedule.iter().filter(|row| row["what"] == "op");
     let node = |op: &Value| (number(op, "corr"), number(op, "node"));

@@ -1,5 +1,6 @@
-//! CUDA graphs: the time of every node is under the stack that launched it and the stack that created it, to the
-//! nanosecond. The reference is the simulated stack's truth file. If a stack cannot be known, a label is in its place.
+//! CUDA graphs: the time of every node is under two stacks, the one that launched it and the one that created it, to
+//! the nanosecond. The reference is the simulated stack's truth file. A stack that cannot be known is replaced by a
+//! label.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,8 +14,8 @@ use serde_json::Value;
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
 
-/// GPU time by (launch site, frames of the creation site that the launch site does not have, leaf frame). Work that is not
-/// part of a graph has no creation site.
+/// GPU time by three texts: launch site; frames of the creation site that the launch site does not have; leaf frame.
+/// Work that is not part of a graph has no creation site.
 type Sums = BTreeMap<(String, Option<String>, String), u64>;
 
 fn program() -> &'static Path {
@@ -205,8 +206,8 @@ fn gpuflame_graph_selects_the_launch_or_the_capture_stack() {
     assert!(capture.file("out.folded").lines().any(|l| l == line), "{}", capture.file("out.folded"));
 }
 
-/// Nodes that allocate and free memory run no recorded work. Nodes in conditional graphs, and updated nodes, keep the
-/// stack that created them.
+/// Nodes that allocate and free memory run no recorded work. Nodes in conditional graphs, and updated nodes, stay under
+/// the stack that created them.
 #[test]
 fn conditional_and_updated_graph_nodes_are_exact() {
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
@@ -313,7 +314,7 @@ fn graph_trace_mode_records_one_activity_per_launch_and_reports_the_mode() {
         let delivered = truth(&done, |row| row["delivered"] != 0);
         assert_eq!(found(&done), delivered, "{}", done.stderr);
         let graphs: u64 = delivered.iter().filter(|(key, _)| key.2 == "[GPU_Graph]").map(|(_, ns)| ns).sum();
-        // Two kernels, a copy and a fill run one after the other, ten times.
+        // A run of the graph is two kernels, a copy and a fill, one after the other; it runs ten times.
         let copy = 2_000 + 4096 / 25;
         assert_eq!(graphs, 10 * (3_000 + 500 + copy + 1_008));
         assert_eq!(ledger(&done).0, 0, "{}", done.stderr);
@@ -342,7 +343,7 @@ fn a_captured_decode_loop_is_exact_with_every_cupti_version() {
             launch == "main;generate"
                 && (created.contains(";layer;attention;") || created.contains(";layer;feed"))
         });
-        // Seven kernels are launched from eight call sites, and two callers capture them.
+        // Seven kernels are launched from eight call sites, and two functions capture them.
         assert_eq!((layers.count(), sums.len()), (16, 16), "{sums:#?}");
     }
 }
@@ -355,7 +356,8 @@ fn callbacks_per_graph_launch_do_not_depend_on_the_node_count() {
         let calls = cost.split(", ").find_map(|part| part.strip_suffix(" calls")).unwrap().to_owned();
         let captured = done.ledger("lost:")[0].split("launches_captured ").nth(1).unwrap().to_owned();
         let captured = captured.split(',').next().unwrap().parse::<u64>().unwrap();
-        // Every 61st call is timed. Which of the 500 calls these are depends on the number of captured launches before.
+        // Every 61st call is timed. Which of the 500 calls these are depends on the number of captured launches before
+        // them.
         let told = done.ledger("graph launches:")[0].to_owned();
         assert!(told.ends_with(" timed), 500 of them"), "{told}");
         assert!([8, 9].iter().any(|timed| told.contains(&format!("median of {timed} timed"))), "{told}");
@@ -376,11 +378,11 @@ fn nanoseconds_per_graph_launch_by_node_count() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Returns the memory in MiB that is held at the end of a program that creates, launches and destroys `graphs` graphs:
-/// gpuflame's memory by its own count, and the memory of the whole process including the simulated stack.
+/// Returns memory in MiB at the end of a program that creates, launches and destroys `graphs` graphs. First gpuflame's
+/// memory by its own count, then that of the whole process including the simulated stack.
 fn held(graphs: &str) -> (f64, f64) {
-    // A checkpoint copies the sums once a second, so the memory that the allocator keeps for checkpoints grows with
-    // time, not with the number of graphs.
+    // A checkpoint copies the sums once a second. The allocator keeps memory for that, which grows with time and not
+    // with the number of graphs.
     let done = Run::new(linked(), Way::Injected).args(["churn", graphs]).env("GPUFLAME_CHECKPOINT", "0").ok();
     assert_exact(&done);
     let line = done.stdout.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect(&done.stdout);
@@ -397,8 +399,8 @@ fn own_mib(done: &Done) -> f64 {
     held.parse().unwrap()
 }
 
-/// Asserts that memory does not grow with the number of graphs. The state of one graph, its nodes, its instantiation and
-/// its launch takes more than 300 bytes: 9 MiB for 30,000 graphs.
+/// Asserts that memory does not grow with the number of graphs. A graph with its nodes, its instantiation and its
+/// launch takes more than 300 bytes: 9 MiB for 30,000 graphs.
 fn assert_flat(few: (f64, f64), many: (f64, f64)) {
     assert!(many.0 < few.0 + 2.0, "gpuflame holds {} MiB, and later {}", few.0, many.0);
     assert!(many.1 < few.1 + 3.0, "the process holds {} MiB, and later {}", few.1, many.1);
@@ -406,7 +408,7 @@ fn assert_flat(few: (f64, f64), many: (f64, f64)) {
 
 #[test]
 fn short_lived_graphs_leave_memory_unchanged() {
-    // The join's table of recent ids is full after 26,000 graphs, because each round uses ten ids.
+    // The join's table of recent ids is full after 26,000 graphs: each round uses ten ids.
     assert_flat(held("50000"), held("100000"));
 }
 

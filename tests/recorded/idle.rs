@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::support::{Done, Run, Way, compile};
 use serde_json::Value;
 
-/// Idle time by GPU and by the function that launched the work after the gap. The time before the first work is not a gap.
+/// Idle time by GPU and by the function that launched the work after the gap. The time before the first work does not
+/// count as a gap.
 type Gaps = BTreeMap<(u64, String), u64>;
 
 fn stall(args: &[&str]) -> Run {
@@ -37,8 +38,8 @@ fn true_gaps(done: &Done) -> Gaps {
     gaps
 }
 
-/// Returns the same gaps from the idle profile, with all causes combined; and the part of each gap that is charged to a
-/// single call, usually the duration of the last call before the one that ended the gap.
+/// Returns the same gaps from the idle profile, with all causes combined, and the part of each gap that is charged to a
+/// single call. That call is usually the last one before the call that ended the gap.
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
@@ -51,7 +52,7 @@ fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     (ended, alone)
 }
 
-/// Asserts that each gap is under the function that ended it, except the part that is charged to a single call.
+/// Asserts that each gap is under the function that ended it, except for the part that is charged to a single call.
 fn assert_same_gaps(done: &Done) {
     let ((ended, alone), true_gaps) = (found_gaps(done), true_gaps(done));
     let sums = |all: &[&Gaps]| {
@@ -81,8 +82,8 @@ fn ended_by(frames: &[String]) -> &str {
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
         return functions.last().unwrap();
     };
-    // If one function made both calls, only API calls follow the marks `[before]` and `[after`, and the function is the
-    // frame before these marks.
+    // If one function made both calls, the marks `[before]` and `[after` are followed only by API calls, and the
+    // function is the frame before the marks.
     let shared = frames[..after].last().unwrap();
     before.unwrap_or(possibly_running(shared).unwrap_or(shared))
 }
@@ -132,7 +133,7 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
     }
 }
 
-/// Runs a program that loses time in one place. Returns the place that has most of its GPU idle time, this idle time, and
+/// Runs a program that loses time in one place. Returns the place with most of its GPU idle time, this idle time, and
 /// the time that the program lost.
 fn culprit(what: &str) -> (String, u64, u64) {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
@@ -143,7 +144,7 @@ fn culprit(what: &str) -> (String, u64, u64) {
     let true_idle: u64 = true_gaps(&done).values().sum();
     let all: u64 = idle(&done).map(|(_, nanos)| nanos).sum();
     let (_, parts) = done.sum("GPU 0 idle_ns");
-    // The program launches the same work repeatedly, so that no gap is in the start-up or in the shutdown.
+    // The program repeats the same work from begin to end, so no gap is in the start-up or the shutdown.
     let edges: u64 = ["opening", "closing", "start_up", "shutdown"].map(|part| parts[part]).iter().sum();
     assert_eq!(all - edges, true_idle, "{}", done.stderr);
     let (frames, nanos) = idle(&done).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -174,8 +175,7 @@ fn the_top_idle_stack_names_the_calls_before_and_after_the_pause() {
     ] {
         let (top, nanos, lost) = culprit(what);
         assert_eq!(top, format!("{expected};[GPU_Idle host late]"), "{what}");
-        // The time that the program lost is inside the idle time, except for the first microseconds, in which the GPU was
-        // still busy.
+        // The lost time is inside the idle time, except for the first microseconds, in which the GPU was still busy.
         assert!((lost - lost / 20..lost + 100_000_000).contains(&nanos), "{what}: {nanos} of {lost} ns");
     }
 }
@@ -207,7 +207,7 @@ fn each_of_two_gpus_with_two_streams_has_its_own_idle_time() {
     assert_eq!(first.0, second.0, "both GPUs have the same window");
     let line = "GPU 1 streams: ";
     assert!(done.ledger(line)[0].starts_with("2; stream "), "{}", done.stderr);
-    // The second GPU had no work until the first GPU was done.
+    // The second GPU had no work until the first one was done.
     let opening: u64 = idle(&done)
         .filter(|(frames, _)| frames[0] == "[since the window opened]")
         .filter(|(frames, _)| frames.last().unwrap().starts_with("[GPU1_Idle"))
@@ -247,8 +247,8 @@ fn a_gpu_clock_that_lags_is_reported() {
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
     assert_eq!(words[0], "15", "all work that ran there: {line}");
-    // The work begins 5 us or more after its launch, so the time by which it seems to begin before its launch is nearly
-    // the clock's whole error.
+    // The work begins 5 us or more after its launch. So it seems to begin before its launch by nearly the whole error
+    // of the clock.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

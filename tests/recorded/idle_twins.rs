@@ -1,15 +1,15 @@
-//! Pairs of programs whose launches have the same stacks, but whose pauses are in different places: in a loop inside
-//! `train_step`, or in a loop around it.
+//! Pairs of programs whose launches have the same stacks. Only the place of the pauses differs: a loop inside
+//! `train_step`, or a loop around it.
 //!
 //! ```text
 //! inside:  train_step() { loop { update(); finish(); culprit(); } }     outer() { train_step(); }
 //! around:  train_step() { update(); finish(); }                         outer() { loop { train_step(); culprit(); } }
 //! ```
 //!
-//! `update` begins GPU work, `finish` waits for it, and the culprit makes no CUDA call. Without samples, the two idle
-//! profiles must be equal, and must not claim that `train_step` was running during the pause. With samples, `top --by idle`
-//! must name the culprit first, and the idle profile must show it inside `train_step` for one program and outside for the
-//! other.
+//! `update` begins GPU work, `finish` waits for it, and the function `culprit` makes no CUDA call. Without samples, the
+//! two idle profiles must be equal, and must not state that `train_step` was running during the pause. With samples,
+//! `top --by idle` must name the culprit first. The idle profile must show it inside `train_step` for one program, and
+//! outside for the other.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -56,7 +56,7 @@ const CULPRITS: [&str; 6] =
     ["load_batch", "write_checkpoint", "print_metrics", "collect_garbage", "decode_images", "wait_for_data"];
 const OUTER: [&str; 3] = ["run_epochs", "run_phases", "run_batches"];
 
-/// Returns one program in this language for each culprit. The programs differ in their number of loops.
+/// Returns one program in this language for each culprit; their numbers of loops differ.
 fn programs(language: Language) -> impl Iterator<Item = Program> {
     let program = move |(at, culprit)| Program { language, culprit, outer: at % 4, computes: at % 2 == 1 };
     CULPRITS.into_iter().enumerate().map(program)
@@ -221,8 +221,8 @@ fn function(frame: &str) -> String {
     bare.rsplit("::").next().unwrap().trim_end_matches("()").to_owned()
 }
 
-/// Returns those stacks of the idle profile that are pauses between a call of `finish` and a call of `update`. Functions
-/// have their bare names.
+/// Returns the stacks of the idle profile that are pauses between a call of `finish` and a call of `update`. Functions
+/// have their bare names, without file, namespace and parameters.
 fn pauses(done: &Done) -> BTreeSet<String> {
     let stacks = done.folded_file("out.idle.folded").into_iter().map(|(frames, _)| frames);
     let pauses = stacks.filter(|frames| {
@@ -251,8 +251,8 @@ fn interpreters(language: Language) -> Vec<Option<PathBuf>> {
     }
 }
 
-/// Asserts that a pause in a loop inside a function looks like a pause in a loop around that function, if only launches
-/// are recorded.
+/// Asserts that if only launches are recorded, a pause in a loop inside a function looks like a pause in a loop around
+/// it.
 fn assert_twins_are_equal_and_claim_nothing_false(language: Language) {
     for (nth, program) in programs(language).enumerate() {
         let interpreters = interpreters(language);
@@ -304,7 +304,7 @@ fn sampled(program: &Program, twin: Twin, python: Option<&Path>) -> Option<Done>
     Some(done)
 }
 
-/// Asserts that with samples the culprit is named first, and that it is inside or outside `train_step` as in the program.
+/// Asserts that samples make the culprit first, and that it is inside or outside `train_step`, as in the program.
 fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
     for (nth, program) in programs.enumerate() {
         let interpreters = interpreters(program.language);
@@ -316,8 +316,8 @@ fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
             let tables: Value = serde_json::from_str(&top.stdout).unwrap();
             let functions = tables["idle_functions"].as_array().unwrap().iter();
             let mut functions = functions.filter_map(|row| row["function"].as_str());
-            // No sample explains the time in which other programs had the processor. Four of the five pauses end with a launch. If
-            // the culprit was sampled for 0.75 s of 1.25 s, it has at least half of these four, so it must be first.
+            // Time in which other programs had the processor has no sample. Four of the five pauses end with a launch.
+            // A culprit sampled for 0.75 s of 1.25 s has at least half of these four, so it must be first.
             let of_culprit =
                 |frames: &[String]| frames.iter().any(|frame| function(frame) == program.culprit);
             let sampled = done.folded_file("out.cpu.folded");
@@ -334,7 +334,7 @@ fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
                 .filter(|(frames, _)| frames.iter().any(is_culprit))
                 .max_by_key(|(_, nanos)| *nanos)
                 .unwrap();
-            // The stack also contains functions of the interpreter and of the C library, between and after these ones.
+            // The stack also contains functions of the interpreter and of the C library, around and between these ones.
             let chain = program.chain();
             let around = match twin {
                 Twin::Inside => &chain[..],
@@ -359,14 +359,14 @@ fn samples_name_the_culprit_of_a_pause_in_each_language() {
 #[test]
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn samples_name_the_culprit_of_a_pause_in_each_of_thirty_programs() {
-    // The Python programs run twice, so that each version has a culprit that computes and one that sleeps.
+    // The Python programs run twice, so that each version of Python has a culprit that computes and one that sleeps.
     let languages = [Language::C, Language::Cpp, Language::Rust, Language::Python];
     let other = programs(Language::Python).map(|program| Program { computes: !program.computes, ..program });
     assert_the_culprit_is_named(languages.into_iter().flat_map(programs).chain(other));
 }
 
-/// Program in which a thread runs coroutines one after the other. Each begins with `work`, which starts work, waits for it
-/// and returns. Between two coroutines the thread pauses in `main`.
+/// Program in which a thread runs coroutines one after the other. Each coroutine begins with `work`, which starts GPU
+/// work, waits for it and returns. Between two coroutines the thread pauses in `main`.
 const COROUTINES: &str = r#"
 #include "cuda_mini.h"
 #include <ucontext.h>

@@ -1,4 +1,4 @@
-//! Incomplete stacks: each of them is counted, and none makes GPU time disappear.
+//! Incomplete stacks: each is counted, and no GPU time disappears.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ fn complete_stacks_are_not_counted_as_incomplete() {
 #[test]
 fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     let done = run([1, 2, 3, 4, 5]);
-    // All stacks deeper than the limit are reduced to the same 1,024 innermost frames.
+    // Each stack deeper than the limit is reduced to its 1,024 innermost frames, which are the same for all.
     assert_eq!(
         done.ledger("stacks "),
         ["12 distinct"],
@@ -49,7 +49,7 @@ fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     assert_eq!((launches, parts["matched"]), (150, 150), "10 launches from each of 15 stacks");
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, done.truth().sums.values().sum::<u64>(), "the time of all work is under some stack");
-    // The count includes the stack of the wait.
+    // The count includes the stack of the call that waits.
     let verified = "151 stacks captured again, 0 differ from a walk of every frame, 0 differ from libgcc's \
                     walk";
     assert_eq!(done.ledger("verified: "), [verified]);

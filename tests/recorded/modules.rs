@@ -50,8 +50,8 @@ fn code_without_symbols_appears_as_module_and_offset() {
     assert!(frames[3].starts_with("gone.so+0x"), "{frames:?}");
 }
 
-/// Paths are byte strings: gpuflame opens a path that is not UTF-8 unchanged, at the exit and when the recording is read.
-/// In outputs the path is shown as well as possible.
+/// Paths are byte strings. gpuflame opens a non-UTF-8 path unchanged, at the exit and when the recording is read. In
+/// outputs the path is shown as well as possible.
 #[test]
 fn code_in_files_with_non_utf8_paths_is_symbolized() {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9"));
@@ -141,12 +141,12 @@ fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     let done = reload(5000, 0, "-", &links);
     let [red, green, unknown] = launches_by_plugin(&done);
     assert_eq!((red + unknown, green), (2500 + 5000, 0), "{}", done.stderr);
-    // The loader chooses the files' addresses, which may change if the test maps memory.
+    // The loader chooses the files' addresses; they may change if the test maps memory.
     let mut files = BTreeMap::<_, u64>::new();
     done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
     let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();
     assert!(too_many > 50, "{files:?}");
-    // Two files make three launches. Files that were mapped at the address before may have used one or two epochs.
+    // Two files make three launches. Earlier files at the address may have used one or two epochs.
     let expected = too_many * 3 / 2;
     assert!((expected..expected + 12).contains(&unknown), "{unknown} launches of {too_many} unknown modules");
     let [losses] = done.ledger("lost: ")[..] else { panic!("{}", done.stderr) };
@@ -168,7 +168,7 @@ fn stacks_outside_a_reloaded_library_are_recorded_once() {
     );
 }
 
-/// The test starts the dynamic loader with the program as its argument, so for the kernel the loader is the program.
+/// The test runs the dynamic loader with the program as its argument. For the kernel, the loader then is the program.
 #[test]
 fn a_program_started_through_the_loader_is_symbolized() {
     let program = compile("tests/programs/odd.c", &["-O2"]);

@@ -37,7 +37,7 @@ pub(crate) fn python_frames(frames: &[String]) -> Vec<&str> {
     frames.iter().filter(is_python).map(String::as_str).collect()
 }
 
-/// Python frames that a program printed for each of its launches, by kernel.
+/// For each kernel, the Python frames that the program printed at its launch.
 type Said = BTreeMap<String, Vec<String>>;
 
 fn said(done: &Done) -> Said {
@@ -63,8 +63,8 @@ fn assert_stacks_as_said(done: &Done) {
     }
 }
 
-/// The names of the files are derived from the script's name, in the default folder too. The set file also gives the
-/// script's name as the program's name.
+/// The file names are derived from the script's name, even in the default folder. The set file has the script's name as
+/// the program's name.
 #[test]
 fn files_of_a_python_program_have_the_name_of_its_script() {
     let (_, python) = known().into_iter().next().unwrap();
@@ -126,7 +126,7 @@ fn functions_called_through_perf_trampolines_have_the_same_frames() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
-        // With trampolines, the calls of a debug build need more stack than Python's own limit.
+        // With trampolines, calls in a debug build need more stack than Python's own limit allows.
         let is_debug = python.to_str().is_some_and(|name| name.ends_with('d'));
         let done = run.args(is_debug.then_some("[!d]*")).ok();
         assert_as_said(&done);
@@ -134,8 +134,8 @@ fn functions_called_through_perf_trampolines_have_the_same_frames() {
     }
 }
 
-/// gpuflame shows trampolines, with the names that Python gives them, only if Python functions are hidden. The outputs
-/// never contain both.
+/// gpuflame shows trampolines, under the names that Python gives them, only if Python functions are hidden. No output
+/// contains both.
 #[test]
 fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
     let flags = |minor| if minor >= 13 { &["perf", "perf_jit"][..] } else { &["perf"] };
@@ -164,8 +164,8 @@ fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
     }
 }
 
-/// Launches in a greenlet have the greenlet's functions, whatever ran on the same stack in between. Before 3.11 the ledger
-/// counts the stacks whose lower part has more evaluator calls than functions.
+/// A launch in a greenlet has the greenlet's functions, whatever ran on the same stack in between. Before 3.11 the
+/// ledger counts the stacks whose lower part has more evaluator calls than functions.
 #[test]
 fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     for ((_, minor), python) in known() {
@@ -259,8 +259,8 @@ fn launches_from_pythons_jit_appear_under_their_functions() {
     }
 }
 
-/// Before 3.12 gpuflame finds only the functions of the first interpreter, whichever interpreter runs. So the functions
-/// that called the second interpreter are shown, but not the functions of the second interpreter.
+/// Before 3.12, gpuflame finds only the functions of the first interpreter, even while another one runs. So it shows
+/// the functions that called the second interpreter, but not the second interpreter's own.
 #[test]
 fn functions_of_subinterpreters_are_shown_since_3_12() {
     for ((_, minor), python) in known() {
@@ -284,8 +284,8 @@ fn functions_of_subinterpreters_are_shown_since_3_12() {
     }
 }
 
-/// A child forked before CUDA starts has its own recording. Children forked during launches record nothing and corrupt no
-/// thread's frames.
+/// A child forked before CUDA starts has its own recording. Children that are forked during launches record nothing,
+/// and corrupt no thread's frames.
 #[test]
 fn forked_children_have_their_own_frames() {
     for (_, python) in known() {
@@ -298,7 +298,7 @@ fn forked_children_have_their_own_frames() {
     }
 }
 
-/// Makes a run use the address sanitizer's allocator, which delays the reuse of freed memory and checks each free.
+/// Runs with the address sanitizer's allocator, which delays the reuse of freed memory and checks each free.
 fn sanitized(run: Run) -> Done {
     let found = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
     let sanitizer = String::from_utf8(found.stdout).unwrap();
@@ -400,7 +400,7 @@ fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
 }
 
 /// The first stack decides whether gpuflame trusts Python frames at all. If the Python frames of a later stack do not
-/// match its native frames, they are placed at the outermost evaluator call.
+/// match its native frames, they are put at the outermost evaluator call.
 #[test]
 fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     // All 8 Python functions (16 with the layout of CPython 3.9) are outside every native frame.
@@ -435,7 +435,7 @@ fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     }
 }
 
-/// A thread that is being created has no Python frames yet, which is harmless. Its state may even hold any value.
+/// A thread that is being created has no Python frames yet. That is harmless, even if its state holds arbitrary values.
 #[test]
 fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];
@@ -515,7 +515,7 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
                 "{context}"
             );
         }
-        // The frame has no function, like a frame that is being created.
+        // The frame has no function yet, like a frame that is being created.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["code", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(
@@ -528,7 +528,7 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
-        // If the frames form a ring, the stack counts as too deep, and nothing else is wrong.
+        // Frames that form a ring make the stack count as too deep; nothing else is wrong.
         let done =
             program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
@@ -536,8 +536,8 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
     }
 }
 
-/// Frames that are hidden in flame graphs are still in the recording. Hiding frames moves no time: under the frames that
-/// remain, each kernel has the same time as with all frames.
+/// Frames that are hidden in flame graphs are still in the recording. Hiding frames moves no time: under each remaining
+/// frame, each kernel has the same time as with all frames.
 #[test]
 fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     use crate::support::command::gpuflame;
@@ -595,7 +595,8 @@ fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
                 _ => name.to_owned(),
             };
             let expected = [named("<module>"), named("main"), named(function)];
-            // If an interpreter is started through its own dynamic loader, gpuflame cannot name some native frames.
+            // If an interpreter is started through its own dynamic loader, gpuflame cannot name some native frames of
+            // the loader.
             let of_loader = |frame: &&String| !frame.starts_with("ld-linux-x86-64.so.2+0x");
             let shown = heaviest.iter().filter(of_loader).take(3);
             // Python functions are shown with their file and line.

@@ -1,5 +1,5 @@
-//! Samples of threads in Python code. Their stacks contain Python's functions, and are compared with the stacks of py-spy,
-//! which reads the process from outside.
+//! Samples of threads in Python code. Their stacks contain Python's functions. The reference is py-spy, which reads the
+//! process from outside.
 //!
 //! If the kernel does not allow sampling, these tests print that and are skipped. In CI the kernel must allow it.
 #![cfg(target_arch = "x86_64")]
@@ -48,7 +48,7 @@ fn function(frame: &str) -> String {
     name.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// Returns the nanoseconds by innermost Python function, and the nanoseconds of stacks whose Python frames were not read.
+/// Returns the nanoseconds by innermost Python function, and those of stacks whose Python frames were not read.
 fn by_function(stacks: &[(Vec<String>, u64)]) -> (BTreeMap<String, u64>, u64) {
     let (mut functions, mut not_read) = (BTreeMap::new(), 0);
     for (frames, nanos) in stacks {
@@ -88,7 +88,7 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             let rows = if what == "held" { 3 } else { 1 };
             let is_named = top(&functions).into_iter().take(rows).any(|name| culprits.contains(&name));
             assert!(is_named, "{functions:?} {about}");
-            // On a busy machine gpuflame's thread may read frames too late, so more samples have no Python frames.
+            // On a busy machine gpuflame's thread may read frames too late; then more samples have no Python frames.
             assert!(not_read < read / 2, "{not_read} of {read} ns {about}");
             for (frames, _) in all.iter().filter(|(frames, _)| !python_frames(frames).is_empty()) {
                 let is_evaluator = |frame: &String| frame.starts_with("_PyEval_EvalFrameDefault");
@@ -100,14 +100,14 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
                     line.contains(" of other threads while a launching thread waited for the GIL"),
                     "{about}"
                 );
-                // The wait for the GIL is in the function that waits.
+                // The wait for the GIL counts for the function that waits.
                 let waits = by_function(&done.folded_file("out.off-cpu.folded")).0;
                 assert!(["run", "works"].contains(&top(&waits)[0]), "{waits:?} {about}");
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // Idle time during which other programs had the processor is under `[after`, between the two calls. This
-                // time is not sampled.
+                // Idle time in which other programs had the processor has no samples. It is under `[after`, between the
+                // two calls.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")
                         && !frames.iter().any(|frame| frame.starts_with("[after"))
@@ -158,13 +158,14 @@ fn at_most_32_threads_that_do_not_launch_are_sampled_and_the_others_are_counted(
     if is_refused(&done) {
         return;
     }
-    // The thread that holds the GIL, and 40 more.
+    // These are the thread that holds the GIL, and 40 more.
     let line = done.ledger("cpu samples")[0];
     assert!(line.contains(" on 1 threads, ") && line.ends_with("threads not sampled 9)"), "{line}");
 }
 
-/// Reading a stack of 900 calls takes more than 0.3 ms, and gpuflame uses at most a tenth of the time for reading. If other
-/// programs keep the program from running, it has few samples, and all of them may be read. So the test makes five tries.
+/// Reading a stack of 900 calls takes more than 0.3 ms, and gpuflame spends at most a tenth of the time on reading. If
+/// other programs hold the processor, this program has few samples, and all of them may be read. So the test makes five
+/// tries.
 #[test]
 fn deep_stacks_are_not_read_for_every_sample_because_that_takes_too_long() {
     let python = one_of_each_version().pop().unwrap();
@@ -251,7 +252,7 @@ fn shares_by_function_equal_those_of_the_cpu_time_that_the_program_measures() {
         let shares = measured_shares(&done);
         assert_eq!(shares.len(), functions, "{}", done.stdout);
         for (name, by_samples, measured) in shares {
-            // If this program gets half of a processor, there are 2,000 samples, with a standard deviation of 1.1 points.
+            // A program that gets half of a processor has 2,000 samples, with a standard deviation of 1.1 points.
             assert!((by_samples - measured).abs() < 4.0, "{name}: {by_samples} {measured} {}", done.stderr);
         }
     }
@@ -280,8 +281,8 @@ fn seen_by_py_spy(spy: &str, process: u32, flags: &[&str], folder: &Path) -> BTr
     functions
 }
 
-/// Runs a program for 33 s, and py-spy on it for 30 s. Returns `None` if other programs had the processors for part of the
-/// time, because then py-spy's shares of the time differ from shares of the CPU time.
+/// Runs a program for 33 s, and py-spy on it for 30 s. Returns `None` if other programs had the processors for part of
+/// the time: then py-spy's shares of the time are not shares of the CPU time.
 fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<String, f64>> {
     let run = sampled(python, what, "33").env("GPUFLAME_CPU_SAMPLES", "0").env("GPUFLAME_OFF_CPU", "0");
     let (mut command, folder) = run.into_command();
@@ -289,7 +290,7 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<Str
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     std::thread::sleep(Duration::from_secs(1));
-    // py-spy does not always count a thread that waits for the GIL as idle, because the thread wakes up repeatedly.
+    // py-spy does not always count a thread that waits for the GIL as idle: the thread wakes up repeatedly.
     let flags: &[&str] = if what == "held" { &["--gil"] } else { &[] };
     let found = seen_by_py_spy(spy, child.id(), flags, &folder);
     let done = Done::from_output(child.wait_with_output().unwrap(), folder);
@@ -298,8 +299,8 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<Str
     (all.parse::<f64>().unwrap() > 0.95 * 33e9).then(|| shares(&found))
 }
 
-/// gpuflame and py-spy sample separate runs of the same program, because two profilers at once slow each other down.
-/// With 6,000 samples, a share has a standard deviation of at most 0.65 points.
+/// gpuflame and py-spy sample separate runs of the same program: two profilers at once would slow each other down. With
+/// 6,000 samples, a share has a standard deviation of at most 0.65 points.
 #[test]
 #[ignore = "a minute for each of five programs; .ci/long runs it"]
 fn shares_by_function_are_within_3_points_of_py_spys() {

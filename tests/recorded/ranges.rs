@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::support::{Done, Run, Way, command, compile, gpuflame};
 use serde_json::Value;
 
-/// GPU time by stack. The stacks do not include the API call and the kernel.
+/// GPU time by stack. The stacks lack the API call and the kernel.
 type Sums = BTreeMap<String, u64>;
 
 fn found(done: &Done) -> Sums {
@@ -18,8 +18,8 @@ fn found(done: &Done) -> Sums {
     sums
 }
 
-/// Returns the time of the work that ran, by the site that the program named. For a graph node, the creation site follows
-/// the launch site.
+/// Returns the time of the work that ran, by the site that the program named. For a graph node, the launch site comes
+/// first, then the creation site.
 fn truth(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -102,7 +102,7 @@ fn range_names_above_the_maximum_share_one_label() {
     let done = ranges(&[]).args(["--names", "70000"]).ok();
     let found = found(&done);
     assert_eq!(found.get("main;named;[range]item-1"), Some(&1000));
-    // Other functions of the program use some of the 65,536 possible names, so fewer are left for this function.
+    // Other functions of the program use some of the 65,536 possible names. So fewer are left for this function.
     let others = found["main;named;[range](one of too many names)"];
     let named = found.keys().filter(|site| site.starts_with("main;named;[range]item")).count() as u64;
     assert_eq!((named + others / 1000, others % 1000), (70_000, 0));

@@ -1,5 +1,5 @@
-//! The two outputs whose size grows with the run. The table of activities has a row for each activity. If the recording is
-//! read and joined again, it reproduces the other files byte for byte.
+//! The two outputs whose size grows with the run. The table of activities has a row for each activity. The recording
+//! reproduces the other files byte for byte, if it is read and joined again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -167,7 +167,7 @@ fn stack_ids_in_the_table_match_the_true_call_sites() {
 
 #[test]
 fn launch_times_match_the_true_calls_within_50_us() {
-    // The run takes 0.3 s, during which the collector updates the callbacks' clock many times.
+    // The run takes 0.3 s. In that time the collector updates the callbacks' clock many times.
     let load = ["--threads", "2", "--launches", "150000"];
     let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
     let done = record("tests/programs/load.c", &load, &variables);
@@ -185,8 +185,8 @@ fn launch_times_match_the_true_calls_within_50_us() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // Maximum error in ns of the clock that callbacks read. The clock is wrong if the kernel adjusts the system clock
-    // between two visits of the collector, because only the collector updates the callbacks' clock.
+    // Maximum error in ns of the clock that callbacks read. Only the collector updates this clock. So it is wrong if
+    // the kernel adjusts the system clock between two visits of the collector.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {
@@ -216,7 +216,7 @@ fn the_table_gives_the_reason_for_a_missing_time() {
     let count = |kind, reason| reasons.get(&key(kind, reason)).copied().unwrap_or(0);
     assert_eq!(count("kernel", "timestamp_not_collected"), untimed, "{reasons:?}");
     assert_eq!(count("kernel", ""), 100 - untimed, "{reasons:?}");
-    // The ten launches without an activity and the activities with an impossible id are not listed.
+    // The list has neither the ten launches without an activity nor the activities with an impossible id.
     assert_eq!(reasons.values().sum::<u64>(), 100, "{reasons:?}");
 }
 
@@ -236,7 +236,7 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
     assert_eq!(words, ["cupti", "driver", "gpuflame", "host", "rank", "start"]);
     assert_eq!((&*said["rank"], &*said["gpuflame"]), ("3", env!("CARGO_PKG_VERSION")));
     assert_eq!(said["host"], fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
-    // GNU date converts the printed start to the expected time, independently of gpuflame.
+    // GNU date converts the printed start to a time, independently of gpuflame.
     let began = Command::new("date").args(["-d", &said["start"], "+%s"]).output().unwrap().stdout;
     let began: u64 = String::from_utf8(began).unwrap().trim().parse().unwrap();
     let since = since.duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -281,7 +281,7 @@ fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
     // The other files are complete.
     done.assert_exact();
     let size = fs::metadata(done.folder.join("out.gfr")).unwrap().len();
-    // The file exceeds its limit a little: a pack of rows is written completely, and the ledger and names of threads
+    // The file exceeds its limit a little: each pack of rows is written completely, and the ledger and the thread names
     // follow.
     assert!((40 << 10..60 << 10).contains(&size), "{size}");
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
@@ -304,7 +304,7 @@ fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
     assert!(info.contains(&format!("rows_over_limit,{left_out}\n")), "{info}");
 }
 
-/// An id that is read from a file must be checked before it is used as an index: activities with an impossible id have
+/// An id that is read from a file must be checked before it is used as an index. Activities with an impossible id have
 /// no stack, but are in all sums.
 #[test]
 fn out_of_range_context_ids_count_but_have_no_stack() {

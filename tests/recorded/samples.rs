@@ -47,12 +47,13 @@ fn cpu_shares_of_60_30_and_10_percent_are_measured_within_2_points() {
     let from_main: u64 =
         all.iter().filter(|(frames, _)| frames.iter().take(2).eq(["main", "work"])).map(|(_, n)| n).sum();
     assert!(from_main * 100 > spun * 98, "{from_main} of {spun}");
-    // The program prints the CPU time that it used. Sampling starts only after the collector has seen the thread's launch.
+    // The program prints the CPU time that it used. Sampling of a thread starts only after the collector has seen the
+    // thread's launch.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (samples, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);
     assert_eq!(threads, 1, "{}", done.stderr);
-    // A busy machine may leave gpuflame's threads without a processor.
+    // On a busy machine, gpuflame's threads may get no processor.
     assert!(dropped * 50 < samples && (got - 999.0).abs() < 50.0, "{dropped} dropped, {got} Hz");
     assert_eq!(samples, all.iter().map(|(_, nanos)| nanos).sum::<u64>() / (1_000_000_000 / 999));
 }
@@ -106,7 +107,7 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let Some(done) = seen(sampled("late", "999").ok()) else { return };
     let idle = done.folded_file("out.idle.folded");
     let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
-    // Time during which other programs had the processor belongs to no function. It is shown under `[after`, between the
+    // Time in which other programs had the processor belongs to no function. It is shown under `[after`, between the
     // two calls.
     let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
     let sampled = idle.iter().filter(|(frames, _)| !is_pause(frames));
@@ -116,7 +117,7 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let named: u64 = idle.iter().filter(|(frames, _)| has(frames)).map(|(_, nanos)| nanos).sum();
     let taken: u64 = done.stdout.trim().parse().unwrap();
     assert!(named * 100 > taken * 85 && named < taken + taken / 20, "{named} of {taken} ns\n{}", done.stderr);
-    // The parts into which idle time is split still add up.
+    // Idle time is split into parts, which still add up.
     let (sum, _) = done.sum("GPU 0 idle_ns");
     assert_eq!(sum, late);
 }
@@ -138,7 +139,7 @@ fn sleeping_locking_reading_and_page_faulting_functions_are_the_top_idle_stack()
     {
         let Some(done) = waiting(what) else { return };
         let idle = done.folded_file("out.idle.folded");
-        // Time during which other programs had the processor is shown under `[after`, between the two calls.
+        // Time in which other programs had the processor is under `[after`, between the two calls.
         let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
         let (first, _) =
             idle.iter().filter(|(frames, _)| !is_pause(frames)).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -164,11 +165,11 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
             slept += nanos;
         }
     }
-    // Time for which the thread waits for a processor after its sleep does not count as sleep.
+    // After its sleep, the thread waits for a processor; that time does not count as sleep.
     assert!(slept * 100 > taken * 95 && slept <= taken, "{slept} of {taken} ns\n{}", done.stderr);
     let [line] = done.ledger("off cpu")[..] else { panic!("one line of waits\n{}", done.stderr) };
     assert!(line.contains("dropped 0,") && line.ends_with("on 1 threads"), "{line}");
-    // The samples do not include the time for which the exit waits for gpuflame itself.
+    // The exit waits for gpuflame itself; the samples do not include that time.
     assert!(all.iter().all(|(frames, _)| frames[0] == "main"), "{all:?}");
 }
 
@@ -254,7 +255,7 @@ fn a_sampling_timer_measures_cpu_shares_without_perf_events() {
         // 100 Hz give 300 samples in 3 s, so a share of 60 % has a standard deviation of 2.8 points.
         assert!((percent - share).abs() < 8.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // The weight of a sample is the number of sampling periods since the previous timer tick.
+    // The weight of a sample is the number of sampling periods since the previous tick of the timer.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (_, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);

@@ -21,7 +21,7 @@ fn recorded(args: &[&str], flags: &[&str]) -> Done {
     run.ok()
 }
 
-/// Steps of a recording: the number and name of each, and the number of launches from its beginning to the next step's.
+/// Steps of a recording: number, name, and number of launches until the next step begins.
 fn steps(done: &Done) -> Vec<(u64, String, usize)> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut steps, mut launches) = (Vec::new(), Vec::new());
@@ -58,7 +58,7 @@ fn steps_of_calls_and_of_ranges_are_recorded_with_their_launches() {
         assert_eq!(numbers, (1..=12).collect::<Vec<_>>(), "{mode}");
         let named = |number: u64| if name.is_empty() { String::new() } else { format!("{name}{number}") };
         assert!(found.iter().all(|step| step.1 == named(step.0)), "{found:?}");
-        // The copy of `save` is launched after the beginning of the last step, so it counts for that step.
+        // `save` launches its copy after the last step has begun, so the copy counts for that step.
         let launches: Vec<usize> = found.iter().map(|step| step.2).collect();
         assert_eq!(launches, [vec![2; 11], vec![3]].concat());
         assert_eq!(fact(&done.folder, "steps"), 12);
@@ -126,7 +126,7 @@ fn idle_in_picture(done: &Done, mark: &str) -> u64 {
 
 #[test]
 fn start_up_and_shutdown_are_apart_and_equal_in_library_and_command() {
-    // `prepare` runs three kernels of 5 us and takes 30 ms, and each step runs kernels of 20 and 10 us. The copy of 1,000
+    // `prepare` takes 30 ms and runs three kernels of 5 us. Each step runs kernels of 20 and 10 us. The copy of 1,000
     // bytes in `save` takes 2,040 ns. `save` is in the shutdown only if steps are not marked.
     for (mode, words, steps_busy, shutdown_busy) in
         [("calls", "steps", 12 * 30_000 + 2040, 0), ("none", "repeated launches", 12 * 30_000, 2040)]

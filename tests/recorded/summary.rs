@@ -1,5 +1,5 @@
-//! The summary of five lines that a process prints at its exit. The ledger is printed on request; otherwise it is only in
-//! the recording.
+//! The summary of five lines that a process prints at its exit. The ledger is printed on request only; otherwise it is
+//! just in the recording.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -46,7 +46,7 @@ fn the_summary_has_five_lines_and_the_ledger_is_in_the_recording() {
     assert_eq!(work, expected);
     let launches = done.truth().count("count");
     assert_eq!(complete, format!("complete: {launches} launches, none lost"));
-    // The line names one of two flame graphs. Which one depends on the GPU's busy share, which depends on the machine.
+    // The line names one of two flame graphs. The GPU's busy share, which depends on the machine, decides which one.
     let pictures = ["out.svg", "out.idle.svg"].map(|name| done.folder.join(name));
     let lines = pictures.map(|file| format!("next: open {}; 5 more files were written", file.display()));
     assert!(lines.contains(&next.to_owned()), "{next}");

@@ -1,5 +1,5 @@
-//! Verbs show the same numbers from the sums of a run as from its rows. Each program runs only once, with all rows, and the
-//! sums are made from these rows, because two runs of a program would have different idle times.
+//! Verbs must show the same numbers from the sums of a run as from its rows. Each program runs once, with all rows, and
+//! the sums are made from these rows: two runs would have different idle times.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +13,8 @@ use gpuflame_model::record::{Detail, Nanos, Reader, Row, WindowEdge, Writer};
 use crate::support::command::{Ran, gpuflame};
 use crate::support::{Run, Way, compile, gpuflame as library, handmade, plugin, scratch};
 
-/// Computes the sums from a recording with rows, as the recorded process would have written them: with the stacks of all
-/// threads merged. `outputs_failed`: as if the process could not write its other files, so that `recover` writes them.
+/// Computes the sums from a recording with rows, as the recorded process would have written them: stacks of all threads
+/// are merged. `outputs_failed`: the process could not write its other files, so `recover` writes them.
 fn sums_of(rows: &[u8], outputs_failed: bool) -> Vec<u8> {
     let mut explain = Explain::new(Options { has_squares: true, merge_threads: true, ..Options::default() });
     let mut reader = Reader::new(rows).unwrap();
@@ -88,10 +88,9 @@ const VERBS_OF_TWO: [&[&str]; 5] = [
     ],
 ];
 
-/// Prefixes of the lines of `info` that differ: the kind of file; and the steps without GPU work, which are unknown for
-/// sums.
+/// Prefixes of the lines of `info` that differ: the kind of file, and the steps without GPU work (unknown for sums).
 const LINES_OF_ONE_FILE: [&str; 2] = ["contents,", "steps without GPU work,"];
-/// Checks that `check` reports as unknown for sums, because they compare single activities with each other or with steps.
+/// Checks that `check` reports as unknown for sums: they compare single activities with each other or with steps.
 const UNKNOWN_CHECKS: [&str; 9] = [
     "steps without GPU work",
     "overlaps on a stream",
@@ -115,7 +114,7 @@ fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> St
         let may_be = |check: &String| UNKNOWN_CHECKS.contains(&&**check) || of_both.contains(check);
         assert!(unknown.iter().all(may_be), "{of_sums}");
     }
-    // Costs depend on how many contexts are distinguished, so only the checks of records are compared.
+    // Costs depend on the number of contexts that are distinguished, so only the checks of records are compared.
     let costs = |text: &str| -> Vec<String> {
         let costs = text.lines().filter_map(|line| line.strip_prefix("cost,"));
         costs.filter_map(|line| line.split(',').next()).map(str::to_owned).collect()
@@ -130,7 +129,7 @@ fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> St
     text.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
 }
 
-/// A run stored in two folders, as rows in one and as sums in the other. Both files are named `out.gfr`.
+/// A run that is stored in two folders: as rows in one, and as sums in the other. Both files are named `out.gfr`.
 struct Recorded {
     name: String,
     rows: PathBuf,
@@ -223,8 +222,8 @@ impl Recorded {
         self.assert_files_agree(&["merged.folded", "merged.svg"]);
     }
 
-    /// Asserts that `recover` writes the same files of stacks from sums as from rows, for a process that could not write
-    /// them.
+    /// Asserts that `recover` writes the same files of stacks from sums as from rows, as for a process that could not
+    /// write them itself.
     fn assert_recovered_files_agree(&self) {
         let rows = fs::read(self.rows.join("out.gfr")).unwrap();
         fs::copy(self.rows.join("out.gfr"), self.rows.join("left.gfr")).unwrap();
@@ -270,7 +269,7 @@ impl Recorded {
 /// A program, its arguments and its environment. In the environment, `LIBRARY` stands for the path of the library.
 type Case = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
 
-/// Asserts that all verbs agree on each run, and on the comparison with the next run.
+/// Asserts that all verbs agree on each run, and on its comparison with the next run.
 fn assert_cases_agree(cases: &[Case]) {
     let runs: Vec<_> = cases.iter().map(|(source, args, env)| Recorded::new(source, args, env)).collect();
     runs.iter().for_each(Recorded::assert_verbs_agree);
@@ -361,7 +360,7 @@ fn a_step_without_gpu_work_of_its_launches_withholds_idle_time_in_sums_as_in_row
     let mut activities = 0;
     while let Some(row) = reader.next_row().unwrap() {
         activities += u32::from(matches!(row, Row::Activity(_)));
-        // One activity is removed, so 1 of all 43 launches has none, but 1 of the 2 launches in its step.
+        // One activity is removed. So one of all 43 launches has none, and one of the 2 launches in its step.
         if !matches!(row, Row::Activity(_)) || activities != 25 {
             writer.row(&row).unwrap();
         }
@@ -404,7 +403,7 @@ fn several_windows_have_the_same_numbers_in_sums_as_in_rows() {
         recorded
     });
     two.assert_comparisons_agree(&three);
-    // In a run without steps, windows count as steps: 2 in one run, 3 in the other.
+    // Without steps, windows count as steps: 2 in one run, 3 in the other.
     let diff = gpuflame(&two.sums, ["diff", "out.gfr", "other.gfr", "--format", "json"]).ok().stdout;
     assert!(diff.contains("busy of a step"), "{diff}");
     let ranks = ["-q", "merge-ranks", "out.gfr", "other.gfr", "--format", "json"];
@@ -412,7 +411,7 @@ fn several_windows_have_the_same_numbers_in_sums_as_in_rows() {
     assert_eq!([&ranks["ranks"][0]["steps"], &ranks["ranks"][1]["steps"]], [2, 3]);
 }
 
-/// Calls that need single activities.
+/// Calls of verbs that need single activities.
 const VERBS_OF_ROWS: [&[&str]; 22] = [
     &["view", "out.gfr"],
     &["view", "out.gfr", "--stats"],
@@ -446,7 +445,7 @@ fn verbs_that_need_single_activities_name_the_command_that_records_them() {
         ran.fails(1, &["out.gfr: has the sums of the run", "`gpuflame run --rows PROGRAM`"]);
         assert_eq!(ran.stdout, "", "{verb:?}");
         assert!(!recorded.sums.join("x").exists(), "{verb:?}");
-        // These two verbs need decoding steps, which only a trace of an inference server has.
+        // These two verbs need decoding steps, and only a trace of an inference server has those.
         if !matches!(verb[0], "decode-steps" | "stats") {
             let of_rows = gpuflame(&recorded.rows, verb);
             assert_eq!(of_rows.code, 0, "{verb:?}: {}", of_rows.stderr);

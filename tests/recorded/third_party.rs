@@ -1,4 +1,4 @@
-//! A third-party CUDA client, NVIDIA's Python binding, is profiled like any other program.
+//! A third-party CUDA client, NVIDIA's Python binding, is profiled like any program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -21,8 +21,8 @@ fn short_lived_threads_share_their_stacks() {
     assert_eq!(done.ledger("stacks "), ["2 distinct"], "4,000 threads launch from two call sites");
 }
 
-/// The thread opens its range before CUDA starts. The buffers for records of threads do not exist at that time, because
-/// they are created when CUDA starts.
+/// The thread opens its range before CUDA starts. At that time there are no buffers for records of threads: they are
+/// created when CUDA starts.
 #[test]
 fn a_thread_that_opens_a_range_before_cuda_starts_keeps_its_name() {
     let program = compile("tests/programs/named.c", &["-O2"]);

@@ -1,5 +1,5 @@
-//! Unified memory: every byte that was moved is in the table, in the activities, in the ledger and in the recording. The
-//! moves do not count as GPU time.
+//! Unified memory: every moved byte is in the table, in the activities, in the ledger and in the recording. Moves do
+//! not count as GPU time.
 
 use std::fs::File;
 use std::io::BufReader;

@@ -23,7 +23,7 @@ fn every_second_stack_is_captured_again_and_matches() {
 #[test]
 fn stacks_of_short_lived_fibers_match_libgccs_walk() {
     let program = compile("tests/programs/fibers.c", &["-O2"]);
-    // The program makes 2 turns with 4 threads each. A thread has 60 fibers, and a fiber makes 8 rounds of 20 launches.
+    // The program makes 2 turns with 4 threads each. A thread has 60 fibers; a fiber makes 8 rounds of 20 launches.
     let done = Run::new(&program, Way::Injected).args(["2", "60", "8"]).env("GPUFLAME_VERIFY", "2").ok();
     let launches = 2 * 4 * 60 * 8 * 20;
     assert_eq!(done.sum("launches").1["matched"], launches);
@@ -35,7 +35,7 @@ fn stacks_of_short_lived_fibers_match_libgccs_walk() {
             launches / 2
         )
     );
-    // The stacks end at the frame from which the fiber's context was made, so they are neither guessed nor cut.
+    // Each stack ends at the frame that made the fiber's context, so it is neither guessed nor cut.
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
 }
 
@@ -47,7 +47,7 @@ fn a_stack_that_differs_from_libgccs_walk_is_counted() {
         run.ok().ledger("verified: ").join("\n")
     };
     let line = |stacks: u32| {
-        // The stacks are those of ten launches and a wait.
+        // These are the stacks of ten launches and a wait.
         format!(
             "11 stacks captured again, 0 differ from a walk of every frame, {stacks} differ from libgcc's \
              walk"

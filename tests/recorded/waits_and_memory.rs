@@ -1,5 +1,5 @@
-//! Host activity other than launches: waits, compared with the times that the program measures; and memory, exact to the
-//! byte.
+//! Host activity other than launches. Waits are compared with the times that the program measures; memory is exact to
+//! the byte.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ fn waiting_is_charged_to_the_stack_that_waits() {
     let expected: Vec<_> = WAITS.iter().map(|(function, call)| format!("main;{function};{call}")).collect();
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for ((function, _), stack) in WAITS.iter().zip(&expected) {
-        // The program measures an interval around the call. If the thread loses its processor, the interval may be longer
-        // than the call.
+        // The program measures an interval around the call. If the thread loses its processor, this interval may be
+        // longer than the call.
         let (ours, theirs) = (found[stack], own[*function]);
         assert!(ours <= theirs && 2 * ours >= theirs, "{function}: {ours} of {theirs}");
     }

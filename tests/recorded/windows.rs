@@ -1,4 +1,4 @@
-//! Windows that the program opens and closes, with gpuflame linked, injected, and both. The outputs hold exactly the
+//! Windows that the program opens and closes; gpuflame is linked, injected, or both. The outputs hold exactly the
 //! launches made inside the windows.
 
 use crate::support::{Done, Run, Way, compile};
