@@ -1,5 +1,5 @@
-"""Launches from many greenlets, which take turns in the midst of Python's functions; says for each launch what Python itself
-thinks of the stack, as frames.py: a greenlet's begins at its own function.
+"""Launches from many greenlets, which take turns in the midst of Python's functions. Prints Python's own view of the
+stack at each launch, like frames.py; a greenlet's stack begins at its own function.
 
     greenlet_frames.py GREENLETS ROUNDS
 """
@@ -21,7 +21,7 @@ def dig(depth):
         # The call goes through C and through Python.
         return next(map(dig, [depth - 1])) if depth % 2 else dig(depth - 1)
     frames.launch()
-    # Other greenlets run on this very stack meanwhile; its content is restored afterwards.
+    # Meanwhile other greenlets run on this very stack; its content is restored afterwards.
     main.switch()
     frames.launch()
 

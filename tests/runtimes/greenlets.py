@@ -15,7 +15,7 @@ def dig(depth, launch):
         # The call goes through C, whose frames are on the machine's stack; Python's frames are not.
         return next(map(dig, [depth - 1], [launch]))
     library.launch_step(launch)
-    # Other greenlets run on this very stack meanwhile; its content is restored afterwards.
+    # Meanwhile other greenlets run on this very stack; its content is restored afterwards.
     return main.switch()
 
 
