@@ -1,5 +1,5 @@
-//! `gpuflame stragglers`: on published data with published results, on the ranks of a real job, and on small jobs that are
-//! computed by hand.
+//! `gpuflame stragglers`, tested on published data with published results, on the ranks of a real job, and on small
+//! jobs that are computed by hand.
 
 mod pipeline_files;
 mod published;

@@ -128,7 +128,7 @@ fn files_without_a_pipeline_get_one_line_with_the_reason() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A single worker, and a job without a slowdown, get the known figures, and reasons for the unknown ones.
+/// A single worker, and a job without a slowdown, get those figures that are known, and reasons for the others.
 #[test]
 fn answers_that_the_data_does_not_support_are_withheld_with_the_reason() {
     let folder = scratch("withheld");
@@ -157,7 +157,7 @@ fn damaged_files_never_panic() {
     let file = folder.join("in.parquet");
     write(&file, &TWO_STAGES, "optype");
     let whole = fs::read(&file).unwrap();
-    // Each turn changes one byte. The numbers are a linear congruential sequence.
+    // Each turn changes one byte. The random numbers are a linear congruential sequence.
     let mut random = 7_u64;
     for turn in 0..60 {
         let mut bytes = whole.clone();

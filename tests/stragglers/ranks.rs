@@ -21,7 +21,7 @@ fn ranks_with_clocks_apart_have_the_slowdown_computed_by_hand() {
     {
         assert_near(key, number(whole, key), expected, 0.5);
     }
-    // The mean of the work before the gather is 15, of the idle time 5, and of the work before the reduce 15.
+    // The means are: 15 for the work before the gather, 5 for the idle time, and 15 for the work before the reduce.
     assert_near("S", number(whole, "slowdown"), 1.3, 1e-9);
     assert_near("rank 1", number(row(&output, "evened_out", "name", "1"), "saved_ns"), 10_000.0, 0.5);
     assert_near("rank 0", number(row(&output, "evened_out", "name", "0"), "saved_ns"), 5_000.0, 0.5);
@@ -65,7 +65,7 @@ fn ranks_that_cannot_be_compared_have_no_slowdown() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Unpacks the eight ranks into a folder of this name, because tests run at the same time.
+/// Unpacks the eight ranks into a folder of this name; tests run at the same time, so each needs its own.
 fn dlrm(name: &str) -> Option<PathBuf> {
     let archive = real("dlrm-8-ranks/dlrm_kineto.tar.gz")?;
     let folder = scratch(name);
@@ -75,7 +75,7 @@ fn dlrm(name: &str) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Expected values are from a script of its own: it reads the files with Python's json, counts the busy microseconds
+/// A separate script computed the expected values. It reads the files with Python's json, counts the busy microseconds
 /// between collectives one by one, and adds up the step.
 #[test]
 fn the_ranks_of_a_real_job_have_the_slowdown_of_an_independent_script() {
@@ -101,7 +101,7 @@ fn the_ranks_of_a_real_job_have_the_slowdown_of_an_independent_script() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// All ranks of the job are on one machine and have one clock, so a shift that is added here is the true difference.
+/// All ranks of the job are on one machine and have one clock. So the shift that the test adds is the true difference.
 #[test]
 fn the_stated_error_of_the_clocks_is_not_smaller_than_the_true_one() {
     let Some(folder) = dlrm("dlrm-clocks") else { return };
