@@ -21,7 +21,8 @@ pub fn make_call(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_valu
     }
 }
 
-/// Makes a successful launch, from enter to exit. As in the tracer, the call's description is in a separate stack frame.
+/// Makes a successful launch, from enter to exit. The call's description is in a separate stack frame, as in the
+/// tracer.
 #[inline(never)]
 pub fn launch(id: u32) {
     let slot = Cell::new(0);

@@ -1,5 +1,5 @@
-//! A reader of Chakra's protobuf. It was written from the public `et_def.proto` and the wire format of protobuf, independently
-//! of gpuflame's writer.
+//! A reader of Chakra's protobuf. It was written from the public `et_def.proto` and protobuf's wire format,
+//! independently of gpuflame's writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +139,8 @@ pub(crate) fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
     (metadata.collect(), messages[1..].iter().map(|message| node(message)).collect())
 }
 
-/// Asserts that ids are unique, that all dependencies exist, and that no node depends on itself, directly or indirectly.
+/// Asserts that ids are unique, that all dependencies exist, and that no node depends on itself (directly or
+/// indirectly).
 pub(crate) fn assert_acyclic(nodes: &[Node]) {
     let ids: BTreeSet<u64> = nodes.iter().map(|node| node.id).collect();
     assert_eq!(ids.len(), nodes.len(), "ids are unique");

@@ -28,7 +28,7 @@ pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Ite
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // If the command stops reading its input early, the test does not fail.
+    // The command may stop reading its input early; the test must not fail then.
     let feed = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     feed.join().unwrap();
@@ -46,7 +46,7 @@ impl Ran {
         self
     }
 
-    /// Asserts that the command failed with this code and printed one line that contains all of `words`.
+    /// Asserts that the command failed with this code, and printed one line that contains all of `words`.
     pub fn fails(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{}{}", self.stdout, self.stderr);
         let lines: Vec<_> = self.stderr.lines().collect();

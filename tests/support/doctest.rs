@@ -1,5 +1,5 @@
-// Set-up of the crate's examples, which include this file; rustdoc hides it. Loads the simulated CUDA stack by path, before
-// other code searches for CUDA by name.
+// Set-up of the crate's examples, which include this file; rustdoc hides it. Loads the simulated CUDA stack by path,
+// before other code looks for CUDA by name.
 
 use std::path::{Path, PathBuf};
 

@@ -27,7 +27,7 @@ use gpuflame_model::record::{
     SetDetail, StreamId, ThreadId, WindowEdge, Writer,
 };
 
-/// Start of the picture above: an odd nanosecond of 2025 that no `f64` of microseconds can represent.
+/// Start of the picture above: an odd nanosecond of 2025, which no `f64` of microseconds can represent.
 pub const BASE: u64 = 1_760_000_000_123_456_789;
 
 /// Folded stacks of the recording, worked out by hand.

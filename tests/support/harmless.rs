@@ -10,7 +10,7 @@ pub fn assert_harmless(text: &str, by: &str) {
     assert!(!text.contains(does_something), "{by}: {text:?}");
 }
 
-/// Asserts the same for tables, and that spreadsheets do not take any cell for a formula.
+/// Asserts the same for tables, and that spreadsheets take no cell for a formula.
 pub fn assert_harmless_tables(text: &str, by: &str) {
     assert_harmless(text, by);
     let mut tables = csv::ReaderBuilder::new();

@@ -1,5 +1,7 @@
-//! Shared parts of the integration tests: the simulated CUDA stack in a folder, C programs that are compiled for it, runs of
-//! these programs under gpuflame, and comparisons of their outputs with the truth file, which lists the work that really ran.
+//! Shared parts of the integration tests:
+//! - the simulated CUDA stack in a folder, and C programs that are compiled for it;
+//! - runs of these programs under gpuflame;
+//! - comparisons of their outputs with the truth file, which lists the work that really ran.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 pub mod command;
@@ -67,7 +69,7 @@ pub fn cuda() -> &'static Path {
     FOLDER.get_or_init(|| stage("cuda", &["libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8"]))
 }
 
-/// Creates a folder with the simulated libraries. CUPTI has these names in it, or is missing if there are none.
+/// Creates a folder with the simulated libraries. It has CUPTI under these names, or no CUPTI if there are none.
 pub fn stage(name: &str, cupti: &[&str]) -> PathBuf {
     let folder = scratch(name);
     let link = |library: &str, soname: &str| {
@@ -152,7 +154,7 @@ impl Run {
             }
         }
         command.current_dir(&folder).stdin(Stdio::null());
-        // If the tests were started in the background, these signals may be ignored, and programs would inherit that.
+        // If the tests were started in the background, these signals may be ignored; the programs would inherit that.
         let defaults = || {
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
                 // SAFETY: setting a signal to its default action needs no handler.
@@ -216,7 +218,7 @@ impl Run {
 
     /// Runs the program, however it ends.
     pub fn done(mut self) -> Done {
-        // A child that another test has forked meanwhile may still hold the file of this test's program open for writing.
+        // A child that another test has just forked may still have the file of this test's program open for writing.
         let mut output = self.command.output();
         for _ in 0..100 {
             if !output.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy) {
@@ -228,7 +230,7 @@ impl Run {
         Done::from_output(output.unwrap(), self.folder)
     }
 
-    /// Returns the command, for callers that start it and wait for it themselves, and the folder in which it runs.
+    /// Returns the command and the folder in which it runs, for callers that start it and wait for it themselves.
     pub fn into_command(self) -> (Command, PathBuf) {
         (self.command, self.folder)
     }
@@ -320,8 +322,8 @@ impl Done {
         (total, parts)
     }
 
-    /// Asserts that the outputs contain exactly the work that ran, under the stack of its call site and to the
-    /// nanosecond, and that the ledger agrees.
+    /// Asserts that the outputs contain exactly the work that ran, to the nanosecond and under the stack of its call
+    /// site, and that the ledger agrees.
     pub fn assert_exact(&self) {
         self.assert_exact_as(&self.truth());
     }
@@ -359,8 +361,8 @@ impl Truth {
         self.totals["faults"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.totals))
     }
 
-    /// Returns the truth with call sites that end in the user's own code, instead of in the launch stub that nvcc generates and
-    /// that has the kernel's name.
+    /// Returns the truth with shorter call sites: they end in the user's own code, not in nvcc's launch stub, which has
+    /// the kernel's name.
     pub fn without_stubs(self) -> Self {
         let mut sums = BTreeMap::new();
         for ((site, leaf), nanos) in self.sums {

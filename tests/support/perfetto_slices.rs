@@ -85,9 +85,9 @@ fn text(message: &Message<'_>, field: u64) -> String {
     bytes(message, field).first().map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default()
 }
 
-/// Slices of the track with a name. Field numbers: packet 1, timestamp 8, event 11, track descriptor 60 with uuid 1 and name 2;
-/// an event has annotations 4, type 9, track 11, name 23, flows 47 and ending flows 48; an annotation has a number 3, a text 6, a
-/// name 10.
+/// Slices of the track with a name. Field numbers: packet 1, timestamp 8, event 11, track descriptor 60 with uuid 1 and
+/// name 2. An event has annotations 4, type 9, track 11, name 23, flows 47 and ending flows 48. An annotation has a
+/// number 3, a text 6 and a name 10.
 pub fn slices_of(trace: &[u8], track: &str) -> Vec<Slice> {
     let trace = fields(trace);
     let packets: Vec<Message<'_>> = bytes(&trace, 1).into_iter().map(fields).collect();

@@ -35,8 +35,9 @@ pub fn package_builder() -> Option<PathBuf> {
 /// Exit code of a script that cannot do its task on this machine.
 const UNAVAILABLE_EXIT_CODE: i32 = 75;
 
-/// Pythons that `tests/python/interpreters` has unpacked, by version and then by name: `python3.14d` is a debug build of 3.14.
-/// In CI these Pythons must exist, unless Debian no longer has them, because its newest release changes every day.
+/// Pythons that `tests/python/interpreters` has unpacked, by version and then by name: `python3.14d` is a debug build
+/// of 3.14. In CI these Pythons must exist. The exception: Debian no longer has them, because its newest release
+/// changes every day.
 pub fn debian_pythons() -> Vec<((u32, u32), PathBuf)> {
     let script = super::root().join("tests/python/interpreters");
     let output = Command::new(script).args((!super::is_ci()).then_some("--found")).output().unwrap();

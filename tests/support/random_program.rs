@@ -28,7 +28,7 @@ pub(crate) fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or_else(|| panic!("no {key} in {row}"))
 }
 
-/// End of the last call or work that a trace has. Host functions of streams have no records.
+/// End of the last call or work in a trace. Host functions of streams have no records there.
 #[allow(dead_code)] // the traces of other tests have host functions
 pub(crate) fn end_of(schedule: &[Value]) -> u64 {
     let rows = schedule.iter().filter(|row| row["what"] == "op" || row["what"] == "call");
@@ -36,7 +36,7 @@ pub(crate) fn end_of(schedule: &[Value]) -> u64 {
     known.map(|row| number(row, "end")).max().unwrap()
 }
 
-/// The same, for a trace with the host functions of streams.
+/// End of the last call or work in a trace with the host functions of streams.
 #[allow(dead_code)] // the traces of other tests lack host functions
 pub(crate) fn end_with_host_functions(schedule: &[Value]) -> u64 {
     let rows = schedule.iter().filter(|row| row["what"] == "op" || row["what"] == "call");

@@ -13,8 +13,9 @@ pub mod skip;
 const REFUSALS: [&str; 4] =
     ["contains no GPU work", "is a PyTorch execution trace", "not a trace", "no trace"];
 
-/// Returns all traces in the folder that `GPUFLAME_TRACES` names, without the operations of straggler studies. Archives are
-/// unpacked into a folder `name` of the build. Prints why the test is skipped, and returns `None`, if no folder is named.
+/// Returns all traces in the folder that `GPUFLAME_TRACES` names, without the operations of straggler studies. Archives
+/// are unpacked into a folder `name` of the build. If no folder is named, prints why the test is skipped, and returns
+/// `None`.
 pub fn real_traces(name: &str) -> Option<Vec<PathBuf>> {
     let Some(folder) = std::env::var_os("GPUFLAME_TRACES").map(PathBuf::from) else {
         skip::skip("there is no folder of real traces (GPUFLAME_TRACES names one)");

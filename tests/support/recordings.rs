@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(crate) struct Recording {
     /// Callbacks in order.
     pub(crate) callbacks: Vec<String>,
-    /// Records, sorted, because a buffer is not ordered and the distribution of records over buffers is random.
+    /// Records, sorted: a buffer is not ordered, and it is random which buffer has a record.
     pub(crate) records: Vec<String>,
 }
 
@@ -37,7 +37,8 @@ impl Recording {
         Self { callbacks, records }
     }
 
-    /// Lines that only this recording has, marked `-`, and lines that only `other` has, marked `+`; empty if they agree.
+    /// Lines that only this recording has (marked `-`), and lines that only `other` has (marked `+`); empty if the
+    /// recordings agree.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = diff("callback", &self.callbacks, &other.callbacks);
         found.extend(diff("record", &self.records, &other.records));
@@ -171,8 +172,8 @@ fn records_of(row: &Value, ids: &mut Ids) -> Vec<String> {
         (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
     let places = row["at"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap() as usize);
     let names = row["names"].as_array().unwrap();
-    // Records of overhead (kind 17) come from the driver's own work, such as loading a module: their number differs from
-    // run to run, and gpuflame does not request them.
+    // Records of overhead (kind 17) come from the driver's own work, such as loading a module. Their number differs
+    // from run to run, and gpuflame does not request them.
     let is_overhead = |at: &usize| bytes[*at..].starts_with(&17_u32.to_le_bytes());
     places
         .zip(names)

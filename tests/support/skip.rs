@@ -1,8 +1,8 @@
-//! Skips tests that this machine cannot run. CI must run every test, so a skip is an error in CI, unless its reason is listed
-//! in this file.
+//! Skips tests that this machine cannot run. CI must run every test. So a skip is an error in CI, unless this file
+//! lists its reason.
 #![allow(dead_code, unreachable_pub)] // Some test binaries use only a part of this module.
 
-/// Reasons for which CI may skip a test. Only the text before the first `: ` of a reason is compared.
+/// Reasons for which CI may skip a test. Only the part before the first `: ` is compared.
 pub const ALLOWED_UNDER_CI: &[&str] = &[
     // CI may run as an ordinary user, who cannot change the owner of a file.
     "only root can give files to another user",
@@ -12,15 +12,15 @@ pub const ALLOWED_UNDER_CI: &[&str] = &[
     "no other user can run the test program here",
     // Many containers and distributions forbid user namespaces.
     "no user namespace can be created here",
-    // Only for ordinary users, because root must be able to make a control group.
+    // Only ordinary users may skip for this reason: root must be able to make a control group.
     "only root can make a control group with a memory limit",
-    // Only for ordinary users, because root must be able to mount a file system.
+    // Only ordinary users may skip for this reason: root must be able to mount a file system.
     "only root can mount the small disk that the test fills",
-    // For ordinary users, and for kernels built without BTF or uprobes.
+    // Ordinary users may skip for this reason, and kernels built without BTF or uprobes.
     "probes need root, a kernel with BTF, and the uprobe event source",
     // Linux before 5.11, and other kernels that run Linux programs, lack this feature.
     "this kernel cannot return system calls as signals (Linux 5.11 and later can)",
-    // The reason is the clock source, for example on virtual machines that offer only `hpet` or `acpi_pm`.
+    // The clock source can cause this, for example on virtual machines that offer only `hpet` or `acpi_pm`.
     "this machine's clock can only be read by a system call",
     // The traces are too large for the repository.
     "there is no folder of real traces (GPUFLAME_TRACES names one)",
@@ -30,7 +30,7 @@ pub const ALLOWED_UNDER_CI: &[&str] = &[
     "there is no recording from hardware in tests/golden/hw",
     // The test checks what the kit does without a GPU.
     "this machine has a GPU",
-    // Debian's newest release changes every day, and its archive no longer has older packages.
+    // Debian's newest release changes every day, and its archive does not keep older packages.
     "Debian's Pythons are not available",
     // Builds of Python may leave out the JIT.
     "this Python has no JIT",

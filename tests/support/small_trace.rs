@@ -1,4 +1,4 @@
-//! Small hand-made traces, whose times a person can check.
+//! Small hand-made traces, with times that a person can check.
 
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// A trace, as its events in the order in which they were added. The process is 1. The caller chooses the threads.
+/// A trace: its events, in the order in which they were added. The process is 1. The caller chooses the threads.
 #[derive(Debug, Default)]
 pub struct Trace(pub Vec<Value>);
 
