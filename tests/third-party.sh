@@ -8,7 +8,7 @@ version=13.0.3
 folder=${1:?"usage: tests/third-party.sh FOLDER"}/cuda-bindings-$version
 python=$folder/bin/python
 mkdir -p "$folder"
-# Tests that run at the same time wait for each other at this lock.
+# Tests that run at the same time wait here for each other.
 exec 9<"$folder"
 flock 9
 if [ ! -e "$folder/done" ]; then
