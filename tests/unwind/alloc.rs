@@ -1,4 +1,4 @@
-//! A capture allocates nothing: neither the first capture, which compiles every rule, nor the thousandth.
+//! A capture allocates nothing: not the first one, which compiles every rule, and not the thousandth.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/deep.rs"]
@@ -11,8 +11,8 @@ use deep::deep;
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
 thread_local! {
-    /// Number of allocations of this thread; it is per thread because the test harness allocates on another thread at
-    /// any time.
+    /// Number of allocations of this thread. It is per thread because the test harness may allocate on another thread
+    /// at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 

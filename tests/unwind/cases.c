@@ -128,8 +128,8 @@ void coroutine(hook h) {
     munmap(room, size);
     KEEP;
 }
-/* A thread whose stack is directly below a coroutine's stack. The coroutine's stack is unmapped, and then a new one is
-   mapped elsewhere. */
+/* A thread whose stack is directly below the stack of a coroutine. The coroutine's stack is unmapped, and a new one
+   is mapped elsewhere. */
 static size_t half = 256 << 10;
 static char *halves, *third;
 FAR void run_on(char *room) {
@@ -195,8 +195,8 @@ __asm__(
 static hook inner;
 FAR void call_through_rbx(void) { asm_cfa_in_rbx(inner); KEEP; }
 void slow_frames(hook h) { current = h; inner = leaf; asm_cfa_in_rbx(call_through_rbx); asm_with_cfi(leaf); KEEP; }
-/* The stack ends above asm_over_return if the return address is 0. The stack continues if the address is that
- * function's first instruction, at which the caller's return address is next on the stack. */
+/* The stack ends above asm_over_return if the return address is 0. If it is the first instruction of that function,
+ * the stack continues: the caller's return address is next on the stack. */
 FAR void change_return(uintptr_t *address) {
     for (int i = 0; i < 15; i++) { /* after each call, then after every third */
         *address = (i < 6 ? i : i / 3) % 2 ? (uintptr_t)asm_over_return + 1 : 0;

@@ -1,4 +1,4 @@
-//! Copied stacks: compared with stacks walked in place, and copies of arbitrary bytes.
+//! Copied stacks: compares them with stacks walked in place, and walks copies of arbitrary bytes.
 #![cfg(target_arch = "x86_64")]
 
 use std::hint::black_box;
@@ -58,7 +58,7 @@ fn deep(calls: usize, body: &mut dyn FnMut()) {
     black_box(calls);
 }
 
-/// Runs `body` `calls` calls deep, below more stack than a copy ever holds.
+/// Runs `body` `calls` calls deep, with more stack above it than a copy ever holds.
 fn on_a_deep_stack(calls: usize, mut body: impl FnMut() + Send) {
     let below = || {
         let room = black_box([0_u8; 128 << 10]);
@@ -79,7 +79,8 @@ fn walking_a_partial_stack_copy_gives_the_frames_that_it_contains() {
         let copied = copy(64 << 10);
         let there = unwinder.capture(Skip::None).frames.to_vec();
         let walked = copies.walk(&copied.registers, &copied.stack);
-        // The first frame is in the same function at another address; the outermost frames are above the copied part.
+        // The first frame is in the same function, but at another address; the outermost frames are above the copied
+        // part.
         let callers = walked.frames[1..].to_vec();
         assert!(callers.len() > 40 && callers.len() < there.len() - 1, "{}", callers.len());
         assert_eq!(there[1..][..callers.len()], callers);
@@ -95,7 +96,7 @@ fn walking_a_partial_stack_copy_gives_the_frames_that_it_contains() {
     });
 }
 
-/// Whether all frames but the first are a prefix of `callers`.
+/// Whether all frames except the first are a prefix of `callers`.
 fn is_part(callers: &[Frame], frames: &[Frame]) -> bool {
     frames.len() <= 1 || callers.starts_with(&frames[1..])
 }

@@ -1,8 +1,8 @@
 //! The cost of a capture on a fiber's stack does not depend on the number of fibers.
 //!
-//! System calls of captures are counted: Linux returns them as signals (see `tests/capture/syscalls.rs`), and the handler
-//! then makes them itself. Tests run on their own threads at the same time, so all state is per thread: if another thread set
-//! the selector while this thread is in its handler, the process would end.
+//! The test counts the system calls of captures. Linux returns them as signals (see `tests/capture/syscalls.rs`), and
+//! the handler then makes the call itself. Tests run on several threads at the same time, so all state is per thread:
+//! if another thread set the selector while this thread is in its handler, the process would end.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -32,7 +32,7 @@ const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
 thread_local! {
-    /// Selector that the kernel checks: system calls of this thread pass, or return as signals.
+    /// Selector that the kernel checks: it lets system calls of this thread pass, or returns them as signals.
     static SELECTOR: AtomicU8 = const { AtomicU8::new(PASS) };
     /// Number of caught system calls of each kind: `process_vm_readv`, `getpid`, and all others.
     static CALLS: [AtomicUsize; 3] = const { [const { AtomicUsize::new(0) }; 3] };
@@ -46,13 +46,13 @@ fn select(passing: u8) {
     SELECTOR.with(|selector| selector.store(passing, Ordering::SeqCst));
 }
 
-/// Address that a handler returns to. The kernel lets the system call at this address pass.
+/// A handler returns to this address. The kernel lets the system call at this address pass.
 #[unsafe(naked)]
 extern "C" fn restore() {
     naked_asm!("mov eax, 15", "syscall", "ud2")
 }
 
-/// Counts a caught system call, and makes it.
+/// Counts a caught system call, and then makes it.
 extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
     select(PASS);
     // SAFETY: the kernel passes the interrupted registers.
@@ -186,10 +186,10 @@ fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, fla
 fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
     let Some(stacks) = fibers() else { return };
     for round in 0..4 {
-        // No return address follows the outermost frames on the stack, so no walk reached its end.
+        // On the stack, no return address follows the outermost frames. So no walk reaches its end.
         let calls = calls_of(stacks, capture, 0, ContextFlags::CUT);
         eprintln!("round {round}: {calls:?}");
-        // The first capture learns unwind rules, and maps the buffer for the copy.
+        // The first capture does more: it learns unwind rules, and maps the buffer for the copy.
         if round > 0 {
             assert_eq!(calls, [FIBERS, 0, 0]);
         }

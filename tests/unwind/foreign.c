@@ -1,7 +1,7 @@
 /* Stacks that a program made itself, and wrong unwind information. */
 
-/* Calls `hook` on another stack after a hand-written switch: the unwind information of this function does not describe the
- * switch, so it leads past `top`. */
+/* Calls `hook` on another stack, to which it switches by hand. Its unwind information does not describe the switch,
+ * so it leads past `top`. */
 __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 {
     __asm__ volatile("mov %%rsp, %%rbx\n\tmov %1, %%rsp\n\tcall *%0\n\tmov %%rbx, %%rsp"
@@ -19,7 +19,7 @@ __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 /* DW_CFA_nop */
 WITH(right, 0)
 
-/* DW_CFA_val_expression of rsp: each function gives another value for the caller's stack pointer. */
+/* DW_CFA_val_expression of rsp: each function claims another value for the caller's stack pointer. */
 #define SP(name, length, ...) WITH(name, 0x16, 7, length, __VA_ARGS__)
 SP(sp_low, 3, 0x0a, 0x00, 0x10)                                              /* 0x1000 */
 SP(sp_below, 4, 0x77, 0x80, 0x80, 0x40)                                      /* rsp - 1 MiB */

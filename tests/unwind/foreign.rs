@@ -1,4 +1,5 @@
-//! Stacks that are not the thread's own, and wrong unwind information: memory that does not exist is never read.
+//! Stacks that are not the thread's own, and wrong unwind information: the unwinder must never read memory that does
+//! not exist.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -15,7 +16,7 @@ use gpuflame_model::record::{ContextFlags, FrameKind};
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 use switch::{foreign, on_stack};
 
-/// Serializes the tests: no test may map memory that another test has unmapped and will map again.
+/// Serializes the tests: no test may map memory that another one has unmapped and will map again.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Size of the stacks of small fibers.
@@ -83,13 +84,13 @@ fn a_stack_is_walked_to_its_end_whatever_is_mapped_above_it() {
     for round in 0..5 {
         for stack in 0..STACKS {
             let top = region.at((stack + 1) * STACK);
-            // Above the stack are, in turn: a neighbour in the same mapping, nothing, an unreadable page, and a
-            // neighbour again.
+            // Above the stack are, one after the other: a neighbour in the same mapping, nothing, an unreadable page,
+            // and a neighbour again.
             let look_at = |is_cut: bool| {
                 on_stack(look, top);
                 SEEN.with_borrow(|(frames, flags)| {
                     assert!(is_in(frames.first(), switched), "{frames:x?}");
-                    // If there is memory above the stack, it holds a return address of 0.
+                    // Memory above the stack, if any, holds a return address of 0.
                     assert_eq!(frames.len(), 1, "round {round}, stack {stack}: {frames:x?}");
                     assert_eq!(flags.has(ContextFlags::CUT), is_cut);
                 });
@@ -138,7 +139,7 @@ fn walking_with_broken_unwind_information_is_safe() {
         "return_to_no_address",
         "return_to_nearly_an_address",
     ];
-    // The call makes the unwind rules of all callers known.
+    // This call teaches the unwinder the rules of all callers.
     call(library.symbol("right"), None);
     call(library.symbol("right"), Some(region.at(STACK)));
     SEEN.with_borrow(|(frames, _)| assert!(frames.len() > 2, "{frames:x?}"));
@@ -213,7 +214,7 @@ fn a_stack_of_a_megabyte_in_large_frames_is_walked() {
     });
 }
 
-/// Handlers run on a signal stack: the walk continues on the thread's own stack, or on a coroutine's stack.
+/// Handlers run on a signal stack; from there, the walk continues on the thread's own stack or on a coroutine's.
 #[test]
 fn a_walk_continues_from_a_signal_stack_to_the_interrupted_stack() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

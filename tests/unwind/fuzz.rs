@@ -1,4 +1,4 @@
-//! Random stacks: the unwinder compared with libgcc's, and the stack caches with the plain walk.
+//! Random stacks: compares the unwinder with libgcc's, and the stack caches with the plain walk.
 //!
 //! `GPUFLAME_FUZZ=N` makes both tests N times longer, with other seeds.
 #![cfg(target_arch = "x86_64")]
@@ -24,15 +24,15 @@ use oracle::{Addresses, capture_both};
 
 /// Dives and climbs at random in a call tree, with a capture at the end of every dive.
 ///
-/// Only a few functions may appear at a given depth, and frames grow by only a few sizes. Dives therefore often put the
-/// same return addresses in the same places as earlier dives, with different frames in between; a cache that checks too
-/// little then returns a wrong stack.
+/// Only a few functions may be at a given depth, and frames grow by only a few sizes. So many dives put the same return
+/// addresses in the same places as earlier dives, with other frames in between. A cache that checks too little then
+/// returns a wrong stack.
 struct Fuzz<'a> {
     random: Random,
     functions: &'a [Function],
     depth: usize,
     deepest: usize,
-    /// Depth to which this dive goes; after a capture, the lower depth to which the climb goes.
+    /// Depth to which this dive goes; after a capture, the depth to which the climb goes.
     target: usize,
     climbs: bool,
     /// Number that selects which functions appear at which depth.
@@ -42,7 +42,7 @@ struct Fuzz<'a> {
 }
 
 const DEEPEST: usize = 120;
-/// Depth of a coroutine's stack: small, so that the coroutine reaches the same places by the same path.
+/// Depth of a coroutine's stack. It is small, so that the coroutine often reaches the same places by the same path.
 const NOT_DEEP: usize = 5;
 const SHALLOWEST: usize = 3;
 
@@ -78,7 +78,7 @@ impl Fuzz<'_> {
     }
 }
 
-/// Decides the next action of the generated function that asks.
+/// Decides what the calling generated function does next.
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
     // SAFETY: `run` stored a pointer to its own state in `program`, and waits for the walk to end.
     let fuzz = unsafe { &mut *program.state.cast::<Fuzz<'_>>() };
@@ -187,7 +187,7 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
     without.use_caches(false);
     let mut kept: Vec<Vec<Frame>> = vec![Vec::new(); Unwinder::MAX_CACHED_STACKS];
     let (mut told, mut new, mut different) = (0, 0, 0);
-    // Deeper stacks, and stacks of many functions, hardly ever repeat.
+    // Stacks that are deeper, or have many functions, hardly ever repeat.
     for (seed, functions, deepest) in seeds(400).flat_map(|seed| {
         [(seed, &functions[..2], 3), (seed, &functions[..4], NOT_DEEP), (seed, &functions[..], DEEPEST)]
     }) {

@@ -1,8 +1,7 @@
-//! Random stacks of functions that are generated at run time, keep any value in rbp, and replace each other at their
-//! addresses.
+//! Random stacks of functions that are generated at run time, keep any value in rbp, and replace each other.
 //!
-//! The test knows each return address, so a stack is *right* if it reaches the thread's first frame and has those return
-//! addresses, in order, with the same frames between each two.
+//! The test knows each return address. A stack is *right* if it reaches the thread's first frame and has these return
+//! addresses in order, with the same frames between each two.
 //!
 //! `GPUFLAME_FUZZ=N` runs N times as many seeds, with other values.
 #![cfg(target_arch = "x86_64")]
@@ -121,7 +120,7 @@ impl Truth<'_> {
     }
 }
 
-/// Number of stacks that were captured in one way, and how many of them were correct.
+/// Number of stacks that were captured in one way, and number of right ones among them.
 #[derive(Debug, Default)]
 struct Score {
     right: usize,
@@ -146,7 +145,7 @@ struct Ways {
     plain: Unwinder,
     copies: CopyUnwinder,
     numbers: Vec<(Vec<Frame>, ContextFlags)>,
-    /// Outermost frames, which all stacks share, and the end of the stack.
+    /// The outermost frames, which all stacks have, up to the end of the stack.
     root: Vec<Frame>,
     top: usize,
     scores: [Score; 4],
@@ -164,7 +163,7 @@ impl Ways {
         let new = || Unwinder::new().expect("memory for an unwinder");
         let [mut cached, numbered, mut plain] = [new(), new(), new()];
         plain.use_caches(false);
-        // Two frames are skipped, because this function's caller will be at another instruction later.
+        // Skip two frames: this function's caller will be at another instruction later.
         let root = cached.capture(Skip::Count(2)).frames.to_vec();
         let copies = CopyUnwinder::new().expect("memory for an unwinder");
         let numbers = vec![(Vec::new(), ContextFlags(0)); Unwinder::MAX_CACHED_STACKS];
@@ -294,7 +293,7 @@ fn on_other_stacks(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<
     let mut stacks = vec![0u128; 5 * STACK / 16];
     let top = stacks.as_mut_ptr_range().end.addr();
     let mut ways = Ways::new(top);
-    // These stacks have roots of their own.
+    // These other stacks have roots of their own.
     ways.root.clear();
     for seed in seeds {
         let first = stacks[(1 + seed as usize % 4) * STACK / 16..].as_mut_ptr().cast();
@@ -316,8 +315,8 @@ fn generated_frames_are_walked_to_the_root_for_any_value_of_rbp() {
     }
 }
 
-/// A cached rule may be stale until it is checked. Share of correct stacks without such checks: 21 % on the thread's
-/// own stack, 18 % on other stacks; with checks: at least 98 %.
+/// A cached rule may be stale until it is checked. Without such checks, the share of right stacks is 21 % on the
+/// thread's own stack and 18 % on other stacks; with checks it is at least 98 %.
 #[test]
 fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
     let own = on_the_own_stack(seeds(3), Mix::Walkable, Some(20));
@@ -331,7 +330,7 @@ fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
 }
 
 /// After generated code was replaced, each cache is correct again within `MAX_CAPTURES` captures. The caches' back-off
-/// guarantees this limit.
+/// guarantees this.
 #[test]
 fn a_stack_is_right_again_after_a_bounded_number_of_captures() {
     const MAX_CAPTURES: usize = 2 << 12;

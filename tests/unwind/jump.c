@@ -3,7 +3,7 @@
 
 static __thread sigjmp_buf back;
 
-/* Returns 1 if `call` did not return, but jumped. */
+/* Returns 1 if `call` jumped instead of returning. */
 int come_back(void (*call)(void))
 {
     if (sigsetjmp(back, 1))

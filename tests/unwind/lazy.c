@@ -1,5 +1,5 @@
-/* Calls back from inside the dynamic loader: from an IFUNC resolver during lazy binding, and, if
-   GPUFLAME_TEST_HOOK holds the address of a function, from a constructor during dlopen. */
+/* Calls back from inside the dynamic loader: from an IFUNC resolver during lazy binding and, if GPUFLAME_TEST_HOOK
+   holds the address of a function, from a constructor during dlopen. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-//! Captures on the main thread. The test harness gives every other test a thread of its own. The main thread's stack is found
-//! in a different way, and most programs launch from it.
+//! Captures on the main thread. The test harness gives every other test a thread of its own. The main thread's stack is
+//! found in another way, and most programs launch from it.
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,7 @@ mod main_thread {
         the_stack_ends_where_the_kernel_put_its_end();
     }
 
-    /// No file can be opened during the capture, so the C library cannot find this stack's bounds.
+    /// No file can be opened during the capture. So the C library cannot find the bounds of this stack.
     fn the_stack_is_walked_to_its_root_without_a_look_at_proc() {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: getrlimit writes to `limit`.
@@ -67,7 +67,7 @@ mod main_thread {
         });
     }
 
-    /// In code without unwind information a frame pointer is followed if it points into the stack.
+    /// In code without unwind information, a frame pointer is followed only if it points into the stack.
     fn the_stack_ends_where_the_kernel_put_its_end() {
         let end = stack_end();
         assert_ne!(flags_with_frame_pointer(end - 16) & ContextFlags::GUESSED, 0, "its last two words");
@@ -89,7 +89,7 @@ mod main_thread {
         FLAGS.set(unwinder().capture(Skip::None).flags.0);
     }
 
-    /// Flags of a capture whose innermost callers include code without unwind information with this value in rbp.
+    /// Flags of a capture below code without unwind information that has this value in rbp.
     fn flags_with_frame_pointer(rbp: u64) -> u32 {
         Code::new().run(look, None, Some(rbp as usize));
         FLAGS.get()

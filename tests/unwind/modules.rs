@@ -1,6 +1,6 @@
-//! The module map: which file was loaded at which address, including libraries loaded and unloaded between two updates.
+//! The module map: which file was loaded at which address. Libraries may be loaded and unloaded between two updates.
 //!
-//! One test at a time, because all of them load and unload libraries: the loader's counters are process-wide.
+//! Only one test runs at a time: all of them load and unload libraries, and the loader's counters are process-wide.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]

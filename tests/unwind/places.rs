@@ -206,7 +206,7 @@ unsafe extern "C-unwind" {
     fn passes_its_stack_pointer(callback: extern "C-unwind" fn(u64));
 }
 
-/// A compiler may put the variable that identifies a frame at the very bottom of the frame.
+/// A compiler may put the variable that identifies a frame at the very bottom of that frame.
 #[test]
 fn a_frame_extends_from_its_stack_pointer_to_its_callers() {
     extern "C-unwind" fn look(lowest: u64) {
@@ -235,7 +235,7 @@ fn inside_len(all: &[gpuflame_model::record::Frame], address: u64) -> usize {
     all.iter().skip_while(|frame| (address - 4096..address + 4096).contains(&frame.0)).count()
 }
 
-/// State shared between a handler and its test: a handler may not allocate.
+/// State shared between a handler and its test. A handler may not allocate.
 struct Handled {
     same: AtomicUsize,
     different: AtomicUsize,
@@ -367,8 +367,8 @@ fn a_nested_capture_does_not_change_the_outer_one() {
     assert!(HANDLED.nested.load(Ordering::Relaxed) > 0, "no signal arrived inside a capture");
 }
 
-/// Captures the stack at a depth of `calls`. A handler that captures after this capture and before its frames are
-/// copied legitimately reuses the same memory, so the capture is then repeated.
+/// Captures the stack at a depth of `calls`. A handler may capture after this capture and before its frames are copied.
+/// It then legitimately reuses the same memory, so the capture is repeated.
 fn capture_undisturbed(calls: usize) -> Vec<u64> {
     let mut frames = Addresses::new();
     let full =

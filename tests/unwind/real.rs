@@ -1,4 +1,4 @@
-//! Captures below NVIDIA's own CUDA runtime: the runtime loads the driver by name and finds the test's own driver,
+//! Captures below NVIDIA's own CUDA runtime. The runtime loads the driver by name and finds the test's own driver,
 //! whose constructor captures the stack. The stack therefore includes the real library and the dynamic loader.
 //!
 //! `GPUFLAME_TEST_CUDART` names the library; `tests/cupti-wheels.sh` fetches one of each release.

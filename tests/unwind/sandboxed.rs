@@ -1,4 +1,4 @@
-//! Captures in a sandbox that refuses the system call that reads foreign stacks, and further calls.
+//! Captures in a sandbox that refuses the system call for reading foreign stacks, and further calls.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -53,7 +53,7 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// Results on a stack whose last frame is followed by no return address, before and after `calls` are refused.
+/// Results before and after `calls` are refused. The last frame of the stack is followed by no return address.
 fn before_and_after(calls: &'static [i64]) -> [(usize, u32, i32); 2] {
     let look_at = move || {
         unwind::prepare();

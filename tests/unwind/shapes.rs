@@ -1,4 +1,4 @@
-//! The unwinder compared with libgcc's, on stacks of every shape, compiled here with gcc.
+//! Compares the unwinder with libgcc's, on stacks of every shape, compiled here with gcc.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -34,7 +34,7 @@ extern "C-unwind" fn check_once() {
 }
 
 fn assert_same(ours: &Addresses, theirs: &Addresses) {
-    // The innermost frame is the capturing one, which is at a different call for each unwinder.
+    // The innermost frame is the capturing function, which calls each unwinder at another place.
     assert!(ours.count > 0 && theirs.count > 0, "empty: {} {}", ours.count, theirs.count);
     assert_eq!(hex(&ours.as_slice()[1..]), hex(&theirs.as_slice()[1..]));
 }
@@ -98,7 +98,7 @@ agrees! {
     cleanups_of_an_exception_agree_with_libgcc: "cases.cc" "exceptions",
 }
 
-/// Runs one case in a process of its own, which a failure may crash.
+/// Runs one case in a process of its own, because a failure may crash the process.
 fn run_alone(test: &str, case: &str, check: extern "C-unwind" fn()) {
     const OWN: &str = "GPUFLAME_TEST_OWN_PROCESS";
     if env::var_os(OWN).is_some() {

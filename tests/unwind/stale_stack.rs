@@ -1,4 +1,4 @@
-//! A stack that is not the thread's own may have become shorter: a capture reads nothing past the stack's new end.
+//! A stack that is not the thread's own may have become shorter: a capture must not read past its new end.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -23,7 +23,7 @@ const HALF: usize = 256 << 10;
 #[test]
 fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
     use_new_unwinder(true);
-    // `inner` is a return address into a frame of 1 KiB with a known rule, which the guess will find.
+    // `inner` is a return address into a frame of 1 KiB with a known rule; the guess will find it.
     let library = Library::open(&twins()[1]);
     call(library, "twin");
     let inner = SEEN.take().1[0] + 1;
@@ -39,9 +39,10 @@ fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
         frame as usize
     };
     let code = Code::new();
-    // The call's stack begins further down, so that it does not overwrite the frame.
+    // The call's stack begins further down, so it does not overwrite the frame.
     let stack = Some((frame & !15) - 4096);
-    // The call makes the stack's bounds known. A frame pointer is never odd.
+    // This call makes the stack's bounds known to the unwinder. The number in rbp is odd, because a frame pointer never
+    // is.
     code.run(look, stack, Some(1));
     let (frames, ..) = SEEN.take();
     assert!(!frames.is_empty());

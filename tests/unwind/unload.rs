@@ -1,6 +1,6 @@
-//! Libraries that are loaded and unloaded at the same address: no rule outlives its library.
+//! Libraries are loaded and unloaded at the same address: no rule may outlive its library.
 //!
-//! One test at a time, because all of them load and unload libraries: the loader's counters are process-wide.
+//! Only one test runs at a time: all of them load and unload libraries, and the loader's counters are process-wide.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -30,8 +30,8 @@ use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Difference between the frame sizes of the twins: the second twin's two frames together are larger by this amount,
-/// see `twin.c`.
+/// Difference between the frame sizes of the twins: the two frames of the second twin together are larger by this
+/// amount, see `twin.c`.
 const LARGER: usize = 2 * 0x100;
 
 /// Calls `case` with `hook`, `bytes` bytes further down the stack.
@@ -59,7 +59,7 @@ extern "C-unwind" fn call_lower(
     )
 }
 
-/// Function to call on the other stack, and how many bytes further down that stack it is called.
+/// Function to call on the other stack, and the number of bytes further down that stack at which it is called.
 static CASE: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -76,7 +76,7 @@ extern "C-unwind" fn call_case() {
 /// Loads each twin in turn, calls it on the thread's own stack and on another stack, and unloads it. Returns how often
 /// a twin was loaded at the other's address.
 ///
-/// Each twin is called often enough for its path to be cached, with another call in between, since otherwise the
+/// Each twin is called often enough for its path to be cached. Another call is in between, because otherwise the
 /// last-stack cache would answer. The callback has the same stack pointer in both twins, so that both paths have the
 /// same key.
 fn alternate(times: usize, mut between: impl FnMut()) -> usize {
@@ -139,7 +139,7 @@ fn a_self_checking_capture_does_not_wait_for_the_loader() {
     let ((held, is_held), (done, is_done)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
     let holder = thread::spawn(move || {
         let mut channels = (held, is_done);
-        // The test's first capture learns its unwind rules, for which it needs the loader.
+        // The test's first capture needs the loader, to learn its unwind rules.
         channels.0.send(()).expect("the test waits");
         channels.1.recv().expect("the test has captured");
         // SAFETY: `hold` gets the argument that it expects.

@@ -1,5 +1,5 @@
-//! Another thread may unload an object while a capture looks at it because of garbage on the stack: the capture never
-//! reads memory of the object that no longer exists.
+//! A capture may look at an object because of garbage on the stack, while another thread unloads it. The capture must
+//! never read the object's memory after that.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -55,8 +55,8 @@ fn capture_garbage_while_it_goes() {
         });
         use_new_unwinder(true);
         let (began, mut captures) = (Instant::now(), 0);
-        // The library is loaded and unloaded a few hundred times. It contains so many addresses that there is always an
-        // address without a cached rule.
+        // The library is loaded and unloaded a few hundred times. It contains so many addresses that one without a
+        // cached rule is always left.
         while began.elapsed() < Duration::from_secs(1) || captures <= 1000 {
             with_garbage(look, inside + captures % (1 << 16));
             captures += 1;

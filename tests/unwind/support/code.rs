@@ -21,7 +21,7 @@ const BEFORE: [u8; 24] = [
 const AFTER: [u8; 7] = [0x48, 0x89, 0xdc, 0x5d, 0x5d, 0x5b, 0xc3];
 
 impl Code {
-    /// Places the code such that its call returns to `place`, at which nothing may be mapped yet.
+    /// Places the code so that its call returns to `place`; nothing may be mapped there yet.
     pub(crate) fn that_calls_before(place: u64) -> Self {
         let entry = place as usize - BEFORE.len();
         let page = entry & !(PAGE - 1);

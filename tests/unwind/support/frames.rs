@@ -1,8 +1,8 @@
 //! Random functions generated at run time, without unwind information. Each calls its first argument.
 //!
-//! Each slot has a fixed return address. A function's call instruction ends at this address: the code up to the call is
-//! before the address, and the rest of the code is after it. So a function that replaces another has the same return
-//! address, but a different frame.
+//! Each slot has a fixed return address, at which the call instruction of any function in the slot ends. The code up to
+//! the call is before this address, and the rest of the code is after it. So a function that replaces another one has
+//! the same return address, but another frame.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -103,8 +103,8 @@ fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u
     }
 }
 
-/// Pushes registers, reserves stack space, calls, and returns by an epilogue. If rbp is among the registers it gets any
-/// value.
+/// Pushes registers, reserves stack space, calls, and returns by an epilogue. If rbp is among the registers, it gets
+/// any value.
 fn with_epilogue(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let mut registers: Vec<_> = KEPT.to_vec();
@@ -143,7 +143,7 @@ fn with_frame_pointer(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     (before, vec![NOP, LEAVE, RET])
 }
 
-/// A function that can be unwound neither by its epilogue, which a nop hides, nor by a frame pointer.
+/// A function that cannot be unwound: a nop hides its epilogue, and it has no frame pointer.
 fn without_a_way_out(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     let mut before = vec![0x55, 0x50, 0x50];
     before.extend(odd_rbp(random, unreadable));
@@ -185,7 +185,7 @@ fn odd_rbp(random: &mut Random, unreadable: usize) -> Vec<u8> {
     ];
     match random.below(values.len() + 5) {
         at if at < values.len() => [&[0x48, 0xbd][..], &values[at].to_le_bytes()].concat(),
-        // lea n(%rsp), %rbp: the address in rbp is misaligned, or one where a frame pointer could be.
+        // lea n(%rsp), %rbp: the address in rbp is misaligned, or is one that a frame pointer could have.
         at => {
             let distance = if at % 2 == 0 { random.below(600) } else { 8 * random.below(600) };
             [&[0x48, 0x8d, 0xac, 0x24][..], &(distance as u32).to_le_bytes()].concat()

@@ -1,8 +1,8 @@
 //! Writes libraries of random functions, for stacks that no author of a test would think of.
 //!
-//! Each function asks a callback what to call next until it is told to return, so one program builds any stack. Frame sizes,
-//! saved registers, `alloca`, over-aligned locals and the number of arguments vary by function; frame pointers and
-//! realignment by library.
+//! Each function asks a callback what to call next, until the callback tells it to return. So one program builds any
+//! stack. Frame sizes, saved registers, `alloca`, over-aligned locals and the number of arguments vary by function.
+//! Frame pointers and realignment vary by library.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +24,7 @@ pub(crate) struct Program {
     pub(crate) next: Next,
     /// Number of units of 16 bytes by which the next growing frame grows.
     pub(crate) growth: i64,
-    /// The frame pointer of the function that asks for its next call, if that function keeps one.
+    /// Frame pointer of the function that asks for its next call, if it keeps one.
     pub(crate) frame: *const usize,
     pub(crate) state: *mut std::ffi::c_void,
 }

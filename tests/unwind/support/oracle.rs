@@ -1,4 +1,4 @@
-//! libgcc's unwinder, which C++ exceptions rely on, as the reference for ours.
+//! libgcc's unwinder, the reference for ours: C++ exceptions rely on it.
 
 use std::ffi::{c_int, c_void};
 
@@ -14,7 +14,7 @@ unsafe extern "C-unwind" {
     fn _Unwind_GetCFA(context: *mut c_void) -> usize;
 }
 
-/// Fixed memory for one stack: it is filled inside signal handlers, which may not allocate.
+/// Fixed memory for one stack: signal handlers fill it, and they may not allocate.
 pub(crate) struct Addresses {
     pub(crate) list: [u64; 1100],
     pub(crate) count: usize,
@@ -64,7 +64,7 @@ impl Addresses {
     }
 }
 
-/// The calling thread's unwinder, created on first use. The unwinder exists before a signal handler uses it.
+/// The calling thread's unwinder, created on first use. It must exist before a signal handler uses it.
 pub(crate) fn unwinder() -> &'static mut Unwinder {
     if tls::get().is_null() {
         gpuflame_unwind::prepare();
