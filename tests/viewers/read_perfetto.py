@@ -10,7 +10,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 
 def fields(data):
-    """The (number, value) pairs of a message."""
+    """Returns the (number, value) pairs of a message."""
     at = 0
 
     def varint():

@@ -1,6 +1,6 @@
 // Uses a flame graph: node svg.mjs NODE_MODULES FILE FRAME WORD clicks on the frame whose title begins with FRAME, then
-// searches WORD. Prints as JSON how wide the frame was and is, how many frames are shown, what matched, and the tooltip and the
-// text of frames that have a short name.
+// searches WORD. Prints as JSON: how wide the frame was and is, how many frames are shown, what matched, and tooltip
+// and text of the frames that have a short name.
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
@@ -28,7 +28,7 @@ await page.evaluate((frame) => {
 const zoomed = await look();
 await page.click('.reset');
 const unzoomed = await look();
-// The search is seen, and reached by the keyboard.
+// The search box must be visible, and the keyboard must reach it.
 await page.keyboard.press('/');
 await page.keyboard.type(word);
 const matched = await page.textContent('.matched');
