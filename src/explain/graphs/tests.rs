@@ -46,7 +46,7 @@ fn at(graphs: &mut Graphs, graph: u32, node: u64, launch: u32) -> Created {
     activity.created.unwrap()
 }
 
-/// Returns the creator of a node for which the tracer reports that the node was updated from the node `source`.
+/// Returns the creator of a node. CUPTI reports that the node was updated from the node `source`.
 fn from(graphs: &mut Graphs, graph: u32, node: u64, source: u64) -> Created {
     let mut activity = Activity {
         graph: GraphId(graph),

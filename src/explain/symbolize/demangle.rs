@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_symbol_with_exponential_expansion_stays_mangled() {
-        // These symbols have the form f<a<int, int>, a<the previous one, the previous one>, and so on>, in which each
-        // argument is twice as long as the argument before it.
+        // These symbols have the form f<a<int, int>, a<the previous one, the previous one>, and so on>. Each argument
+        // is twice as long as the one before.
         let explode = |levels: u32| {
             let pairs: String = (1..levels).map(|i| format!("S0_IS{0}_S{0}_E", base36(i))).collect();
             format!("_Z1fI1aIiiE{pairs}Evv")

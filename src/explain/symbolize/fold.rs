@@ -219,8 +219,8 @@ fn start_code(stack: &[StackName<'_>], in_python: bool) -> usize {
         _ if marker.is_some() => name.traits.is_rust_start,
         _ => name.traits.is_start,
     };
-    // `_start` has no name in a stripped program, so it is recognized by the function that it calls, which has a name
-    // or is recognized by its file.
+    // A stripped program has no name for `_start`. So `_start` is recognized by the function that it calls, which has a
+    // name or is recognized by its file.
     let nameless_entry = matches!(stack, [entry, next, ..] if is_start(next) && entry.text.contains("+0x"));
     let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
     begin + stack[begin..].iter().take_while(|name| is_start(name)).count()

@@ -87,8 +87,8 @@ impl Symbolizer {
         Some(Stack { frames, callers, displayed, once })
     }
 
-    /// Returns the number of functions that two frames with different call sites have in common: the function with its
-    /// own code, and the functions inlined into it.
+    /// Returns the number of functions that two frames with different call sites have in common. A frame has the
+    /// function with its own code, and the functions inlined into it.
     fn same_functions(&self, profile: &Profile, a: FrameId, b: FrameId) -> usize {
         let (first, second) = (&self.frames[a.index()], &self.frames[b.index()]);
         let code = |frame: FrameId| match profile.frames()[frame.index()].kind() {

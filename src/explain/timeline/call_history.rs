@@ -301,8 +301,8 @@ impl CallHistory {
 
 impl ThreadHistory {
     /// Adds a short call to the run of short calls before it. A run is stored as one long call, with the context of its
-    /// first call: a thread that polls or allocates a thousand times is as busy as in one long call. Returns false if
-    /// the call does not belong to a long run. A launch never does, because launches in a row do not explain idle time.
+    /// first call: a thread that polls a thousand times is as busy as in one long call. Returns false if the call does
+    /// not belong to a long run. A launch never does, because launches in a row do not explain idle time.
     fn continue_run(&mut self, (begun, ended): (u64, u64), call: ContextId, launches: bool) -> bool {
         let is_short = !launches && ended.saturating_sub(begun) < MIN_PIECE_NS;
         let continues = self

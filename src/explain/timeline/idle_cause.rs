@@ -3,8 +3,8 @@
 use super::stretches::LaunchSpan;
 use gpuflame_model::profile::Cause;
 
-/// Maximum time in ns from the return of a launch call until its work begins, if nothing delays the work. Work that a free
-/// GPU can start begins about 3 to 10 us after the call began, and the call itself takes most of this time.
+/// Maximum time in ns from the return of a launch call until its work begins, if nothing delays the work. Work that a
+/// free GPU can start begins about 3 to 10 us after the call began. The call itself takes most of this time.
 pub const MAX_DELIVERY_NS: u64 = 10_000;
 
 /// Splits the gap `from..to` among its causes. The work that ended the gap began at `start`, and was launched by

@@ -69,8 +69,8 @@ impl IdleCause {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdleAmount {
     pub(super) nanos: u64,
-    /// Number of gaps, which is usually 1. If a gap is divided, the number is 1 for its longest piece and 0 for all other
-    /// pieces, so that the sum is the number of gaps.
+    /// Number of gaps, which is usually 1. If a gap is divided, the number is 1 for its longest piece and 0 for all
+    /// other pieces. So the sum is the number of gaps.
     pub(super) gaps: u64,
     /// Stack of a sample or a wait inside the idle time. If it is set, `nanos` is the time that the sample or wait
     /// represents, and is not added to the idle time.

@@ -80,8 +80,8 @@ impl SampleHistory {
         self.count += 1;
     }
 
-    /// Stacks of a thread in `from..to`: the stacks of samples, with the samples' periods, and the stacks of waits,
-    /// with the part of each wait inside that time.
+    /// Stacks of a thread in `from..to`. A sample's stack comes with the sample's period, and a wait's stack with the
+    /// part of the wait inside that time.
     pub(super) fn within(
         &self,
         thread: ThreadId,

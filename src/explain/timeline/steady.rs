@@ -5,8 +5,8 @@
 //! a step has ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found
 //! without storing launches. A loop launches each of its stacks once per iteration, so one stack represents the loop.
 //! Among stacks that launch kernels at least three times, this is the one that does so for the longest time. If more
-//! than half of this time passes between its first and second launch, the first launch belongs to the start-up, for
-//! example to a warm-up step. In the same way, its last launch can belong to the shutdown. Other repeated stacks belong
+//! than half of this time passes between its first and second launch, the first launch belongs to the start-up. An
+//! example is a warm-up step. In the same way, its last launch can belong to the shutdown. Other repeated stacks belong
 //! to the loop if they are launched during at least half of the loop's time. The part lasts from the first launch of
 //! all these stacks until the work of their last launch has ended. The loop may have less than half of the run's
 //! kernels, and less than half of their GPU time. It is then only a detail of the run (such as the layers of a single
@@ -313,7 +313,7 @@ fn add_kernels((count, nanos): (u128, u128), stack: &StackTimes) -> (u128, u128)
     }
 }
 
-/// Times at which the account of all devices is divided, so that the idle time before and after each of these times is
+/// Times at which the account of all devices is divided. So the idle time before and after each of these times is
 /// known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cuts(Vec<u64>);

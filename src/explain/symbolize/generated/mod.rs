@@ -1,5 +1,6 @@
-//! Names of functions that a process generated at run time. Such functions are in no file. The code generator writes their
-//! addresses to a file, in one of the formats of `perf`: `/tmp/perf-PID.map`, with one line per function, or a jitdump.
+//! Names of functions that a process generated at run time. Such functions are in no file. The code generator writes
+//! their addresses to a file. The formats are those of `perf`: `/tmp/perf-PID.map` with one line per function, or a
+//! jitdump.
 //!
 //! Both files may contain any bytes, and all users may create files in their folders. So a file is opened only if it is
 //! a regular file of the process's own user (or root), never through a link, and never with a call that could block.
