@@ -1,4 +1,4 @@
-//! Address spaces: which file was mapped at which addresses of a process, so that an address can be converted to a file
+//! Address spaces: which file was mapped at which addresses of a process. With them, an address is converted to a file
 //! and an offset in it. Changes of the mappings are recorded as they happen, because a process may have ended by the
 //! time names are looked up.
 
