@@ -133,7 +133,7 @@ impl Finished {
         calls
     }
 
-    /// Time in ns from the first call that puts work on the GPU or waits for it, to the end of the last call or work.
+    /// Time in ns from the first call that puts work on the GPU or waits for it until the end of the last call or work.
     pub(crate) fn length_ns(&self) -> u64 {
         let ops = || self.schedule.iter().filter(|row| row["what"] == "op");
         let is_wait = |call: &&Value| call["name"].as_str().unwrap().contains("Synchronize");
