@@ -9,8 +9,9 @@ use crate::support::command::gpuflame;
 use crate::support::{handmade, scratch};
 use crate::tables::{at_terminal, training};
 
-/// Writes a trace of ten steps of 1 ms. Each step launches a kernel of 200 us, which starts 10 us after its launch, and
-/// later a copy of 50 us from pageable memory. Only the first `recorded` steps have their kernel and copy in the trace.
+/// Writes a trace of ten steps of 1 ms. Each step launches a kernel of 200 us, which starts 10 us after its launch.
+/// Later it launches a copy of 50 us from pageable memory. Only the first `recorded` steps have their kernel and copy
+/// in the trace.
 fn steps(folder: &Path, kernel: &str, recorded: u64) {
     let mut events = Vec::new();
     let mut event = |cat: &str, name: &str, (tid, ts, dur): (u64, u64, u64), args: &str| {
