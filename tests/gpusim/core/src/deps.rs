@@ -119,8 +119,8 @@ pub fn waited(
     note(dependency);
 }
 
-/// Returns the correlation id of the current call that records of work have: the id of the nested call if it has its
-/// own, otherwise the id of the outer call.
+/// Returns the current call's correlation id as records of work have it: the id of the nested call if it has its own,
+/// otherwise the id of the outer call.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {

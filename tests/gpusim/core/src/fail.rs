@@ -1,4 +1,4 @@
-//! Stops the process where the real stack would crash or hang, so that a test that breaks a rule of CUPTI ends with a
+//! Stops the process where the real stack would crash or hang. So a test that breaks a rule of CUPTI ends with a
 //! message and not with a timeout.
 
 /// Prints `gpusim: MESSAGE` to stderr and aborts.

@@ -1,7 +1,7 @@
 //! A run on the stepped clock as a Kineto trace: calls, GPU work, waits (`cuda_sync`) and the flows between them
-//! (`ac2g`), with the names and fields that torch.profiler writes. Edges of graphs and host functions of their nodes have the
-//! form that torch.profiler's Cuspy gives them; calls with attributes say whether their launch is programmatic, which
-//! torch.profiler's do not. An edge through nodes that do nothing leads from the node before them.
+//! (`ac2g`), with the names and fields that torch.profiler writes. Edges of graphs, and host functions of their nodes,
+//! have the form that torch.profiler's Cuspy gives them. Calls with attributes say whether their launch is
+//! programmatic; torch.profiler's calls do not. An edge through nodes that do nothing leads from the node before them.
 
 use crate::deps::{NONE, Wait};
 use crate::journal::{

@@ -131,8 +131,8 @@ fn write_copy_head(work: &Work, r: &mut Record<'_>) {
     write_place(work, 32, r);
 }
 
-/// Writes the graph and the node at `node` and `graph`, and at `source` (since 13.4) the graph and node that the node
-/// was created or updated from.
+/// Writes the node at offset `node` and its graph at offset `graph`. At offset `source` (since 13.4), writes the graph
+/// and the node from which the node was created or updated.
 fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Record<'_>) {
     r.u64(node, work.graph.node);
     r.u32(graph, work.graph.graph);

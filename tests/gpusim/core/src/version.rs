@@ -116,7 +116,7 @@ impl CuptiVersion {
         }
     }
 
-    /// Whether the runtime reports `<<<>>>` under its own id 505 instead of as `cudaLaunchKernel`. 13.0 has the id and
+    /// Whether the runtime reports `<<<>>>` under its own id 505 instead of as `cudaLaunchKernel`. 13.0 has this id but
     /// does not use it (measured on an H100). Later releases are assumed to use it, so that both cases are tested.
     pub fn has_own_stub_launch_id(self) -> bool {
         self > V13_0

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Kinds of events and metrics, which CUPTI 13.0 and later do not know.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
 
-/// Kinds whose records name no context, and the kind for whole graphs, which applies to all contexts or none.
+/// Kinds whose records name no context, and the kind for whole graphs. The latter applies to all contexts or none.
 const OF_NO_CONTEXT: [u32; 5] = [
     kind::DRIVER,
     kind::RUNTIME,

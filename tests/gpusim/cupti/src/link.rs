@@ -78,8 +78,8 @@ pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
 }
 
-/// Check for calls that only touch the calling thread. Such calls are allowed in forked children, too: DataLoader
-/// workers inherit the profiler of the thread that forked them, and it pushes its ids around every operator.
+/// Check for calls that only touch the calling thread. Such calls are allowed in forked children, too. DataLoader
+/// workers inherit the profiler of the thread that forked them, and the profiler pushes its ids around every operator.
 pub(crate) fn on_thread() -> Result<(), Code> {
     let is_child = core().is_some_and(|core| matches!((core.phase)(), Phase::Child));
     if is_child { Ok(()) } else { ready().map(drop) }

@@ -132,9 +132,8 @@ int main(void) {
     int failed;
     if (cudaStreamCreate(&stream)) return 2;
     if ((failed = memory()) || (failed = captured()) || (failed = changed())) return failed;
-    /* An `if` whose condition is true, one whose condition is false, and one whose condition is false and that has an
-     * `else`; a loop that runs and one that does not; a switch whose value selects a graph, and one whose value selects
-     * none. */
+    /* Three `if`: true, false, and false with an `else`. Two loops: one runs, one does not. Two switches: one value
+     * selects a graph, one selects none. */
     const unsigned all[][3] = {{0, 1, 1}, {0, 1, 0}, {0, 2, 0}, {1, 1, 9}, {1, 1, 0}, {2, 3, 2}, {2, 3, 3}};
     for (int at = 0; at < 7; at++)
         if ((failed = condition(all[at][0], all[at][1], all[at][2]))) return failed + 100 * at;

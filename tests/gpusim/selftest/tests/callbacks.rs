@@ -126,8 +126,8 @@ fn frame_pointers_are_valid_through_cupti_or_end_there_as_configured() {
     };
     // The walk finds the client's own two frames, then at most the pointer that the next frame has overwritten.
     assert!(frames("nofp") <= 2);
-    // The walk goes from the client's two frames to the outermost of CUPTI's three; the rbp of CUPTI's caller has an
-    // arbitrary value, which may be 0.
+    // The walk goes from the client's two frames to the outermost of CUPTI's three. There it may end: the rbp of
+    // CUPTI's caller has an arbitrary value, which may be 0.
     assert!(frames("fp") >= 4);
 }
 
