@@ -174,8 +174,8 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // At its end the client disables its record kinds, and each kind has one switch for all clients. gpuflame must get
-    // the later records nevertheless.
+    // At its end, the client disables its record kinds. Each kind has one switch for all clients. gpuflame must get the
+    // later records nevertheless.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
@@ -283,7 +283,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
 }
 
 /// Another thread launches all the time, while the client starts, is active and ends. gpuflame must see both enter and
-/// exit of a launch or neither, and must not attribute work to another launch.
+/// exit of a launch, or neither. It must not attribute work to another launch.
 #[test]
 fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {

@@ -44,8 +44,8 @@ fn run(program: &Path, libraries: &Path, way: Way, rounds: u32) -> Done {
     run.args([RUNTIME, CUPTI]).env("GPUFLAME_FORMATS", "folded,activities,gfr").ok()
 }
 
-/// When the runtime is unloaded, code disappears that was on stacks and that made CUPTI's callbacks. gpuflame also holds
-/// a handle of CUPTI, so CUPTI stays loaded.
+/// Unloading the runtime removes code that was on stacks and that made CUPTI's callbacks. gpuflame also holds a handle
+/// of CUPTI, so CUPTI stays loaded.
 #[test]
 fn unloading_the_runtime_and_cupti_repeatedly_keeps_the_sums_exact() {
     const ROUNDS: u32 = 50;

@@ -46,7 +46,7 @@ fn everything_is_recorded_on_an_older_glibc() {
     let Some(older) = older() else { return };
     let (new, old) = (scratch("newer"), scratch("older"));
     // The start-up code of the older C library does not call the constructors of a main program that was linked with a
-    // newer one, so the constructors are in a library.
+    // newer C library. So the constructors are in a library.
     let source = root().join("tests/programs/odd.c");
     gcc(&new, &["-g", "-O2", "-std=gnu99", "-shared", "-fPIC", "-o", "libodd.so", source.to_str().unwrap()]);
     let loader = format!("-Wl,--dynamic-linker={}", older.join("ld-linux-x86-64.so.2").display());
