@@ -281,8 +281,8 @@ struct LookedAt {
     /// Communication kernels.
     communicate: HashSet<NameId>,
     aggregate: Aggregate,
-    /// For each launch: correlation id, and in ns the duration of the call, the duration on the GPU, and the time from the
-    /// end of the call to the start on the GPU.
+    /// For each launch: correlation id; and in ns the duration of the call, the duration on the GPU, and the time from
+    /// the end of the call to the start on the GPU.
     launches: Vec<[u64; 4]>,
 }
 
