@@ -2,8 +2,10 @@
  *
  *     cancelled THREADS [first|flush]
  *
- * first: the first thread's launch is the first call of the process, in which gpuflame is set up. flush: each thread calls
- * gpuflame_flush() of the injected library instead of launching. Prints the number of threads that were cancelled. */
+ *   first    the first thread's launch is the first CUDA call of the process, which starts gpuflame
+ *   flush    each thread calls gpuflame_flush() of the injected library instead of launching
+ *
+ * Prints the number of threads that were cancelled. */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>

@@ -1,19 +1,25 @@
-/* Threads that launch, fill, wait, fork and are interrupted, as chosen by a number, and one of many kinds of exit. One
- * number in four launches through functions generated at run time.
+/* Threads launch, fill, wait, fork and are interrupted, as random numbers select; then the process exits in one of many
+ * ways. One number in four launches through functions generated at run time.
  *
  *     chaos SEED HOW [WHEN [LINGER [CHILD [rival | CLIENT]]]]
  *
- * HOW the process ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`, or the signal of
- * `term` or `kill`. WHEN: `after` its threads are done, or in their `midst`. LINGER: milliseconds for which the process
- * continues before it ends. CHILD: how a child ends. The child is forked before CUDA starts, does the same with one
- * thread, and writes its stderr to `stderr-PID`; `-`: no child. rival: another client of CUPTI asks for the records, as
- * in `rival.c`. CLIENT: a plugin with a client of CUPTI (`passing_client.c`) arrives, finishes and is unloaded, up to
- * three times.
+ *   HOW       the way to end: `return`, `exit` on another thread while main launches, `_exit`, `abort`, or a signal:
+ *             `term`, `kill`
+ *   WHEN      `after` its threads are done, or in their `midst`
+ *   LINGER    milliseconds for which the process continues before it ends
+ *   CHILD     how a child ends; `-` means no child. The child is forked before CUDA starts, does the same with one
+ *             thread, and writes its stderr to `stderr-PID`
+ *   rival     another client of CUPTI asks for the records, as in `rival.c`
+ *   CLIENT    a plugin with a client of CUPTI (`passing_client.c`) arrives, finishes and is unloaded, up to three times
  *
- * Before the process ends, it prints the parts of its state that must not change: how often a launch changed errno or
- * the signals blocked on a thread, the descriptors that stay open for more than a moment, the signals that are blocked
- * on main, and its limits. The file `done-PID` holds numbers of 8 bytes: the time of the process's end in nanoseconds,
- * the number of pieces of work launched by then, and the number of the rival's records. */
+ * Before the process ends, it prints the parts of its state that must not change:
+ * - how often a launch changed errno, or the signals blocked on a thread;
+ * - the descriptors that stay open for more than a moment;
+ * - the signals that are blocked on main;
+ * - its limits.
+ *
+ * The file `done-PID` holds numbers of 8 bytes: the time of the process's end in nanoseconds, the number of pieces of
+ * work launched by then, and the number of the rival's records. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -211,8 +217,8 @@ static void *worker(void *number)
 }
 
 /* Returns the number of descriptors below 1,000 that are open at each check, over 50 ms. The kernel gives every file
- * the lowest free number first, so a descriptor that another thread reads from, or has just opened and moves to a high
- * number, exists for less than a millisecond. */
+ * the lowest free number first. Another thread may read from a descriptor, or may have just opened a descriptor that
+ * it then moves to a high number; such a descriptor exists for less than a millisecond. */
 static unsigned descriptors(void)
 {
     static char times[BELOW];

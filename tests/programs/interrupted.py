@@ -2,8 +2,8 @@
 
     interrupted.py sleeping|asyncio|launching|exit|exception|returns|forks
 
-sleeping, asyncio: waits for an interrupt, which nobody catches. launching: launches on until it comes. exit: with code 7. forks: a child ends with code 3, forked while another
-thread has the lock under which the loader tells what is loaded; then main returns."""
+sleeping, asyncio: waits for an interrupt, does not catch it. launching: launches until the interrupt. exit: code 7.
+forks: forks while another thread holds the loader's lock of the list of libraries; the child ends with code 3."""
 
 import asyncio
 import ctypes

@@ -2,11 +2,12 @@
  *
  *     load [--threads N] [--launches N] [--leak BYTES] [--contexts BITS] [--flush EVERY] [--watch 1]
  *
- * --launches is the number of kernels of all threads together; every 64th is followed by a copy and a fill, every
- * 1024th by a synchronous copy. --leak leaks that much memory at every launch, to check that a test for leaks detects
- * the leak. --contexts BITS launches once from each of 2^BITS different stacks. --flush EVERY makes each thread wait,
- * after every EVERY launches, until gpuflame has read everything: a load that it keeps up with however little processor
- * time it gets. */
+ *   --launches N       number of kernels of all threads together; every 64th is followed by a copy and a fill, every
+ *                      1024th by a synchronous copy
+ *   --leak BYTES       leaks this much memory at every launch, to check that a test for leaks detects the leak
+ *   --contexts BITS    launches once from each of 2^BITS different stacks
+ *   --flush EVERY      each thread waits, after every EVERY launches, until gpuflame has read everything: a load that
+ *                      gpuflame can keep up with, however little processor time it gets */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,12 +1,15 @@
-/* A program that contains another client of CUPTI, which asks for records without a subscription, as Kineto does.
+/* A program that contains another client of CUPTI. This client asks for records without a subscription, as Kineto does.
  *
  *     rival MILLISECONDS [returns | profiler]
  *
  * Launches and waits; lets the client ask for the records; launches and waits for MILLISECONDS. The client counts and
- * frees every buffer that it is handed, whoever owns it. returns: the client leaves in the middle (it disables what it
- * enabled), a window is closed and opened, and the program continues. profiler: as `returns`, but CUDA's own calls
- * close and open the window. Prints whether the client was handed any records, and whether CUPTI assumes zeroed
- * buffers, before and after. */
+ * frees every buffer that CUPTI passes to it, whoever owns the buffer.
+ *
+ *   returns     the client leaves in the middle (it disables what it enabled), a window is closed and opened, and the
+ *               program continues
+ *   profiler    as `returns`, but CUDA's own calls close and open the window
+ *
+ * Prints whether the client got any records, and whether CUPTI assumes zeroed buffers, before and after. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

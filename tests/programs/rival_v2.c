@@ -1,13 +1,15 @@
-/* A program that contains another client of CUPTI, which shares CUPTI with gpuflame: it subscribes, and asks for
- * records of its own.
+/* A program that contains another client of CUPTI. It shares CUPTI with gpuflame: it subscribes, and asks for records
+ * of its own.
  *
  *     rival_v2 first|second|v1|v1-first
  *
- * first: the client arrives before the driver is initialised, and so before an injected library; second: after 50
- * launches. v1: after 50 launches a client of the old interface arrives, which tries everything it can; v1-first: it
- * asks for records before the driver is initialised, and does not subscribe. Prints the client's data: calls (and how
- * many of them exited with the word that it had stored on entry), records and their nanoseconds, and dropped records;
- * for v1 the result of each call. */
+ *   first       the client arrives before the driver is initialised, and so before an injected library
+ *   second      the client arrives after 50 launches
+ *   v1          a client of the old interface arrives after 50 launches, and tries everything it can
+ *   v1-first    this client asks for records before the driver is initialised, and does not subscribe
+ *
+ * Prints the client's data: calls (and how many of them exited with the word that it had stored on entry), records and
+ * their nanoseconds, and dropped records; for v1 the result of each call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

@@ -1,10 +1,10 @@
-"""Launches now and then, and is otherwise in functions of its own, whose shares of the time are to be found by samples.
+"""Launches now and then, and is otherwise in functions of its own; samples must find each function's share of the time.
 
     sampled.py loader|comprehensions|extension|held|asyncio|deep SECONDS LIBRARY [refused|sandboxed|crowded|measured]
 
 refused: the kernel refuses to sample, so that a timer takes over. sandboxed: the kernel refuses process_vm_readv.
-crowded: there are 40 more threads. LIBRARY has `launch_once` and `spin`, a C function that spins for so many milliseconds.
-Prints `starts` first, and at the end the CPU time in nanoseconds, in all and (measured) in its functions, by name."""
+crowded: there are 40 more threads. LIBRARY has `launch_once`, and `spin`, which spins for some milliseconds in C.
+First prints `starts`. At the end prints the CPU time in ns: the total and (measured) that of each function, by name."""
 
 import asyncio
 import ctypes

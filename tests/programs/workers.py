@@ -2,10 +2,10 @@
 
     workers.py brief|process|pool|for_ever fork|forkserver|spawn WORKERS LAUNCHES
 
-for_ever: each worker launches so often, waits for the GPU, and again, until a signal ends it; main prints how they ended.
-brief: each worker launches, and returns after half a second.
-process: each worker launches, and returns when there is a file `go`, as a process that then calls `_exit`.
-pool: a pool is terminated then: each worker ends by SIGTERM or, if it was told before, by `_exit`."""
+for_ever: launches LAUNCHES times and waits for the GPU, until a signal ends the worker; main prints how workers ended.
+brief: launches, and returns after half a second.
+process: launches, and returns when a file `go` exists, like a process that then calls `_exit`.
+pool: launches; main then terminates the pool. A worker ends by SIGTERM or, if it was notified before, by `_exit`."""
 
 import ctypes
 import multiprocessing
