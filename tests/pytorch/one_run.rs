@@ -97,8 +97,8 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     }
 }
 
-/// Kineto takes the records without a subscription. gpuflame reports that and invents no work, and Kineto's trace is
-/// unchanged: each call in the trace has the same id, thread and name as in gpuflame's output.
+/// Kineto takes the records without a subscription. gpuflame reports that, and invents no work. Kineto's trace is
+/// unchanged: each call in it has the same id, thread and name as in gpuflame's output.
 #[test]
 #[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn a_warning_is_printed_if_kineto_takes_the_records() {

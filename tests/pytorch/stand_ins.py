@@ -15,8 +15,8 @@ import sys
 
 HERE = pathlib.Path(__file__).parent / "stand_ins"
 
-# For each library: its soname; the version node of its functions, or else the prefix of their names; and the value that
-# functions return which are not simulated.
+# For each library: its soname; the version node of its functions, or else the prefix of their names; and the return
+# value of functions that are not simulated.
 LIBRARIES = [
     ("libcublas.so.13", "libcublas.so.13", None, 15),
     ("libcublasLt.so.13", "libcublasLt.so.13", None, 15),

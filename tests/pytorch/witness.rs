@@ -136,8 +136,8 @@ pub(crate) fn calls(events: &[Value]) -> impl Iterator<Item = &Value> {
 /// Copies from one GPU to another have their own kind of record (22). Kineto does not request it.
 const UNASKED: &str = "PtoP";
 
-/// Calls that wait for the GPU, which both profilers report. gpuflame does not report the thread of memory calls, so these
-/// are counted over all threads.
+/// Calls that wait for the GPU; both profilers report them. gpuflame does not report the thread of memory calls, so
+/// these are counted over all threads.
 const WAITS: [&str; 3] = ["cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize"];
 
 /// For each thread, the number of calls of each function that started GPU work or waited. Threads have other numbers in

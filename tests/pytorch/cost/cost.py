@@ -44,9 +44,9 @@ WARM_UP = 50
 # Kernel of the matrix products in the model's linear layers. A step has 17 of them.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 
-# Loops and the variables that each of them sets: a launch that costs nothing; a launch of 4 us, as with a traced driver; and
-# for each of these two, a GPU for which the CPU waits. With launches of 4 us, the launches of a step take longer than its
-# kernels with their usual durations, so in that loop the kernels of the products are longer.
+# Loops and the variables that each of them sets: a launch that costs nothing; a launch of 4 us, as with a traced
+# driver; and for each of these two, a GPU for which the CPU waits. With launches of 4 us, the launches of a step take
+# longer than its kernels with their usual durations. So in that loop the kernels of the products are longer.
 LOOPS = {
     "launch-bound": {},
     "launches of 4 us": {"GPUSIM_LAUNCH_NS": "4000"},

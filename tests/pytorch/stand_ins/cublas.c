@@ -1,5 +1,5 @@
-// cuBLAS: handles, and one kernel for each product of matrices. With GPUSIM_MATH=1 it computes products of 32-bit floats, of
-// two matrices or of a matrix and a vector, except for cublasSgemmEx and arrays of matrices.
+// cuBLAS: handles, and one kernel for each product of matrices. With GPUSIM_MATH=1 it computes products of 32-bit
+// floats: of two matrices, or of a matrix and a vector. It does not compute cublasSgemmEx and arrays of matrices.
 #include "launch.h"
 
 struct handle { void *stream; int math_mode, pointer_mode; };
