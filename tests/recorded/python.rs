@@ -1,6 +1,8 @@
 //! Python frames in stacks, compared with the frames that `sys._getframe` returns at each launch. The tests use every
-//! Python of this machine: `python3`; the Pythons of pyenv, which have a shared library; and the Pythons of
-//! `tests/python/interpreters`, including debug builds, which have no shared library.
+//! Python of this machine:
+//! - `python3`;
+//! - the Pythons of pyenv, which have a shared library;
+//! - the Pythons of `tests/python/interpreters`, including debug builds, which have no shared library.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;

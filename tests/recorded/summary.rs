@@ -12,8 +12,8 @@ fn without_ledger(program: &str, args: &[&str]) -> Run {
     Run::new(&program, Way::Injected).args(args.iter().copied()).env("GPUFLAME_VERBOSE", "0")
 }
 
-/// Lines that gpuflame printed, without their prefix and without the heading. gpuflame prints the heading because it
-/// cannot know whether the last line in a pipe is complete.
+/// Lines that gpuflame printed, without their prefix and without the heading. (gpuflame prints the heading because it
+/// cannot know whether the last line in a pipe is complete.)
 fn printed(done: &Done) -> Vec<&str> {
     let lines = done.ledger("");
     assert!(lines[0].starts_with("results of process "), "{lines:?}");
