@@ -40,7 +40,8 @@ fn even_ranks_have_the_step_time_computed_by_hand() {
         |args: &[&str]| gpuflame(&folder, [&["-q", "what-if"], args, &["--format", "json"]].concat());
     let output: Value =
         serde_json::from_str(&what_if(&["rank0.json", "rank1.json", "--ranks-even"]).ok().stdout).unwrap();
-    // Two steps of 65 us, each of which then has 15 us of work, 5 idle, a gather of 10, 15 of work and a reduce of 5.
+    // Two steps of 65 us. With the means, each has 15 us of work, 5 us idle, a gather of 10 us, 15 us of work and a
+    // reduce of 5 us.
     let total = &output["total"][0];
     assert_eq!((&total["before_ns"], &total["after_ns"]), (&130_000.into(), &100_000.into()), "{output:#}");
     for step in output["steps"].as_array().unwrap() {
