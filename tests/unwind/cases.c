@@ -1,5 +1,5 @@
-/* Stacks of every shape that the unwinder must handle. tests/unwind compiles this file with and without optimisation and
-   frame pointers; each case calls back from the deepest frame. */
+/* Stacks of every shape that the unwinder must handle. tests/unwind compiles this file with and without optimisation
+   and frame pointers. Each case calls back from its deepest frame. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <pthread.h>
