@@ -1,7 +1,7 @@
 //! Recognizes kernels that move data between GPUs. Only their names identify them.
 
-/// Lower-case parts of the names of communication kernels. They are from NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and
-/// from frameworks: vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce.
+/// Lower-case parts of the names of communication kernels. The kernels are from NCCL and RCCL, NVSHMEM, DeepEP,
+/// MSCCL++, and from frameworks: vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce.
 const COMMUNICATION_WORDS: [&str; 22] = [
     "nccl",
     "rccl",

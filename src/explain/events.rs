@@ -101,8 +101,8 @@ impl JoinedRows {
         }
     }
 
-    /// Returns a unique correlation id for each row, for an output with a single process. This is the id in the source.
-    /// If the source has none, or uses the same id for another launch, the row gets a new id.
+    /// Returns a unique correlation id for each row, for an output with a single process. The unique id is the id in
+    /// the source. If the source has none, or uses the same id for another launch, the row gets a new id.
     pub fn distinct_ids(&self) -> DistinctIds {
         let Some(ids) = &self.source_ids else { return DistinctIds(None) };
         let mut next = ids.iter().copied().max().unwrap_or(0);

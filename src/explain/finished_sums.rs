@@ -1,5 +1,5 @@
-//! The recording of a process that has exited and stored no rows: all definitions and sums of the run. It has the
-//! layout of a checkpoint, but is written only once and ends with an end row.
+//! The recording of a process that has exited and stored no rows: all definitions and sums of the run. This recording
+//! has the layout of a checkpoint, but is written only once and ends with an end row.
 
 use std::io::Write;
 

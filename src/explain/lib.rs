@@ -5,8 +5,8 @@
 //!                                              other rows -> host sums, profile
 //! ```
 //!
-//! A [`Snapshot`] is the result so far. It may be taken at any time: at exit, when a window closes, while the program
-//! runs, or at the end of a file. It does not affect later results.
+//! A [`Snapshot`] is the result so far. A snapshot may be taken at any time: at exit, when a window closes, while the
+//! program runs, or at the end of a file. A snapshot does not affect later results.
 //!
 //! Memory is bounded if a ceiling is set: see `memory_limit`.
 //!
@@ -108,7 +108,7 @@ pub struct Explain {
 /// The result of the rows pushed so far.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// The profile. It is mutable so that names can be added to it, and it keeps these names.
+    /// The profile. The profile is mutable so that names can be added to it, and it keeps these names.
     pub profile: &'a mut Profile,
     /// Counts of all recorded items, by outcome.
     pub ledger: Ledger,

@@ -13,8 +13,9 @@
 //!    `[other kernels]`; they are chosen in the same way as stacks.
 //! 4. **Thread names** are dropped if no stack of the thread is left.
 //!
-//! At the end, names are looked up and files are written. This takes two to three times the memory of the stacks alone.
-//! So stacks are dropped again until everything fits below the ceiling, and those with the most GPU time are kept.
+//! At the end, names are looked up and files are written. Both together take two to three times the memory of the
+//! stacks alone. So stacks are dropped again until everything fits below the ceiling, and those with the most GPU time
+//! are kept.
 //!
 //! A dropped stack that occurs again is a new stack, because threads assign new ids to their stacks after each drop
 //! (`capture::Forgetting`). So a rare stack that becomes frequent is recorded again.

@@ -44,8 +44,9 @@ impl RowFactsCounter {
         RowFacts { pending_at_end: count, ends_before_gpu, ..self.counts }
     }
 
-    /// Whether the work of a launch that has no activity after all rows was probably in a queue. It was if the launch
-    /// follows the last launch with an activity, and a GPU still ran earlier work at that time.
+    /// Whether the work of a launch that has no activity after all rows was probably in a queue. The work probably was
+    /// in a queue if the launch follows the last launch with an activity, and a GPU still ran earlier work at that
+    /// time.
     pub(super) fn is_queued(&self, launched: Launched) -> bool {
         self.last_matched.is_some_and(|last| launched.time > last) && launched.time.0 < self.work_end
     }
@@ -125,8 +126,8 @@ impl Sink for RowFactsCounter {
     }
 }
 
-/// A sink for the launches and activities that still wait for their partner after all rows. It counts the launches that were
-/// probably in a queue.
+/// A sink for the launches and activities that still wait for their partner after all rows. The sink counts the
+/// launches that were probably in a queue.
 pub(super) struct AtEnd<F, S> {
     pub(super) facts: RowFactsCounter,
     /// Receives the activities, and the launches that were probably not in a queue.
@@ -225,7 +226,8 @@ mod tests {
         counter.pending(CorrelationId(1), launch(15));
         counter.pending(CorrelationId(2), launch(25));
         assert_eq!(counter.facts().pending_at_end, 2);
-        // The launch at 20 gets its activity after the launches at 15 and 25 became pending. Its time is between them.
+        // The launch at 20 gets its activity after the launches at 15 and 25 became pending. The launch's time is
+        // between the other two.
         ran(&mut counter, launch(20), 500, 600);
         ran(&mut counter, launch(30), 600, 700);
         assert_eq!(counter.facts().pending_at_end, 0);

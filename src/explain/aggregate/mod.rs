@@ -1,6 +1,6 @@
-//! `Aggregate` adds up joined rows. For each combination of context, work and device it has one sum, a cell. It also
-//! has statistics for each combination of work and device, and the total work of each device. Busy time is computed by
-//! `timeline`.
+//! `Aggregate` adds up joined rows. For each combination of context, work and device it has one sum, a cell.
+//! `Aggregate` also has statistics for each combination of work and device, and the total work of each device. Busy
+//! time is computed by `timeline`.
 //!
 //! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches.
 //! `Aggregate` stores only ids; the [`Profile`] that receives the sums knows what each id means.
@@ -61,7 +61,7 @@ enum LaunchOutcome {
     Pending,
 }
 
-/// Key of a cell. It is small, since there may be a hundred thousand cells.
+/// Key of a cell. The key is small, since there may be a hundred thousand cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
     site: SiteCode,

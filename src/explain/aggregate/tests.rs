@@ -153,7 +153,7 @@ fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
     assert_eq!((fill.work, fill.weight.bytes), (Work::Set, 64));
 }
 
-/// Returns rows of launches with one kernel each. They arrive in buffers of 1,000 records, as from a tracer. The
+/// Returns rows of launches with one kernel each. The rows arrive in buffers of 1,000 records, as from a tracer. The
 /// launches use `names` different kernels and `contexts` different call sites.
 fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
     let (mut rows, mut rng) = (Vec::with_capacity(2 * launches as usize), Rng::new(3));

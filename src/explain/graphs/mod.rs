@@ -1,5 +1,5 @@
-//! `Graphs` finds the creator of a graph node: the stack on which the node of an activity was created. It derives this
-//! stack from the rows about graphs.
+//! `Graphs` finds the creator of a graph node: the stack on which the node of an activity was created. `Graphs` derives
+//! this stack from the rows about graphs.
 //!
 //! ```text
 //! graph 3   node 10 11 12 13   -> a table: 8 bytes per node, the offset of its id from the first, and a context
@@ -101,7 +101,7 @@ impl NodeTally {
 #[derive(Clone, Copy, Debug)]
 struct NodeGroup {
     table: u32,
-    /// Number to subtract from a node's id to get its id in the table. It is 0 if the group owns the table.
+    /// Number to subtract from a node's id to get its id in the table. The number is 0 if the group owns the table.
     shift: u64,
     first: u64,
     last: u64,

@@ -236,7 +236,7 @@ impl ById {
     }
 
     /// Makes the entry of `id` the youngest running entry. If the young generation is full, the old generation of
-    /// running entries is dropped. These launches do not count as lost, because each already had an activity.
+    /// running entries is dropped. The dropped launches do not count as lost, because each already had an activity.
     fn move_to_running(&mut self, id: CorrelationId) {
         let ran = self.running.take(id);
         if let Some(entry) = self.waiting.take(id).or(ran) {
@@ -291,7 +291,8 @@ struct IdPage {
     entries: [Option<IdEntry>; ENTRIES_PER_PAGE],
 }
 
-/// Table of recent ids. Its number of pages is a power of two, and each page is allocated when it is first used.
+/// Table of recent ids. The table's number of pages is a power of two, and each page is allocated when it is first
+/// used.
 #[derive(Debug)]
 struct RecentIds {
     pages: Box<[Option<Box<IdPage>>]>,

@@ -1,5 +1,5 @@
-//! The join is a streaming matcher that pairs launches with the GPU work that they caused. It matches exactly, by id, and
-//! in one pass over the rows.
+//! The join is a streaming matcher that pairs launches with the GPU work that they caused. The join matches exactly, by
+//! id, and in one pass over the rows.
 //!
 //! Rows come in any order: an activity may arrive before its launch, because launches are recorded when the call returns.
 //! One launch may have many activities (a graph), and a launch may have two ids (a runtime call and the driver call inside
@@ -15,9 +15,9 @@
 //!
 //! So a launch is found by its id until an id arrives that is higher by [`Limits::recent`]. A launch without an
 //! activity by then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have
-//! more activities for as long as the graph runs. It is forgotten when two conditions hold: it had no activity between
-//! two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each abandoned launch
-//! or activity has a [`Missing`] reason and is counted; the counts of [`Tally`] always add up.
+//! more activities for as long as the graph runs. A launch of a graph is forgotten when two conditions hold: it had no
+//! activity between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each
+//! abandoned launch or activity has a [`Missing`] reason and is counted; the counts of [`Tally`] always add up.
 //!
 //! Launches outside of windows have no rows of their own: there are only rows with the ranges of their ids (`outside`).
 //! With these ranges the join distinguishes activities of such launches from activities of lost launches. An activity
@@ -25,7 +25,8 @@
 //! by their ids alone (`muted`).
 //!
 //! CUPTI assigns ids in sequence. An activity whose id is further than `MAX_ID_GAP` from the id of every launch
-//! therefore belongs to no launch, not even to a lost one. It is counted separately, and not passed to the sink.
+//! therefore belongs to no launch, not even to a lost one. This activity is counted separately, and not passed to the
+//! sink.
 //!
 //! The [`Sink`] decides how to use the pairs: for cells, idle time or replay.
 

@@ -8,7 +8,7 @@ use gpuflame_model::record::Nanos;
 /// Maximum number of periods. If there are more, the oldest periods are no longer searched.
 const MAX_PERIODS: usize = 1 << 12;
 
-/// A period in which CUPTI's callbacks were off. Its ids are unrolled.
+/// A period in which CUPTI's callbacks were off. The period's ids are unrolled.
 #[derive(Clone, Copy, Debug)]
 struct MutedPeriod {
     since: Nanos,

@@ -48,8 +48,8 @@ impl Orphans {
         self.limit - self.len
     }
 
-    /// Id of the activity that has waited longest. It is the first activity of its chain, because chains are in order
-    /// of age.
+    /// Id of the activity that has waited longest. This activity is the first activity of its chain, because chains are
+    /// in order of age.
     pub(super) fn oldest(&self) -> Option<CorrelationId> {
         Some(self.slots.get(self.oldest as usize)?.id)
     }

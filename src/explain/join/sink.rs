@@ -12,8 +12,8 @@ pub struct Launched {
     /// Duration of the call in nanoseconds. `u32::MAX` means that duration or longer. 0 means that the record was
     /// written when the call began.
     pub duration: u32,
-    /// Context of the call. [`ContextId::NONE`] if the launch was recorded without a stack. Its activities are counted
-    /// and shown as [`Missing::NoStack`], but have the times of the call.
+    /// Context of the call. [`ContextId::NONE`] if the launch was recorded without a stack. The activities of such a
+    /// launch are counted and shown as [`Missing::NoStack`], but have the times of the call.
     pub context: ContextId,
 }
 

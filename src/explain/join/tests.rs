@@ -450,8 +450,8 @@ struct Truth {
     pending: usize,
 }
 
-/// Returns a run of `launches` calls whose ids begin at `first`. It has gaps, second ids, graphs, launches that never
-/// ran, and activities without a launch. Each activity has a different start.
+/// Returns a run of `launches` calls whose ids begin at `first`. The run has gaps, second ids, graphs, launches that
+/// never ran, and activities without a launch. Each activity has a different start.
 fn play(rng: &mut Rng, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
     let (mut rows, mut truth) = (Vec::new(), Truth::default());
     let (mut id, mut start) = (first, 1_u64 << 40);

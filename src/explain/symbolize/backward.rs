@@ -1,4 +1,4 @@
-//! Moves the backward pass of PyTorch under the forward pass. This works in live processes and for recordings.
+//! Moves the backward pass of PyTorch under the forward pass. This move works in live processes and for recordings.
 //!
 //! Autograd computes gradients on its own threads, whose stacks have no Python frames. If the program runs under
 //! `torch.autograd.profiler.emit_nvtx()`, ranges link the two passes. For example, an operator of the forward pass is

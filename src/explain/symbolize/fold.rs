@@ -3,8 +3,8 @@
 //! Between the user's code and the API call are frames of CUDA's libraries and of compiler stubs. Below `main` is the
 //! start code of the C and Rust runtimes. These frames are folded away (unless no frame would be left), so that a stack
 //! reads `main;decode;forward;cudaLaunchKernel`. In stacks with Python functions, the interpreter's frames are folded
-//! as well. In all stacks, the frames listed in `glue` are folded. Samples have trampolines of Python functions (`-X
-//! perf`) but not the functions themselves; the trampolines are then shown in place of the functions.
+//! as well. In all stacks, the frames listed in `glue` are folded. Samples have trampolines of Python functions
+//! (`-X perf`) but not the functions themselves. The trampolines are then shown in place of the functions.
 
 use std::path::Path;
 
@@ -67,8 +67,8 @@ fn is_interpreter(file: &str) -> bool {
         || ["_ctypes", "libffi"].into_iter().any(is_library)
 }
 
-/// Properties of a function that follow from the text of its name. They are computed once per name, because a name occurs
-/// in thousands of stacks.
+/// Properties of a function that follow from the text of its name. The properties are computed once per name, because a
+/// name occurs in thousands of stacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameTraits {
     /// Whether the function is start code if the stack does not contain Rust's marker.

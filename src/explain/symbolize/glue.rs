@@ -1,5 +1,5 @@
-//! Glue frames are frames between user code and the code that it calls. They tell readers nothing about the user code
-//! or the called code. Each kind of glue frame has a row in the tables of this module.
+//! Glue frames are frames between user code and the code that it calls. Glue frames tell readers nothing about the user
+//! code or the called code. Each kind of glue frame has a row in the tables of this module.
 //!
 //! Between a Python function and an operator are the binding, the dispatcher and its wrappers; each pass through the
 //! dispatcher repeats the operator's frame. These frames are folded away. Each operator has one displayed name, such as
@@ -22,8 +22,8 @@ pub(super) enum Glue {
     AroundOperator,
 }
 
-/// Condition under which certain functions are glue. They are selected by prefixes of their names and by a prefix of
-/// their file's name. An empty prefix matches any file.
+/// Condition under which certain functions are glue. The functions are selected by prefixes of their names and by a
+/// prefix of their file's name. An empty prefix matches any file.
 struct NativeRule {
     glue: Glue,
     file: &'static str,

@@ -6,8 +6,8 @@
 //! name is not an error: it is a fact about the data, stored with its reason. Stacks are then folded to the frames that
 //! matter to readers.
 //!
-//! The symbolizer reads files only, never the process. So it can also name profiles of another process or of an earlier
-//! run.
+//! The symbolizer reads files only, never the process. So the symbolizer can also name profiles of another process or
+//! of an earlier run.
 
 mod backward;
 mod demangle;

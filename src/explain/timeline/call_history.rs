@@ -42,7 +42,7 @@ pub(super) struct CallHistory {
     max_pieces: usize,
 }
 
-/// Culprit threads: threads that delayed the launches of other threads. Their number is limited.
+/// Culprit threads: threads that delayed the launches of other threads. The number of culprit threads is limited.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CulpritThreads(Vec<ThreadId>);
 

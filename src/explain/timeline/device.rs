@@ -93,8 +93,8 @@ const MAX_LAUNCHING_THREADS: usize = 16;
 
 /// Initial limit on the number of waiting stretches, which take 2 MiB.
 const INITIAL_MAX_STRETCHES: usize = 1 << 16;
-/// Final limit on the number of waiting stretches. They take 16 MiB, for fifty threads whose buffers of 10,000 records
-/// arrive one after another.
+/// Final limit on the number of waiting stretches. All waiting stretches take 16 MiB, for fifty threads whose buffers
+/// of 10,000 records arrive one after another.
 pub(super) const MAX_STRETCHES: usize = 1 << 19;
 
 #[derive(Clone, Debug)]

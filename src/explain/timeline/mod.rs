@@ -17,9 +17,9 @@
 //!   |. opening .|#######|. between .|####|. between .|######|. closing .|
 //! ```
 //!
-//! where *busy* includes work that outlasted its window (the window is longer by that time). It also includes work that
-//! was launched outside windows, as far as the work ran inside a window. Time before a window's first work is also
-//! charged to the launch of that work, but under its own label. Time after the last work is charged to no code.
+//! where *busy* includes work that outlasted its window (the window is longer by that time). *Busy* time also includes
+//! work that was launched outside windows, as far as the work ran inside a window. Time before a window's first work is
+//! also charged to the launch of that work, but under its own label. Time after the last work is charged to no code.
 //!
 //! Memory grows with the number of distinct stacks, never with the number of launches, because activities wait in a
 //! bounded reorder buffer per device (`stretches`). Activities that arrive too late for that buffer are counted as
@@ -385,7 +385,7 @@ impl Timeline {
         Some(SteadyPart { rule, begin: Nanos(begin), end: Nanos(end) })
     }
 
-    /// Adds cuts at the beginnings and ends of loops, before these times are accounted for. They are needed now,
+    /// Adds cuts at the beginnings and ends of loops, before these times are accounted for. The cuts are needed now,
     /// because the longest loop is known only at the end.
     fn cut_at_loops(&mut self) {
         let Some(launches) = &self.launches else { return };

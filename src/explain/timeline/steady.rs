@@ -1,17 +1,17 @@
 //! Finds the steady part of a run, in which the program repeats its work. The time before it is the start-up, and the
 //! time after it is the shutdown.
 //!
-//! If the program marks several steps, the part begins with the first step. It ends when the work of the last launch in
-//! a step has ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found
-//! without storing launches. A loop launches each of its stacks once per iteration, so one stack represents the loop.
-//! Among stacks that launch kernels at least three times, this is the one that does so for the longest time. If more
-//! than half of this time passes between its first and second launch, the first launch belongs to the start-up. An
-//! example is a warm-up step. In the same way, its last launch can belong to the shutdown. Other repeated stacks belong
-//! to the loop if they are launched during at least half of the loop's time. The part lasts from the first launch of
-//! all these stacks until the work of their last launch has ended. The loop may have less than half of the run's
-//! kernels, and less than half of their GPU time. It is then only a detail of the run (such as the layers of a single
-//! forward pass), or its stack represents only a part of the loop. Then the stack with the next longest time is tried.
-//! If no loop has enough kernels or GPU time, there is no steady part.
+//! If the program marks several steps, the part begins with the first step. The part ends when the work of the last
+//! launch in a step has ended. If the program does not mark several steps, the part is the longest run of a repeated
+//! sequence of stacks. A sequence is found without storing launches. A loop launches each of its stacks once per
+//! iteration, so one stack represents the loop. Among stacks that launch kernels at least three times, this is the one
+//! that does so for the longest time. If more than half of this time passes between its first and second launch, the
+//! first launch belongs to the start-up. An example is a warm-up step. In the same way, its last launch can belong to
+//! the shutdown. Other repeated stacks belong to the loop if they are launched during at least half of the loop's time.
+//! The part lasts from the first launch of all these stacks until the work of their last launch has ended. The loop may
+//! have less than half of the run's kernels, and less than half of their GPU time. Such a loop is only a detail of the
+//! run (such as the layers of a single forward pass), or its stack represents only a part of the loop. Then the stack
+//! with the next longest time is tried. If no loop has enough kernels or GPU time, there is no steady part.
 //!
 //! The result does not depend on the order in which work arrives. That order differs between the library and a reader
 //! of its recording.

@@ -12,8 +12,8 @@ const MAX_STREAMS: usize = 4096;
 pub(super) struct StreamSums {
     indices: IdMap<(GpuContextId, StreamId), u32>,
     sums: Vec<StreamSum>,
-    /// Index of the last activity's stream. It is tried first, because consecutive activities usually have the same
-    /// stream.
+    /// Index of the last activity's stream. This index is tried first, because consecutive activities usually have the
+    /// same stream.
     last: usize,
     others: StreamSum,
 }

@@ -2,8 +2,8 @@
 //!
 //! Activities arrive roughly in order, but the tracer's buffers are not ordered relative to each other. So the newest
 //! stretches of busy time wait in this buffer; when it is full, the older ones are removed. Waiting stretches are in a
-//! vector that is sorted when it is full. This costs less per activity than an ordered map, because the sort detects
-//! the ordered runs from CUPTI's buffers.
+//! vector that is sorted when it is full. This sorted vector costs less per activity than an ordered map, because the
+//! sort detects the ordered runs from CUPTI's buffers.
 
 use gpuflame_model::record::Caller;
 

@@ -21,7 +21,7 @@ use gpuflame_model::record::testing::{Rng, kernel, launch};
 use gpuflame_model::record::{ContextId, GraphId, Launch, Nanos, Step, ThreadId};
 
 const COLUMN: u64 = 5_000;
-/// Origin of all times. It is not 0, because 0 would mean "not collected".
+/// Origin of all times. The origin is not 0, because 0 would mean "not collected".
 const ORIGIN: u64 = 1_000_000_000;
 
 /// Rows and expected results of a drawing.
@@ -334,7 +334,7 @@ charged 0       bbbb
     );
 }
 
-/// Returns the account of device 0. Its parts must add up.
+/// Returns the account of device 0. The account's parts must add up.
 fn only(profile: &Profile) -> DeviceTime {
     let [time] = profile.times() else { panic!("{:?}", profile.times()) };
     assert_eq!(time.window, time.busy + time.idle, "{time:?}");
