@@ -52,7 +52,7 @@ export interface RankSteps {
   slowPercent: number;
 }
 
-/** A row of the timeline. Its slices are in a separate element. */
+/** A row of the timeline. A row's slices are in a separate element. */
 export interface TimelineRowData {
   label: string;
   /** Names of slices are `names` for streams and threads, `causes` for idle time, and otherwise `classes`. */

@@ -1,4 +1,4 @@
-// The flame graph viewer. Its entry point is `mountFlame`.
+// The flame graph viewer. The viewer's entry point is `mountFlame`.
 import "./flame.css";
 export { mountFlame, type FlameHandle, type FlameOptions } from "./viewer.ts";
 export type { FlameModel, Track, View } from "./model.ts";

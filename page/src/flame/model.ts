@@ -34,7 +34,7 @@ export interface View {
 }
 
 export interface FlameModel {
-  /** Frame names, each once. They are text, never HTML. */
+  /** Frame names, each once. Names are text, never HTML. */
   names: string[];
   /** Index into `KINDS`, for each name. */
   kinds: number[];

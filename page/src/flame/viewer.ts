@@ -1,5 +1,5 @@
-// The viewer connects all parts. Its state is a view, an order, hidden subtrees, a zoom, a selection and a search. A
-// change of the view, the order or the hidden subtrees makes a new tree. Any other change only paints again.
+// The viewer connects all parts. The viewer's state is a view, an order, hidden subtrees, a zoom, a selection and a
+// search. A change of the view, the order or the hidden subtrees makes a new tree. Any other change only paints again.
 import { DARK, LIGHT } from "./colours.ts";
 import { createControls } from "./controls.ts";
 import { fillCrumbs } from "./crumbs.ts";
