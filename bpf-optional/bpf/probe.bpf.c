@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The half of gpuflame-bpf that runs in the kernel. It only reports events, and decides nothing except which
+/* The half of gpuflame-bpf that runs in the kernel. This half only reports events, and decides nothing except which
  * processes are watched. Built by bpf-optional/rebuild into probe.bpf.o, which is checked in. */
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
@@ -241,8 +241,8 @@ int BPF_PROG(called, struct pt_regs *regs, long address)
     return 0;
 }
 
-/* A process has executed another program, whose file and loader are mapped. It is stopped before its first instruction,
- * so that the command can read the mappings from /proc. The record of this event is an empty mapping. */
+/* A process has executed another program, whose file and loader are mapped. This process is stopped before its first
+ * instruction, so that the command can read the mappings from /proc. The record of this event is an empty mapping. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(execs, struct task_struct *task)
 {

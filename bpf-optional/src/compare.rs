@@ -16,13 +16,13 @@ pub(crate) enum StackComparison {
     /// The outside stack ends early, because a frame pointer led to no further frame. The frames that it has are the
     /// same as in the inside stack.
     EndsEarly,
-    /// The outside stack lacks frames of functions that keep no frame pointer. Its other frames are in the same order
-    /// as in the inside stack.
+    /// The outside stack lacks frames of functions that keep no frame pointer. The outside stack's other frames are in
+    /// the same order as in the inside stack.
     SkipsFrames,
     /// The library could not capture its complete stack, and has marked the stack as truncated.
     TruncatedInside,
-    /// The outside stack contains addresses that are not code, because a frame pointer led to other data. Its other
-    /// frames are in the same order as in the inside stack.
+    /// The outside stack contains addresses that are not code, because a frame pointer led to other data. The outside
+    /// stack's other frames are in the same order as in the inside stack.
     NonCodeAddress,
     /// The stacks belong to different calls.
     Differ,
@@ -153,7 +153,7 @@ fn find_out_of_order(
 }
 
 /// Compares the stacks of one launch. The first frame of the outside stack is the probed function. The second frame is
-/// its caller. It is always right, because the call pushed the return address onto the stack.
+/// its caller. The caller is always right, because the call pushed the return address onto the stack.
 pub(crate) fn compare_stacks(
     outer: &[FileLocation],
     recorded: &RecordedLaunch,

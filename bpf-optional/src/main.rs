@@ -1,7 +1,7 @@
 //! `gpuflame-bpf`: watches launches of GPU work from outside the process, with eBPF.
 //!
 //! The program checks gpuflame's recordings by an independent method, and shows launches of programs into which
-//! gpuflame cannot be loaded. It needs root and a kernel with BTF, but no compiler.
+//! gpuflame cannot be loaded. `gpuflame-bpf` needs root and a kernel with BTF, but no compiler.
 
 mod address_spaces;
 mod compare;

@@ -138,7 +138,7 @@ impl Watcher {
     /// Handles the mapping of a file that was never seen before, or a process that executes a new program.
     fn handle_new_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) {
         let Mapping { start, end, offset, file, stopped } = *mapping;
-        // Also inspect the files that the process had mapped before it was watched. This is the only way to find a
+        // Also inspect the files that the process had mapped before it was watched. Only this inspection finds a
         // program into which CUDA's runtime is linked.
         if !self.spaces.contains_key(&head.space) || end == 0 {
             let space = self.inspect_mappings(head.pid);
@@ -276,8 +276,8 @@ impl RecordHandler<'_> {
     /// inspected, or the process is stopped and must be resumed.
     fn on_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) -> bool {
         if mapping.end == 0 {
-            // The process executes a new program. Its new address space may get the number of an old one that no longer
-            // exists.
+            // The process executes a new program. The process's new address space may get the number of an old one that
+            // no longer exists.
             self.spaces.remove(&head.space);
             return false;
         }

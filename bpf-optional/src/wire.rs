@@ -24,7 +24,7 @@ pub(crate) enum KernelRecord<'a> {
     Marker { correlation: u32, is_copy: bool },
     /// Code of a file was mapped.
     Mapping(Mapping),
-    /// A process was created. It has the same mappings as its parent.
+    /// A process was created. The new process has the same mappings as its parent.
     Fork { child: u32, space: u64 },
 }
 

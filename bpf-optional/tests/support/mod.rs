@@ -1,5 +1,5 @@
-//! Functions that the tests share. They compile programs for the simulated CUDA stack, run the command, and skip tests
-//! if the machine allows no probes.
+//! Functions that the tests share. These shared functions compile programs for the simulated CUDA stack, run the
+//! command, and skip tests if the machine allows no probes.
 #![allow(dead_code)] // Each test binary uses its own part.
 
 #[path = "../../../tests/support/skip.rs"]
