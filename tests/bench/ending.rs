@@ -1,13 +1,13 @@
 //! Time from SIGTERM to the death of a process with large outputs to write: `cargo bench --bench ending`.
 //!
-//! The programs have launched from many stacks, or launched many kernels, on the simulated CUDA stack. Their files are
-//! written to the page cache. When the signal arrives, a program is either idle or still launching. Other load on the
-//! machine affects the time until death. It does not affect the CPU time of the writing thread, which the scheduler
-//! counts.
+//! The programs have launched from many stacks, or launched many kernels, on the simulated CUDA stack. The programs'
+//! files are written to the page cache. When the signal arrives, a program is either idle or still launching. Other
+//! load on the machine affects the time until death. Other load does not affect the CPU time of the writing thread,
+//! which the scheduler counts.
 //!
 //! `-- bytes` measures something else: the bytes that checkpoints write per minute, and the share of time that the
-//! checkpoint thread takes. It does so for three programs: one that launches from ten stacks, one that launches from
-//! 10,000 stacks that all change each second, and one whose rows are recorded.
+//! checkpoint thread takes. `-- bytes` does so for three programs: one that launches from ten stacks, one that launches
+//! from 10,000 stacks that all change each second, and one whose rows are recorded.
 
 #[path = "staged.rs"]
 mod staged;

@@ -2,7 +2,7 @@
 //! simulated stack. Prints a line per figure, `name value unit`.
 //!
 //! callgrind counts the instructions inside gpuflame's callback between two launches. The benchmark fails if their
-//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). They do
+//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). Times do
 //! grow with the number of nodes: between two launches, the (simulated) driver handles every node, which evicts
 //! gpuflame's data from the caches.
 //!

@@ -224,8 +224,8 @@ fn evaluated<const VERSION: u32>(
     assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());
 }
 
-/// Returns the path of the tests' interpreter, which evaluates nothing, for this version of Python. It is compiled only once,
-/// into this program's folder.
+/// Returns the path of the tests' interpreter, which evaluates nothing, for this version of Python. The interpreter is
+/// compiled only once, into this program's folder.
 fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
     let library = program.with_extension(format!("interpreter-{version:x}.so"));

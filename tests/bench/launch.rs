@@ -1,11 +1,11 @@
 //! Cost of a launch under gpuflame, compared with other unwinders in the same run.
 //!
-//! The benchmark first checks that all unwinders return the same stacks. It measures three situations (see `paths`),
-//! each at four depths, with one thread and with two. Then it measures the whole callback on the simulated CUDA stack,
-//! and a whole process. It writes the tables of `tests/bench/performance.md` and `docs/cost.md`. At the end it prints
-//! one line per figure, `name value unit`. With arguments (`-- half 64`) it measures only the named situations and
-//! depths, and writes nothing. With `-- checkpoints` it compares two whole processes: one whose checkpoints are fifty
-//! times as frequent as by default, and one without checkpoints.
+//! The benchmark first checks that all unwinders return the same stacks. The benchmark measures three situations (see
+//! `paths`), each at four depths, with one thread and with two. After that it measures the whole callback on the
+//! simulated CUDA stack, and a whole process. The benchmark writes the tables of `tests/bench/performance.md` and
+//! `docs/cost.md`. At the end it prints one line per figure, `name value unit`. With arguments (`-- half 64`) it
+//! measures only the named situations and depths, and writes nothing. With `-- checkpoints` it compares two whole
+//! processes: one whose checkpoints are fifty times as frequent as by default, and one without checkpoints.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]

@@ -3,7 +3,8 @@
 //!
 //! There are as many launches as in the eBPF tutorial, on one thread, 2 to 32 us apart. Clocks differ by 0, 20 or 100
 //! us, and one stack in a thousand is lost. So stacks cannot be matched by their order alone. The tutorial's own
-//! algorithm compares each stack with all launches. It runs on a part of the launches, and its time is extrapolated.
+//! algorithm compares each stack with all launches. The algorithm runs on a part of the launches, and its time is
+//! extrapolated.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -70,7 +71,8 @@ fn launches() -> Vec<Launch> {
     (1..=LAUNCHES as u64).map(launch).collect()
 }
 
-/// Seconds for the tutorial's first loop, which compares each stack with all launches. Its second loop is not included.
+/// Seconds for the tutorial's first loop, which compares each stack with all launches. The tutorial's second loop is
+/// not included.
 fn quadratic(launches: &[Launch]) -> f64 {
     let part = 200;
     let begin = Instant::now();

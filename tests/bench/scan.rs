@@ -1,5 +1,5 @@
-//! Measures how fast a large trace is read: `cargo bench --bench scan`. It needs half a gigabyte of disk. The
-//! comparison with serde needs 4 GB of memory; `-- --no-serde` omits it.
+//! Measures how fast a large trace is read: `cargo bench --bench scan`. The benchmark needs half a gigabyte of disk.
+//! The comparison with serde needs 4 GB of memory; `-- --no-serde` omits it.
 //!
 //! The readers run in this process on the same file, one after the other and in several rounds. The best round counts,
 //! so the ratios hold on a busy machine. Memory is the peak of the process during the first run of a reader. Readers

@@ -1,9 +1,10 @@
 //! Writes a large Kineto trace. With the events of the real trace, it has 1,588,124 events in 531,635,124 bytes, including
 //! 135,133 GPU operations and 352,659 calls.
 //!
-//! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up training
-//! step. They are repeated with shifted times and ids, up to the point at which these numbers would need more digits. Both
-//! traces have Kineto's own layout. If bytes are missing, blanks follow the events, the same number after each event.
+//! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up
+//! training step. The events are repeated with shifted times and ids, up to the point at which these numbers would need
+//! more digits. Both traces have Kineto's own layout. If bytes are missing, blanks follow the events, the same number
+//! after each event.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

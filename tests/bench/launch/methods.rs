@@ -28,8 +28,8 @@ pub(crate) struct Method {
     pub(crate) is_here: fn() -> bool,
     /// Whether the method finds frames only in code with frame pointers.
     pub(crate) needs_frame_pointers: bool,
-    /// Whether the method is known to return wrong stacks. Its wrong stacks are counted; a wrong stack of any other
-    /// method is an error.
+    /// Whether the method is known to return wrong stacks. Wrong stacks of such a method are counted; a wrong stack of
+    /// any other method is an error.
     pub(crate) errs: bool,
 }
 
@@ -78,8 +78,8 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Creates the tools for the calling thread. Its stack extends at least one page further up: it begins in another
-    /// function.
+    /// Creates the tools for the calling thread. The thread's stack extends at least one page further up: it begins in
+    /// another function.
     pub(crate) fn new() -> Self {
         let local = 0u8;
         Self::with_top((&raw const local) as usize + 4096)
@@ -199,8 +199,8 @@ fn frame_pointers(tools: &mut Tools) -> usize {
 
 type UnwBacktrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 
-/// Loads libunwind's fast unwinder. It is loaded at run time and with local symbols: a linked libunwind would replace
-/// libgcc's unwinder in the whole process.
+/// Loads libunwind's fast unwinder. libunwind is loaded at run time and with local symbols: a linked libunwind would
+/// replace libgcc's unwinder in the whole process.
 fn find_libunwind() -> Option<UnwBacktrace> {
     static FOUND: OnceLock<Option<UnwBacktrace>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -226,8 +226,8 @@ pub(crate) struct Clock {
     ticks_per_nanosecond: f64,
 }
 
-/// Duration of an empty measurement, in ticks. This is the smallest median so far: a median is larger while another
-/// guest of the machine uses the core.
+/// Duration of an empty measurement, in ticks. The value is the smallest median so far: a median is larger while
+/// another guest of the machine uses the core.
 static OVERHEAD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 impl Clock {

@@ -25,9 +25,9 @@ impl Took {
     }
 }
 
-/// Returns the time that gpuflame adds to a process per launch, for each of `settings`. It is the difference between
-/// the best run with gpuflame and the best run without, because other load only makes a run slower. CPU time is less
-/// affected by load. But it includes the collector's time, for which the application does not wait.
+/// Returns the time that gpuflame adds to a process per launch, for each of `settings`. The returned time is the
+/// difference between the best run with gpuflame and the best run without, because other load only makes a run slower.
+/// CPU time is less affected by load. CPU time includes the collector's time, for which the application does not wait.
 pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, &str)]; N]) -> [Took; N] {
     let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");
