@@ -301,7 +301,7 @@ fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     }
 }
 
-/// An array in this frame serves as a stack. Its address is higher than everything that `below` calls.
+/// An array in this frame serves as a stack. The array's address is higher than everything that `below` calls.
 #[inline(never)]
 fn with_a_stack_above(below: fn(usize, usize)) {
     let mut stack = vec_on_the_stack();

@@ -96,8 +96,8 @@ fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
     black_box(deep(black_box(calls - 1), leaf)) + 1
 }
 
-/// Makes launches of every kind. Their stacks have 40 depths in turn, so that each launch differs in part from the last
-/// stack.
+/// Makes launches of every kind. The launches' stacks have 40 depths in turn, so that each launch differs in part from
+/// the last stack.
 fn launches(first: u32) {
     for turn in 0..1000 {
         let id = first + turn * 10;
