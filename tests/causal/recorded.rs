@@ -1,5 +1,5 @@
-//! A recording of gpuflame must name the functions as the program does. Its host times are real, so they are not
-//! compared.
+//! A recording of gpuflame must name the functions as the program does. The recording's host times are real, so they
+//! are not compared.
 
 use crate::causal;
 use crate::programs::{Change, Finished, Program, SHAPES};
