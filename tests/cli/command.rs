@@ -120,8 +120,7 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
     }
 }
 
-/// Otherwise the other user, who owns the old file, could write a script into the picture that root then opens in a
-/// browser.
+/// If the file kept its owner, this other user could write a script into the picture that root then opens in a browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");

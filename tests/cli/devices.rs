@@ -104,8 +104,8 @@ fn an_unusable_cupti_is_listed_with_the_reason() {
     assert!(cupti["why"].as_str().unwrap().contains("cannot open shared object file"), "{cupti}");
 }
 
-/// A driver with one GPU. It ends the process if a context is created. Like old drivers, it lacks the functions for the
-/// GPU's UUID, memory and PCI place. `INIT` is replaced by the body of `cuInit`.
+/// A driver with one GPU. The driver ends the process if a context is created. Like old drivers, it lacks the functions
+/// for the GPU's UUID, memory and PCI place. `INIT` is replaced by the body of `cuInit`.
 const DRIVER: &str = "
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,8 @@ use crate::support::command::{Ran, gpuflame};
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Noise of 7 pairs of runs in thousandths, in the order of the runs. Its standard deviation is about 10, and its mean is 0.
+/// Noise of 7 pairs of runs in thousandths, in the order of the runs. The noise has a standard deviation of about 10,
+/// and a mean of 0.
 const NOISE: [i64; 14] = [4, -9, 12, -3, -14, 8, 1, 15, -6, -11, 10, 3, -17, 7];
 
 /// A kernel whose name has characters that are special in Markdown and tables.

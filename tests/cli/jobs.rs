@@ -138,7 +138,7 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ra
     let reason = unknown["unknown_because"].as_str().unwrap();
     assert!(reason.contains("ranks 0 and 2 are 2.000 s apart") && reason.contains("clocks"), "{reason}");
     assert_eq!(rows.len(), 2);
-    // Rank 1 has fewer reductions than rank 0. So it is unknown which of them belong together.
+    // Rank 1 has fewer reductions than rank 0. So it is unknown which reductions of the two ranks belong together.
     write(&folder, "rank1.json", "", &[(reduce, 1000.0, 100.0)]);
     let (tables, _) = merge(&folder, &["."]);
     let text = tables["last_to_collectives"].to_string();

@@ -1,6 +1,7 @@
 //! `extract` and `stats`, compared with an independent implementation of the tool `kernel_extractor` for Paddle's
-//! traces. It uses `serde_json` for the JSON, `f64` microseconds for all times, and the `csv` crate for the table. With
-//! `compat` every byte is equal. Without `compat`, the outputs differ only by rounding and by the errors of that tool.
+//! traces. The implementation uses `serde_json` for the JSON, `f64` microseconds for all times, and the `csv` crate for
+//! the table. With `compat` every byte is equal. Without `compat`, the outputs differ only by rounding and by the
+//! errors of that tool.
 
 use std::collections::BTreeMap;
 

@@ -24,8 +24,8 @@ use crate::support::{handmade, scratch};
 /// Kernels that ran one after the other: name, launching stack, and time in microseconds.
 const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
 
-/// Returns a recording in which `main` calls `Block.forward`. Its line 12 launches (stack 2), and so does its line 13 through
-/// `native` (stack 3). `native` also launches without a Python caller.
+/// Returns a recording in which `main` calls `Block.forward`. Line 12 of `Block.forward` launches (stack 2), and so
+/// does its line 13 through `native` (stack 3). `native` also launches without a Python caller.
 fn recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: &Row<'_>| writer.row(row).unwrap();

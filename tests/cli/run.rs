@@ -721,7 +721,8 @@ fn a_musl_program_runs_with_preload() {
     assert_eq!(done.code, Some(5), "{}", done.stderr);
 }
 
-/// The first process of the command sets the variable that the driver reads. Its descendants inherit the variable.
+/// The first process of the command sets the variable that the driver reads. The first process's descendants inherit
+/// the variable.
 #[test]
 fn preload_loads_the_library_at_once_in_descendants_too() {
     let script = "grep -c 'libgpuflame[.]so' /proc/self/maps; true";

@@ -47,7 +47,8 @@ fn the_screen_answers_with_the_figures_of_the_trace() {
     let summary = json(&folder, &["summary", "steps.json"]);
     let answers: Vec<&str> =
         summary["answers"].as_array().unwrap().iter().map(|row| row["answer"].as_str().unwrap()).collect();
-    // The GPU works from 1.110 ms to 10.410 ms, which is 9.3 ms. It is busy for 2.5 ms (10 x 250 us) and idle for 6.8 ms.
+    // The GPU works from 1.110 ms to 10.410 ms, which is 9.3 ms. The GPU is busy for 2.5 ms (10 x 250 us) and idle for
+    // 6.8 ms.
     assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
     assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
     // Each copy starts 15 us later than its launch explains: 150 us of the 6.8 ms. There are 19 gaps. Ten kernels of

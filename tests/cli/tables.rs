@@ -28,7 +28,7 @@ pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &s
     let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
     drop(command);
     let mut bytes = Vec::new();
-    // The other end of the terminal closes when the command has ended. Then reading fails or ends.
+    // The other end of the terminal closes when the command has ended. Then reading from the terminal fails or ends.
     let _ = fs::File::from(ours).read_to_end(&mut bytes);
     child.wait().unwrap();
     String::from_utf8(bytes).unwrap().replace("\r\n", "\n")

@@ -391,7 +391,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
             let cause = row["cause"].as_str().unwrap().to_owned();
             (cause, row["total_ns"].as_u64().unwrap(), row["gaps"].as_u64().unwrap())
         };
-        // The Parquet table has no windows. So it shows only gaps between two pieces of work.
+        // The Parquet table has no windows. So the table shows only gaps between two pieces of work.
         rows(table).iter().map(row).filter(|(cause, ..)| !cause.contains("_the_")).collect()
     };
     assert_eq!(causes(&answer["idle"]), causes(&merged["idle"]), "{engine}");

@@ -69,7 +69,8 @@ fn ids_of_another_process_are_not_taken() {
 
 #[test]
 fn work_of_another_process_is_outside_and_own_work_is_not() {
-    // The other process runs later, but is first in the file. It has an operator that is not in the execution trace.
+    // The other process runs later, but is first in the file. The other process has an operator that is not in the
+    // execution trace.
     let other = [op("aten::add", 109, 77, 1000.5, 50.0), call("cudaLaunchKernel", 5, 77, 1010.5, 5.0)];
     let mut events: Vec<Value> = other.into_iter().map(|event| of_process(78, event)).collect();
     events.extend([
@@ -77,8 +78,8 @@ fn work_of_another_process_is_outside_and_own_work_is_not() {
         op("aten::mm", 100, 77, 10.5, 50.0),
         call("cudaLaunchKernel", 5, 77, 20.5, 5.0),
         work("kernel", "k77", 5, 7, 60.5, 10.0),
-        // This call follows the last operator. It belongs to the window nevertheless, because all operators of the
-        // process are in the execution trace.
+        // This call follows the last operator. The call belongs to the window nevertheless, because all operators of
+        // the process are in the execution trace.
         call("cudaLaunchKernel", 6, 77, 70.5, 1.0),
         work("kernel", "raw", 6, 7, 80.5, 1.0),
     ]);

@@ -53,7 +53,7 @@ pub(crate) fn work(category: &str, name: &str, correlation: u64, stream: u64, ts
     json!({ "ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args })
 }
 
-/// Writes a training step. It has operators of two threads, a collective on a separate stream that waits for the
+/// Writes a training step. The step has operators of two threads, a collective on a separate stream that waits for the
 /// compute stream, a wait of the host for that separate stream, and a launch outside of operators.
 ///
 /// | node | name | time in us | launches |
