@@ -1,6 +1,6 @@
-//! Findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults. They were recorded on
-//! an H100 as the default files (sums). In these runs, importing PyTorch's optimizer took 4 to 6 s, between the first
-//! copies and the first step.
+//! Findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults. The runs were
+//! recorded on an H100 as the default files (sums). In these runs, importing PyTorch's optimizer took 4 to 6 s, between
+//! the first copies and the first step.
 
 use serde_json::Value;
 
@@ -27,8 +27,8 @@ fn the_planted_fault_comes_first_with_its_function() {
         ("loader", "data_loader_late", "in load_batch"),
         ("tiny", "tiny_kernels", "in augment"),
         ("pageable", "pageable_copies", "in upload"),
-        // The recording has no samples, so the finding cannot name the garbage collection. It names the two calls
-        // around the collection instead.
+        // The recording has no samples, so the finding cannot name the garbage collection. The finding names the two
+        // calls around the collection instead.
         ("collector", "host_work", "between cudaLaunchKernel in train_step"),
     ] {
         let found = costs(fault);
@@ -58,7 +58,8 @@ fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
 
 #[test]
 fn work_of_a_profiler_before_the_first_gpu_work_costs_nothing() {
-    // The profiler's only work is to provide a buffer, which takes 2 to 10 ms. It ends 0.1 to 0.7 ms before the first GPU work.
+    // The profiler's only work is to provide a buffer, which takes 2 to 10 ms. The profiler ends 0.1 to 0.7 ms before
+    // the first GPU work.
     for file in ["train", "stream", "graph"] {
         let found = costs_of(&format!("torch/{file}-kineto.json.gz"));
         assert!(

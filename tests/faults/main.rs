@@ -1,4 +1,4 @@
-//! Runs with planted faults. The right answer about each is known: cause, culprit and cost. It follows from the
+//! Runs with planted faults. The right answer about each is known: cause, culprit and cost. The answer follows from the
 //! simulation of the run. The tests in this file check the runs themselves. `findings` checks whether gpuflame finds
 //! the faults.
 

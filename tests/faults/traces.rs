@@ -113,8 +113,8 @@ impl World {
         Self { ranks: (0..ranks).map(rank).collect() }
     }
 
-    /// Runs a collective on device 0, on the stream for collectives. Its kernel ends on no rank before it has started
-    /// on all ranks.
+    /// Runs a collective on device 0, on the stream for collectives. The collective's kernel ends on no rank before it
+    /// has started on all ranks.
     pub(crate) fn collective(&mut self, annotation: &str, kernel: &str, ns: f64) {
         let starts: Vec<_> = self.ranks.iter_mut().map(|rank| rank.start_collective(annotation)).collect();
         let last = starts.iter().map(|(_, start)| *start).max().unwrap();

@@ -1,6 +1,6 @@
 //! The training loop that every case runs. Faults act at certain places in the loop. A fault does something in the
-//! wrong way (`on`) or in the right way. Its cost is the difference in length of these two runs, which have the same
-//! noise.
+//! wrong way (`on`) or in the right way. A fault's cost is the difference in length of these two runs, which have the
+//! same noise.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
 
