@@ -34,8 +34,8 @@ const PROGRAMS: [Program; 10] = [
     Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
     Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
     Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
-    // The program launches a graph of two kernels three times. It launches another graph twice, with an update in
-    // between.
+    // The program launches a graph of two kernels three times. The program launches another graph twice, with an update
+    // in between.
     Program {
         name: "capture",
         source: "tiny_graph.cu",
@@ -60,8 +60,8 @@ const PROGRAMS: [Program; 10] = [
         kernels: 4,
         others: 0,
     },
-    // The program launches a graph three times. It has two kernels and a child graph. The child graph has two kernels
-    // and another child graph of two kernels.
+    // The program launches a graph three times. The graph has two kernels and a child graph. The child graph has two
+    // kernels and another child graph of two kernels.
     Program {
         name: "child",
         source: "tiny_graph.cu",

@@ -1,5 +1,5 @@
-//! Tests the kit for real GPUs, `tests/gpu/run.sh`, on the simulated stack. Its steps must end, its checks must be able
-//! to fail, and a step that fails must be reported without stopping the other steps.
+//! Tests the kit for real GPUs, `tests/gpu/run.sh`, on the simulated stack. The kit's steps must end, its checks must
+//! be able to fail, and a step that fails must be reported without stopping the other steps.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,5 @@
-/* A small CUPTI client that the driver loads through CUDA_INJECTION64_PATH. It shares no code with gpuflame. The truth kit uses
- * it as an independent witness, as a recorder, and for the lower levels of its cost matrix.
+/* A small CUPTI client that the driver loads through CUDA_INJECTION64_PATH. The client shares no code with gpuflame.
+ * The truth kit uses it as an independent witness, as a recorder, and for the lower levels of its cost matrix.
  *
  *     gcc -shared -fPIC -O2 -g tests/gpu/probe/[a-z]*.c -o probe.so -ldl -lpthread
  *     PROBE=witness PROBE_OUT=sums.json CUDA_INJECTION64_PATH=$PWD/probe.so ./program

@@ -1,6 +1,6 @@
 /* Declarations that the probe's files share: CUPTI's functions, found at run time, and the few of its structs that
- * we read. The declarations are our own, after the documented interface. They have only fields that are at the same
- * place in every release from 11.8 to 13.5. Functions that a release lacks are NULL. */
+ * we read. The declarations are our own, after the documented interface. The declarations have only fields that are
+ * at the same place in every release from 11.8 to 13.5. Functions that a release lacks are NULL. */
 #ifndef PROBE_H
 #define PROBE_H
 

@@ -1,5 +1,5 @@
-/* A second reader of the records. It writes count and time per kernel symbol and per kind of copy. gpuflame's tables of another
- * run of the same program are compared with these sums. */
+/* A second reader of the records. This reader writes count and time per kernel symbol and per kind of copy.
+ * gpuflame's tables of another run of the same program are compared with these sums. */
 #include "probe.h"
 
 #include <pthread.h>
