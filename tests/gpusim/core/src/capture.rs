@@ -45,8 +45,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Makes `stream` take part in the capture; it waits for an event of the capture. Its next node waits for the nodes
-    /// that the event represents.
+    /// Makes `stream` take part in the capture; it waits for an event of the capture. The stream's next node waits for
+    /// the nodes that the event represents.
     pub fn join(capture: &Arc<Capture>, stream: &'static Stream, edges: Vec<Edge>) {
         if stream.capture().is_none() {
             lock(&capture.streams).push((stream, Vec::new()));

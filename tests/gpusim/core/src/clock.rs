@@ -1,4 +1,4 @@
-//! The clock of the simulation, in ns since the epoch. It is CLOCK_REALTIME, which is also CUPTI's default; with
+//! The clock of the simulation, in ns since the epoch. The clock is CLOCK_REALTIME, which is also CUPTI's default; with
 //! GPUSIM_CLOCK=stepped, it is the calling thread's own clock (see [`crate::turn`]).
 
 use crate::settings;

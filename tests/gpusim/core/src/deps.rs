@@ -1,6 +1,6 @@
-//! Dependencies: events recorded on streams, and waits. They become records of the kinds 36 and 38 and, on request,
-//! lines of the truth file. A call that a capture turns into a graph node does not order anything yet, so it is not
-//! included.
+//! Dependencies: events recorded on streams, and waits. Dependencies become records of the kinds 36 and 38 and, on
+//! request, lines of the truth file. A call that a capture turns into a graph node does not order anything yet, so it
+//! is not included.
 
 use crate::clock;
 use crate::context::{self, Context};

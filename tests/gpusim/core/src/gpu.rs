@@ -201,8 +201,8 @@ pub fn move_pages(stream: &'static Stream, duration: u64) -> (u64, u64) {
     stream.book(clock::now() + clock::LAUNCH_LATENCY, duration)
 }
 
-/// Earliest start of work that is submitted now. It is not before the present, because callbacks may have taken longer
-/// than the launch latency.
+/// Earliest start of work that is submitted now. The earliest start is not before the present, because callbacks may
+/// have taken longer than the launch latency.
 pub fn earliest() -> u64 {
     clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
 }

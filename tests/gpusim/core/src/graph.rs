@@ -575,8 +575,8 @@ impl Exec {
         self.graph()?.update(from)
     }
 
-    /// Returns the instance's node for a node of the source graph. It is at the same position, counting the nodes of
-    /// child graphs.
+    /// Returns the instance's node for a node of the source graph. The instance's node is at the same position,
+    /// counting the nodes of child graphs.
     pub fn node_of(&self, node: &Node) -> Result<&'static Node, CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         let place =

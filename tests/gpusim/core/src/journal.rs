@@ -1,7 +1,7 @@
-//! The log of a run on the stepped clock: calls, GPU work and waits. The log is kept until the driver ends. Then it is
-//! written as a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace (`GPUSIM_KINETO=PATH`, see
-//! [`crate::kineto`]). Two runs of a program give the same files: times count from the beginning of the run, and thread
-//! ids are the numbers of declared threads.
+//! The log of a run on the stepped clock: calls, GPU work and waits. The log is kept until the driver ends. When the
+//! driver ends, the log is written as a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace
+//! (`GPUSIM_KINETO=PATH`, see [`crate::kineto`]). Two runs of a program give the same files: times count from the
+//! beginning of the run, and thread ids are the numbers of declared threads.
 
 use crate::clock;
 use crate::context;

@@ -1,5 +1,5 @@
-//! Kernels are names with a duration. The simulation never reads code. It accepts any name, and equal names give the
-//! same kernel. The module decides which names it contains.
+//! Kernels are names with a duration. The simulation never reads code. The simulation accepts any name, and equal names
+//! give the same kernel. The module decides which names it contains.
 
 use crate::settings;
 use std::collections::HashMap;

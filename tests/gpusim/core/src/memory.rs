@@ -25,7 +25,7 @@ struct Space {
     /// Freed device ranges by length, for reuse.
     spare: BTreeMap<u64, Vec<u64>>,
     /// Length of each graph's memory by its start. The memory is live from the node that allocates it to the node that
-    /// frees it. Its addresses are never used for anything else.
+    /// frees it. The memory's addresses are never used for anything else.
     of_graphs: BTreeMap<u64, u64>,
     /// Bytes per element of each array, by its start.
     arrays: BTreeMap<u64, usize>,

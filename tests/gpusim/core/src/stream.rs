@@ -213,7 +213,7 @@ impl Stream {
 #[derive(Debug)]
 pub struct Event {
     magic: AtomicU64,
-    /// Id of the event in the records. It is unique, even if another event had the same handle before.
+    /// Id of the event in the records. The id is unique, even if another event had the same handle before.
     id: AtomicU32,
     /// Id of the context that the event was created in.
     context: AtomicU32,

@@ -1,4 +1,4 @@
-//! The truth file: the work that the simulated GPU really ran. Its only sources are the simulation and the test
+//! The truth file: the work that the simulated GPU really ran. The file's only sources are the simulation and the test
 //! program's own call sites. Each thread has its own sums, so that launching threads do not slow each other down.
 //! Memory does not grow with the number of launches.
 
@@ -107,7 +107,8 @@ fn create(path: &Path) -> BufWriter<File> {
     BufWriter::with_capacity(1 << 20, file)
 }
 
-/// Creates the truth files. This is called when the driver starts, so that the files exist even if no work runs.
+/// Creates the truth files. This function is called when the driver starts, so that the files exist even if no work
+/// runs.
 pub fn open() {
     if let Some(path) = settings::get().truth_summary.as_ref().filter(|_| truth().is_some()) {
         drop(create(path));

@@ -133,7 +133,7 @@ pub struct NodeRun {
     pub created: Option<&'static Site>,
 }
 
-/// One piece of GPU work. Its times are already known, because the simulated GPU only adds durations.
+/// One piece of GPU work. The work's times are already known, because the simulated GPU only adds durations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records

@@ -1,5 +1,5 @@
-//! Kernel launches. They do not use the macro, because profilers read the struct of their arguments, and their
-//! callbacks have the kernel's name.
+//! Kernel launches. Launch functions do not use the macro, because profilers read the struct of their arguments, and
+//! their callbacks have the kernel's name.
 
 use gpusim_core::api;
 use gpusim_core::arg::{Handle, In, literal};

@@ -170,8 +170,8 @@ driver_api! {
         variable(address, bytes, module, name)
     }
 
-    // A function from before CUDA 3.2, with 32-bit addresses. It fails, because no simulated context is that old.
-    // `cuGetProcAddress` returns the function above.
+    // A function from before CUDA 3.2, with 32-bit addresses. The function fails, because no simulated context is that
+    // old. `cuGetProcAddress` returns the function above.
     cuModuleGetGlobal @ 24 |_own| (_address: Out<u32>, _bytes: Out<u32>, _module: Handle, _name: Text) {
         Err(INVALID_CONTEXT)
     }

@@ -1,5 +1,5 @@
-//! Record kinds enabled or disabled for a single context. It overrides the global choice, and only the old interface
-//! offers it.
+//! Record kinds enabled or disabled for a single context. Such a choice overrides the global choice, and only the old
+//! interface offers it.
 
 use crate::lanes::lock;
 use crate::subscriber::{GLOBAL, Subscriber};

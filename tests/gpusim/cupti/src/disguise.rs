@@ -94,8 +94,8 @@ impl Library {
         });
     }
 
-    /// The exported symbols. Only the hash table gives their number. It consists of 4 words, the bloom filter, the
-    /// buckets, and then one word per symbol; the last word of a bucket's chain has its lowest bit set.
+    /// The exported symbols. Only the hash table gives their number. The hash table consists of 4 words, the bloom
+    /// filter, the buckets, and then one word per symbol; the last word of a bucket's chain has its lowest bit set.
     fn symbols(&self) -> impl Iterator<Item = *mut Symbol> {
         let table = self.value(DT_GNU_HASH) as *const u32;
         // SAFETY: the dynamic section contains the hash table's address, and the table's own fields give its length.

@@ -279,7 +279,8 @@ impl Lane {
 }
 
 impl Content {
-    /// Buffer for the next `records` records. It is a new one if necessary, or `None` if the client gives no buffer.
+    /// Buffer for the next `records` records. The buffer is a new one if necessary, or `None` if the client gives no
+    /// buffer.
     fn room_for(&mut self, owner: &'static Subscriber, bytes: usize, records: u32) -> Option<&mut Buffer> {
         if self.current.as_ref().is_some_and(|b| !b.has_room_for(bytes, records)) {
             self.full.extend(self.current.take());

@@ -1,5 +1,5 @@
-//! CUPTI's internal lock. It is held while the client's `bufferRequested` runs. So a client deadlocks if it takes a
-//! lock of its own in `bufferRequested`, and holds that lock while it calls CUPTI elsewhere. If a thread waits longer
+//! CUPTI's internal lock. The lock is held while the client's `bufferRequested` runs. So a client deadlocks if it takes
+//! a lock of its own in `bufferRequested`, and holds that lock while it calls CUPTI elsewhere. If a thread waits longer
 //! for CUPTI's lock than the watchdog allows, it prints a message and aborts.
 
 use gpusim_core::settings;

@@ -124,7 +124,7 @@ fn a_missing_device_is_rejected() {
     assert_eq!(devices().env("GPUSIM_NDEV", "1").outcome().code, Some(2));
 }
 
-/// Values by their number in `CUdevice_attribute` (the numbers of `cudaDeviceAttr` are the same). They are from
+/// Values by their number in `CUdevice_attribute` (the numbers of `cudaDeviceAttr` are the same). The values are from
 /// NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", column 9.0, and its Hopper
 /// Tuning Guide, "Occupancy" and "Shared Memory"; the last four are from the whitepaper "NVIDIA H100 Tensor Core GPU
 /// Architecture", column H100 SXM5.
