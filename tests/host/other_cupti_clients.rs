@@ -160,8 +160,8 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
 }
 
-/// gpuflame cannot intercept calls that a client made before gpuflame was loaded. It detects the client by the record
-/// kinds that the client enabled.
+/// gpuflame cannot intercept calls that a client made before gpuflame was loaded. gpuflame detects the client by the
+/// record kinds that the client enabled.
 #[test]
 fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let [program, _] = clients();
@@ -283,7 +283,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
 }
 
 /// Another thread launches all the time, while the client starts, is active and ends. gpuflame must see both enter and
-/// exit of a launch, or neither. It must not attribute work to another launch.
+/// exit of a launch, or neither. gpuflame must not attribute work to another launch.
 #[test]
 fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {
@@ -337,8 +337,8 @@ fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. CUPTI still has pointers to the client's functions. It
-/// would call them because of gpuflame's record kinds, flushes and timestamp queries.
+/// A client that is done may free its state and be unloaded. CUPTI still has pointers to the client's functions. CUPTI
+/// would call these functions because of gpuflame's record kinds, flushes and timestamp queries.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();

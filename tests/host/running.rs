@@ -58,8 +58,8 @@ impl Running {
         });
     }
 
-    /// Waits until `is_so` returns true. It also returns a description of the current state, which the message about a
-    /// timeout shows.
+    /// Waits until `is_so` returns true. `is_so` also returns a description of the current state, which the message
+    /// about a timeout shows.
     pub(crate) fn wait_for(&mut self, mut is_so: impl FnMut(&Self) -> (bool, String)) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {

@@ -26,7 +26,8 @@ fn stressed(flags: &[&str]) -> Done {
     let program = compile("tests/programs/stress.c", flags);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame()).env(
         "ASAN_OPTIONS",
-        // The sanitizer does not know hand-made stacks. Its SIGSEGV handler would hide a crash of the program.
+        // The sanitizer does not know hand-made stacks. The sanitizer's SIGSEGV handler would hide a crash of the
+        // program.
         "detect_stack_use_after_return=0:detect_leaks=0:handle_segv=0",
     );
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()

@@ -1,5 +1,5 @@
-//! The checkpoint of a process that dies without running its exit handlers. It holds everything recorded until then,
-//! and every verb can read it.
+//! The checkpoint of a process that dies without running its exit handlers. The checkpoint holds everything recorded
+//! until then, and every verb can read it.
 //!
 //! The program, `tests/programs/ending.c`, launches 1,100 kernels of 1,000 ns, and ends when the test tells it to.
 

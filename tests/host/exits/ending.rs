@@ -1,7 +1,7 @@
 //! However a program ends, gpuflame must write its flame graph, and the program must end as it would without gpuflame.
 //!
-//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns. It counts in a file how many launches have
-//! returned. The program exits with code 7.
+//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns. The program counts in a file how many launches
+//! have returned. The program exits with code 7.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -93,7 +93,7 @@ fn a_process_whose_main_thread_ended_exits_with_its_last_thread() {
     assert!(!done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
 }
 
-/// A thread of the program starts during set-up and blocks all signals. So it looks like a thread of CUPTI.
+/// A thread of the program starts during set-up and blocks all signals. So this thread looks like a thread of CUPTI.
 #[test]
 fn a_program_thread_that_outlives_main_sets_the_exit_code() {
     let program = compile("tests/programs/left.c", &["-O2", "-rdynamic"]);

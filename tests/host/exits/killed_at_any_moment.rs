@@ -1,6 +1,6 @@
 //! However and whenever a program is ended, its outputs must hold every launch made before, by thread and launching
-//! function, and no work that never ran. The reference is the truth file of the simulated stack. It gets a line for
-//! each piece of work when the work starts.
+//! function, and no work that never ran. The reference is the truth file of the simulated stack. The truth file gets a
+//! line for each piece of work when the work starts.
 //!
 //! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour. Without the variable,
 //! each test tries ten moments.

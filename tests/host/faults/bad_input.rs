@@ -1,8 +1,8 @@
 //! Bad input never changes how the application ends; examples are a machine without CUPTI, a full disk and nonsensical
 //! records. The program returns its own exit code, one line names the problem, and files on disk are complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7. It launches 50 kernels of 1,200 ns and 50 kernels of 301 ns in turn,
-//! and a fill after every tenth kernel.
+//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 kernels of 301 ns
+//! in turn, and a fill after every tenth kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -528,8 +528,8 @@ fn records_with_zero_or_reversed_times_are_counted_without_weight() {
     }
 }
 
-/// Some records have times in 1970 or in the next year, or last a hundred years. Their time counts neither as busy nor
-/// as idle GPU time.
+/// Some records have times in 1970 or in the next year, or last a hundred years. The time of these records counts
+/// neither as busy nor as idle GPU time.
 #[test]
 fn records_with_impossible_times_are_counted_without_weight() {
     for fault in ["epoch", "next_year", "endless"] {
@@ -716,8 +716,8 @@ fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     assert!(parts["matched"] > 0);
     let matched = parts["matched"];
     assert_parts(&done, "activities", matched, &[("matched", matched)]);
-    // A buffer that was delivered but not yet read at the fatal error cannot be read any more. Its activities are
-    // counted as unreadable.
+    // A buffer that was delivered but not yet read at the fatal error cannot be read any more. The buffer's activities
+    // are counted as unreadable.
     if matched < truth.count("delivered") {
         assert!(lost(&done, "activities_unreadable") > 0, "{}", done.stderr);
     } else {

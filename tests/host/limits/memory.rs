@@ -1,5 +1,5 @@
-//! Memory that gpuflame holds: it depends on the number of distinct stacks, not on the number of launches. It is
-//! measured in two ways: by the ledger, and by the kernel's figures for the process minus those of a run without
+//! Memory that gpuflame holds: it depends on the number of distinct stacks, not on the number of launches. The memory
+//! is measured in two ways: by the ledger, and by the kernel's figures for the process minus those of a run without
 //! gpuflame.
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Names from any source must be harmless wherever they are shown: on a terminal, in text files and in spreadsheets.
 //!
-//! The program, `tests/programs/named.c`, gives harmful names to its kernels, ranges and threads. Its own file name is
-//! harmful too.
+//! The program, `tests/programs/named.c`, gives harmful names to its kernels, ranges and threads. The program's own
+//! file name is harmful too.
 
 use std::fs;
 use std::path::{Path, PathBuf};

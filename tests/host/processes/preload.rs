@@ -1,5 +1,5 @@
-//! The preloaded library sets environment variables. They make the driver and NVTX load gpuflame. This must not harm
-//! threads that read the environment at the same time.
+//! The preloaded library sets environment variables. The variables make the driver and NVTX load gpuflame. Setting the
+//! variables must not harm threads that read the environment at the same time.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -12,8 +12,8 @@ use crate::support::{Run, Way, compile, scratch, skip};
 
 const PROCESSES: u64 = 8;
 
-/// Runs eight processes at once in one folder. They have 1 to 8 steps: step I has I launches of 20,000 ns. Returns the
-/// time until all processes had ended.
+/// Runs eight processes at once in one folder. The processes have 1 to 8 steps: step I has I launches of 20,000 ns.
+/// Returns the time until all processes had ended.
 fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u64 {
     let program = compile("tests/programs/timed.c", &["-O2"]);
     let start = |process: u64| {

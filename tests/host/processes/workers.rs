@@ -1,4 +1,4 @@
-//! Workers of Python's `multiprocessing` end by `_exit` or SIGTERM. They must write all files nevertheless.
+//! Workers of Python's `multiprocessing` end by `_exit` or SIGTERM. The workers must write all files nevertheless.
 //!
 //! The program is `tests/programs/workers.py`; its kernels take 1,000 ns.
 

@@ -163,8 +163,8 @@ fn assert_all_but_windows(done: &Done) {
 
 #[test]
 fn a_hanging_file_system_blocks_neither_the_collector_nor_the_exit() {
-    // The outputs of a window reach the hanging thread at the next flush, some seconds after the window closed. They
-    // may also reach it at the exit.
+    // The outputs of a window reach the hanging thread at the next flush, some seconds after the window closed. The
+    // outputs may also reach it at the exit.
     for seconds in [0, 8] {
         assert_all_but_windows(&with_files_that_hang("folded", seconds));
     }

@@ -23,7 +23,7 @@ pub(super) struct Ended<'a> {
 
 /// Upper bound on the difference between the truth's clock and ours, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint. It is long, because several of these programs share two processors.
+/// Maximum delay of a checkpoint. The limit is long, because several of these programs share two processors.
 const SLACK_MS: u64 = 1000;
 
 impl Ended<'_> {
@@ -105,8 +105,8 @@ impl Ended<'_> {
         }
     }
 
-    /// Checks exact sums of a process that returned from `main` with no work in flight. Then the truth file lists the
-    /// outcome of each record.
+    /// Checks exact sums of a process that returned from `main` with no work in flight. For such a process, the truth
+    /// file lists the outcome of each record.
     fn assert_exact(&self, found: Account, rivals: u64) {
         let work = self.lines("truth");
         assert_eq!(work.len(), self.started().len());
@@ -149,8 +149,8 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Checks a run that may have lost any records. Its outputs must contain only work that was started, and the sums
-    /// must be possible for the reported number of timed activities.
+    /// Checks a run that may have lost any records. The run's outputs must contain only work that was started, and the
+    /// sums must be possible for the reported number of timed activities.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
         assert!(found.launches <= most.launches, "{found:?}");
@@ -202,8 +202,8 @@ impl Ended<'_> {
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
     }
 
-    /// Checks a process that ended without exit handlers. Its file holds all work except the latest, and states how
-    /// much may be missing.
+    /// Checks a process that ended without exit handlers. The process's file holds all work except the latest, and
+    /// states how much may be missing.
     fn assert_leaves(&self) {
         assert!(!self.has("folded") && !self.has("svg"));
         let [ended, ..] = self.kept();

@@ -70,8 +70,8 @@ impl Plan {
         let mut dice = Dice(seed);
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
-        // Time in ms for which the process stays alive at its end. It is too short for a checkpoint, or long enough for
-        // a few checkpoints, or long enough for the flush once per second.
+        // Time in ms for which the process stays alive at its end. The time is too short for a checkpoint, or long
+        // enough for a few checkpoints, or long enough for the flush once per second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
