@@ -100,7 +100,7 @@ fn expected(trace: &Value) -> Stacks {
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
         let open: Vec<&Slice> = slices[..at].iter().filter(is_open).collect();
         // Functions in the arguments of the innermost operator are still running at the launch. Functions in the
-        // arguments of a range have opened the range and returned. So they are left out.
+        // arguments of a range have opened the range and returned. So these functions are left out.
         let is_range = |slice: &Slice| {
             slice.2 == 1 || slice.4.last().is_some_and(|function| function.ends_with(": __enter__"))
         };
@@ -159,7 +159,8 @@ impl Rng {
     }
 }
 
-/// Returns a trace of slices that overlap arbitrarily. It has few distinct times, so many slices begin or end at the same time.
+/// Returns a trace of slices that overlap arbitrarily. The trace has few distinct times, so many slices begin or end at
+/// the same time.
 fn random_trace(seed: u64) -> Value {
     let mut rng = Rng(seed);
     let mut events = Vec::new();
@@ -210,7 +211,7 @@ fn stacks_of_real_traces_consist_of_the_open_slices() {
     }
 }
 
-/// Checks all traces below the folder `GPUFLAME_MORE_TRACES`, and prints the compared time per trace. This takes
+/// Checks all traces below the folder `GPUFLAME_MORE_TRACES`, and prints the compared time per trace. The check takes
 /// minutes.
 #[test]
 fn stacks_of_further_traces_consist_of_the_open_slices() {

@@ -27,7 +27,8 @@ fn fact(folder: &Path, name: &str, what: &str) -> String {
     row.unwrap_or_else(|| panic!("no {what}: {table}")).to_owned()
 }
 
-/// Tables that every export of Nsight Systems has. They hold one launch and its kernel of 50 ns in process 3, thread 9.
+/// Tables that every export of Nsight Systems has. The tables hold one launch and its kernel of 50 ns in process 3,
+/// thread 9.
 const NSYS: &str = "
     CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel_v7000'), (2, 'add'), (3, 'cudaGraphLaunch_v10000');

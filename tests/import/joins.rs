@@ -86,8 +86,8 @@ fn launches_before_the_trace_are_known_by_the_ids_of_their_own_rank() {
         let on_gpu = |id: u64| json!({"correlation": id, "device": 0, "stream": 7});
         events.push(launch(process, 2, json!({"correlation": first})));
         events.push(kernel(gpu.clone(), 10, on_gpu(first)));
-        // The launch of this kernel is not in the trace. Its id is below all ids of rank 1, but not below all ids of
-        // rank 0.
+        // The launch of this kernel is not in the trace. The kernel's id is below all ids of rank 1, but not below all
+        // ids of rank 0.
         events.push(kernel(gpu, 40, on_gpu(500)));
     }
     assert_eq!(
@@ -233,7 +233,8 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
         let linked: Vec<&str> = ran.stdout.lines().filter(|line| line.ends_with("10000")).collect();
         assert_eq!(format!("{}\n", linked.join("\n")), stack, "{at}: {}", ran.stdout);
     }
-    // Without any of these links, the launch of the work is unknown. It must not count as a launch before the trace.
+    // Without any of these links, the launch of the work is unknown. Such a launch must not count as a launch before
+    // the trace.
     let ran = folded("no-ids", &[launch(1, 2, json!({})), kernel(0, 20, place)]);
     assert!(ran.stdout.contains("[no launch stack];[GPU_Kernel]k 10000"), "{}", ran.stdout);
     assert!(
