@@ -1,6 +1,6 @@
 // Measures 200 moves in the timeline of a page and in speedscope: node compare_timeline.mjs COMMAND FOLDER SLICES...
-// Each of the two has its own browser. A move is a step to the left or right, or a zoom by the wheel at some place. Its
-// time ends when the frame after it was presented. The time of the first picture begins with the navigation.
+// Each of the two has its own browser. A move is a step to the left or right, or a zoom by the wheel at some place. A
+// move's time ends when the frame after it was presented. The time of the first picture begins with the navigation.
 import { execFileSync } from 'node:child_process';
 import { closeSync, mkdirSync, openSync, statSync, writeSync } from 'node:fs';
 import { join } from 'node:path';

@@ -239,7 +239,8 @@ test('a part of the critical path is marked in the timeline, and the longest is 
     // 11.7 of the 21.42 ms is in the middle between the calls of two steps.
     assert.equal(await dark(11.7 / 21.42), '27,27,27,255');
     await click('show the longest');
-    // The slow step: from the call of its second kernel, 405 us after its begin, to that of the next step. It is a third of the view.
+    // The slow step: from the call of its second kernel, 405 us after its begin, to that of the next step. The slow
+    // step is a third of the view.
     const [from, to] = /^(\S+) ms to (\S+) ms/.exec(await shown()).slice(1).map(Number);
     assert.ok(Math.abs((to - from) / 3 - 2.61) < 0.05, `${from} to ${to}`);
     await tab.run(() => document.querySelector('.timeline').focus());
