@@ -10,7 +10,7 @@
  * thread      another thread launches, and then does something else while train waits for it
  * calls       train makes no call for 5 ms, allocates, and makes no call for another 5 ms
  *
- * It prints how many nanoseconds of GPU time were lost. */
+ * The program prints how many nanoseconds of GPU time were lost. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

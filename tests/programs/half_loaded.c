@@ -1,5 +1,5 @@
 /* half_loaded LIBRARY: loads an interpreter library while another thread launches from a new stack each time, and
- * then launches from functions of the library. It is built from interpreter.c with -DSLOW. */
+ * then launches from functions of the library. The library is built from interpreter.c with -DSLOW. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>

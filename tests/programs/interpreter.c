@@ -1,7 +1,7 @@
-/* A CPython that evaluates nothing. It has the parts that gpuflame reads in the real interpreters of a few versions:
- * frames of functions, calls of the evaluator, and the data that describes their layout. Tests use it for two
- * purposes: to count instructions, which is impossible with an interpreter that starts up and collects garbage; and
- * to imitate versions that have not been released.
+/* A CPython that evaluates nothing. This interpreter has the parts that gpuflame reads in the real interpreters of a
+ * few versions: frames of functions, calls of the evaluator, and the data that describes their layout. Tests use it
+ * for two purposes: to count instructions, which is impossible with an interpreter that starts up and collects
+ * garbage; and to imitate versions that have not been released.
  *
  * VERSION and THREADS (1: without the global lock) are the version and the build that this interpreter claims to be.
  * The interpreter's layout is that of 3.9, 3.11 or 3.13: the latest of these that is not newer than VERSION. With

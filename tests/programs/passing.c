@@ -10,8 +10,9 @@
  *     next        as unloaded, and 2.5 s later the second client enables fills before it registers its functions, while another
  *                 thread launches; it records 5 fills
  *
- * The program launches 50 kernels before the first client. After the last client it launches, fills and copies for 2.5
- * s, and then launches 70 kernels. It prints the number of records of each client, and its exit status is 7. */
+ * The program launches 50 kernels before the first client. After the last client it launches, fills and copies for
+ * 2.5 s, and then launches 70 kernels. The program prints the number of records of each client, and its exit status
+ * is 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,5 +1,5 @@
-/* A plugin that is a client of CUPTI, for `passing.c` and `chaos.c`. Its state is in a mapping of its own. So any
- * call after `client_goes` faults, even if the plugin is still loaded. */
+/* A plugin that is a client of CUPTI, for `passing.c` and `chaos.c`. The client's state is in a mapping of its own.
+ * So any call after `client_goes` faults, even if the plugin is still loaded. */
 #include "cupti.h"
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* A program with ranges of all kinds. Its call site at every launch lists the functions that it is in, followed by
- * the ranges that should be open, outermost first.
+/* A program with ranges of all kinds. The program's call site at every launch lists the functions that it is in,
+ * followed by the ranges that should be open, outermost first.
  *
  *     ranges [--nvtx] [--user] [--steps N] [--deep N] [--names N] */
 #include "cuda_mini.h"

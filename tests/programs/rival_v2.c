@@ -1,5 +1,5 @@
-/* A program that contains another client of CUPTI. It shares CUPTI with gpuflame: it subscribes, and asks for records
- * of its own.
+/* A program that contains another client of CUPTI. The client shares CUPTI with gpuflame: it subscribes, and asks
+ * for records of its own.
  *
  *     rival_v2 first|second|v1|v1-first
  *

@@ -2,9 +2,9 @@
 
     server.py WORKERS LAUNCHES
 
-Each worker launches, creates a file `launched-PID`, and serves until SIGTERM. It handles this signal itself, and
-then exits normally. SIGHUP: new workers replace all workers, which get SIGTERM. SIGTERM: all workers get it, and the
-server ends. A file `hangs-PID` means that this worker has timed out: it is killed and replaced."""
+Each worker launches, creates a file `launched-PID`, and serves until SIGTERM. A worker handles this signal itself,
+and then exits normally. SIGHUP: new workers replace all workers, which get SIGTERM. SIGTERM: all workers get it, and
+the server ends. A file `hangs-PID` means that this worker has timed out: it is killed and replaced."""
 
 import os
 import pathlib

@@ -21,7 +21,7 @@ __asm__(
     ".type without_frame_pointer, @function\nwithout_frame_pointer:\n"
     "push %rbp\nmov $7, %ebp\nsub $16, %rsp\ncall *%rdi\nmov $1, %ecx\nadd $16, %rsp\npop %rbp\nret\n");
 
-/* Number of frames below the code without information. It distinguishes the stacks of one kind. */
+/* Number of frames below the code without information. This number distinguishes the stacks of one kind. */
 static int depth;
 
 OWN_FRAME static void descend(int n)

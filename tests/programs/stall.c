@@ -1,5 +1,5 @@
 /* A program whose host is late in one place: each step launches four kernels, spends 5 ms preparing the next batch,
- * and then copies the batch. It prints the nanoseconds lost by preparing.
+ * and then copies the batch. The program prints the nanoseconds lost by preparing.
  *
  *     stall [--steps N] [--devices N] [--streams N] */
 #define _GNU_SOURCE

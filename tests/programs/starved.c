@@ -4,8 +4,8 @@
  *
  * Launches 20,000 times and waits for 0.9 s. Then limits its address space to KIB more than the present size, and
  * launches from STACKS different stacks, under ranges of many names, with marks and queries of the progress.
- * Meanwhile it lowers the limit SHRINKS times, at last to the present size. It allocates no memory itself. Prints
- * the number of failed waits. */
+ * Meanwhile it lowers the limit SHRINKS times, at last to the present size. The program allocates no memory itself.
+ * Prints the number of failed waits. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
