@@ -34,7 +34,7 @@ fn timelines(folder: &Path) -> Vec<(usize, usize)> {
     counts.collect()
 }
 
-/// Total duration in ns of the fills in a timeline. Its times are microseconds with three decimals.
+/// Total duration in ns of the fills in a timeline. The timeline's times are microseconds with three decimals.
 fn gpu_ns(path: &Path) -> u64 {
     let events = events(path).into_iter().filter(|event| event["cat"] == "gpu_memset");
     events.map(|event| (event["dur"].as_f64().unwrap() * 1000.0).round() as u64).sum()

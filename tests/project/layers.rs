@@ -1,12 +1,12 @@
-//! Checks of the source layout that Cargo does not make. They are about forbidden dependencies between packages, import
-//! cycles between modules and between files, and places where unsafe code is allowed.
+//! Checks of the source layout that Cargo does not make. The checks are about forbidden dependencies between packages,
+//! import cycles between modules and between files, and places where unsafe code is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages that only the command uses. They must not be in `libgpuflame.so`.
+/// Packages that only the command uses. These packages must not be in `libgpuflame.so`.
 const COMMAND_ONLY: [&str; 3] = ["gpuflame-traces", "gpuflame-offline", "gpuflame-cli"];
 
 #[test]
@@ -19,7 +19,7 @@ fn the_shared_library_depends_on_nothing_of_the_command() {
     }
 }
 
-/// The demo is often the first thing that a user builds. So it must build fast.
+/// The demo is often the first thing that a user builds. So the demo must build fast.
 #[test]
 fn the_demo_builds_without_the_command_and_its_libraries() {
     let tree = packages_below("gpuflame", "normal,dev");

@@ -1,5 +1,5 @@
-//! The Python package. Its wheel is installed into empty environments, for the oldest supported and the newest Python
-//! of this machine. There it is used on the simulated stack.
+//! The Python package. The package's wheel is installed into empty environments, for the oldest supported and the
+//! newest Python of this machine. There it is used on the simulated stack.
 
 use std::collections::BTreeMap;
 use std::fs;
