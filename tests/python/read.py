@@ -1,5 +1,5 @@
-"""Reads a recording and a trace as tables: python read.py RECORDING TRACE FOLDED LARGE. Their sums equal those of the folded
-stacks."""
+"""Reads a recording and a trace as tables: python read.py RECORDING TRACE FOLDED LARGE. The tables' sums equal those of
+the folded stacks."""
 
 import sys
 
