@@ -57,7 +57,7 @@ fn assert_idle_in(fault: &str, function: &str) {
     assert!(functions.iter().any(|name| name.starts_with(&format!("{function} (faults.py"))), "{tables:#}");
     assert!(column(&tables, "idle_lines", "line").contains(&&*line_of(fault)), "{tables:#}");
     let stacks = column(&tables, "idle", "stack");
-    // Time in which other programs kept this program from running has no samples. It may be the first row.
+    // Time in which other programs kept this program from running has no samples. Such time may be the first row.
     assert!(stacks.iter().any(|stack| stack.contains(function)), "{tables:#}");
 }
 

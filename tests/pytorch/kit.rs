@@ -1,5 +1,5 @@
-//! Test of `tests/gpu/steps/85-programs.sh`, which runs these programs on real hardware. Here it runs them on the simulated
-//! stack.
+//! Test of `tests/gpu/steps/85-programs.sh`, which runs these programs on real hardware. Here the script runs them on
+//! the simulated stack.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -44,8 +44,8 @@ fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     Some(step)
 }
 
-/// Asserts that each program ran twice and ended in the same way. Its ledger, if any, must add up and agree with the
-/// truth file.
+/// Asserts that each program ran twice and ended in the same way. A program's ledger, if any, must add up and agree
+/// with the truth file.
 fn assert_held(step: &Value, programs: &str) {
     let checks = step["checks"].as_array().unwrap();
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:#?}");

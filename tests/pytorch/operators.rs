@@ -1,5 +1,5 @@
 //! Operators. gpuflame recognizes an operator by the dispatcher's frames in a native stack. PyTorch's profiler is
-//! notified when an operator begins and ends. Its `External id` names the innermost operator of each launch.
+//! notified when an operator begins and ends. The profiler's `External id` names the innermost operator of each launch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -89,8 +89,8 @@ pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done:
     for (stream, theirs) in &kineto {
         assert_eq!(theirs.len(), gpuflame[stream].len(), "{stream:?}");
         for (theirs, ours) in theirs.iter().zip(&gpuflame[stream]) {
-            // PyTorch also has operators that are not in the dispatcher, such as autograd's nodes. They have no frame
-            // of the dispatcher.
+            // PyTorch also has operators that are not in the dispatcher, such as autograd's nodes. Such operators have
+            // no frame of the dispatcher.
             let Some(theirs) = theirs.as_ref().filter(|name| name.starts_with("aten::")) else { continue };
             known += 1;
             if ours.as_ref() != Some(theirs) {

@@ -127,8 +127,8 @@ fn check_program_with(program: &str, runs: &[(Way, &str)], faults: &str) -> Vec<
     runs.iter().map(observed).collect()
 }
 
-/// Kernels that Triton compiles and launches by itself, through a launcher that Triton generates. They must be under
-/// the function that calls this launcher. `.ci/long` installs Triton.
+/// Kernels that Triton compiles and launches by itself, through a launcher that Triton generates. These kernels must be
+/// under the function that calls this launcher. `.ci/long` installs Triton.
 #[test]
 fn triton_kernels_are_under_the_functions_that_launch_them() {
     for done in check_program("triton_kernels.py", &every_way()) {
@@ -271,7 +271,7 @@ fn a_training_step_is_recorded_completely() {
         };
         assert!(stacks.iter().any(reads), "{stacks:#?}");
         // The stack must show no frames of an operator's implementation, except those of the library that the operator
-        // calls. It must not show a function that has the operator's name and calls it.
+        // calls. The stack must not show a function that has the operator's name and calls it.
         for (frames, _) in &stacks {
             assert_eq!(native_in_operator(frames), None, "{frames:#?}");
             assert!(
@@ -342,8 +342,8 @@ fn matrix_products_are_computed_if_gpusim_math_is_set() {
     }
 }
 
-/// Workers of a DataLoader are child processes. gpuflame ignores forked workers. It is loaded into spawned workers, but they
-/// do not use the GPU.
+/// Workers of a DataLoader are child processes. gpuflame ignores forked workers. gpuflame is loaded into spawned
+/// workers, but they do not use the GPU.
 #[test]
 fn a_data_loader_with_workers_is_recorded_completely() {
     check_program("loader.py", &ONE);

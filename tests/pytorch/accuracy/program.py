@@ -42,8 +42,8 @@ class Program:
         return graph
 
     def block_work(self, block):
-        # No later work in the step needs the result of `tril`. So it can run on a side stream. Without --side-stream
-        # the program makes the same calls, so that the stream is the only change.
+        # No later work in the step needs the result of `tril`. So `tril` can run on a side stream. Without
+        # --side-stream the program makes the same calls, so that the stream is the only change.
         with torch.cuda.stream(self.side if self.options.side_stream else torch.cuda.current_stream()):
             torch.tril(self.square)
         block(self.input)

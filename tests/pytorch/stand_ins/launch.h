@@ -80,7 +80,7 @@ static void compute(int transposed_a, int transposed_b, long m, long n, long k, 
             for (long at = 0; at < k; at++)
                 sum += a.at[transposed_a ? at + row * a.rows : row + at * a.rows]
                     * b.at[transposed_b ? column + at * b.rows : at + column * b.rows];
-            // If beta is 0, the old value of C may be anything. So it is not read.
+            // If beta is 0, the old value of C may be anything. So the old value is not read.
             *out = alpha * sum + (beta ? beta * *out : 0);
         }
 }

@@ -15,7 +15,7 @@ enum { RANKS = 16, SLOTS = 64, GROUP = 256 };
 // ncclResult_t
 enum { SUCCESS, UNHANDLED_CUDA, SYSTEM, INTERNAL, INVALID_ARGUMENT, INVALID_USAGE, REMOTE };
 
-// A slot in which all ranks meet. It is reused after SLOTS meetings.
+// A slot in which all ranks meet. A slot is reused after SLOTS meetings.
 struct slot {
     atomic_ulong turn, ready, what;
     atomic_uint arrived, left;
@@ -244,7 +244,7 @@ static int run(struct order *it) {
 static int run_group(void) {
     int result = SUCCESS, is_of_several = 0;
     for (struct order *it = group; it < group + group_count; it++) is_of_several |= it->comm != group->comm;
-    // One thread may drive several ranks. So it offers all orders before it waits for any of them.
+    // One thread may drive several ranks. So the thread offers all orders before it waits for any of them.
     for (struct order *it = group; it < group + group_count && is_of_several && !result; it++) {
         if (first_like(it) != it || is_captured(it->stream)) continue;
         it->is_offered = 1;
