@@ -1,5 +1,6 @@
 //! Recorded dependencies, compared with the simulated stack's truth file. The recording contains exactly the events
-//! that were recorded on streams and the waits for them. It has each as a call and as an activity record.
+//! that were recorded on streams and the waits for them. The recording has each of them as a call and as an activity
+//! record.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Programs that call gpuflame through its C interface. They are linked to the library, or use only the header.
+//! Programs that call gpuflame through its C interface. The programs are linked to the library, or use only the header.
 
 use std::collections::BTreeMap;
 

@@ -247,8 +247,8 @@ fn a_gpu_clock_that_lags_is_reported() {
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
     assert_eq!(words[0], "15", "all work that ran there: {line}");
-    // The work begins 5 us or more after its launch. So it seems to begin before its launch by nearly the whole error
-    // of the clock.
+    // The work begins 5 us or more after its launch. So the work seems to begin before its launch by nearly the whole
+    // error of the clock.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

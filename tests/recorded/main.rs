@@ -1,5 +1,5 @@
-//! Programs recorded on the simulated stack. Their outputs are compared with the simulated stack's truth file, which
-//! lists the work that really ran.
+//! Programs recorded on the simulated stack. The programs' outputs are compared with the simulated stack's truth file,
+//! which lists the work that really ran.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -261,8 +261,8 @@ fn launches_from_pythons_jit_appear_under_their_functions() {
     }
 }
 
-/// Before 3.12, gpuflame finds only the functions of the first interpreter, even while another one runs. So it shows
-/// the functions that called the second interpreter, but not the second interpreter's own.
+/// Before 3.12, gpuflame finds only the functions of the first interpreter, even while another one runs. So gpuflame
+/// shows the functions that called the second interpreter, but not the second interpreter's own.
 #[test]
 fn functions_of_subinterpreters_are_shown_since_3_12() {
     for ((_, minor), python) in known() {

@@ -1,5 +1,5 @@
-//! Samples of threads in Python code. Their stacks contain Python's functions. The reference is py-spy, which reads the
-//! process from outside.
+//! Samples of threads in Python code. The samples' stacks contain Python's functions. The reference is py-spy, which
+//! reads the process from outside.
 //!
 //! If the kernel does not allow sampling, these tests print that and are skipped. In CI the kernel must allow it.
 #![cfg(target_arch = "x86_64")]
@@ -106,8 +106,8 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // Idle time in which other programs had the processor has no samples. It is under `[after`, between the
-                // two calls.
+                // Idle time in which other programs had the processor has no samples. This idle time is under `[after`,
+                // between the two calls.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")
                         && !frames.iter().any(|frame| frame.starts_with("[after"))

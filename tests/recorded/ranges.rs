@@ -1,5 +1,5 @@
-//! NVTX ranges and user ranges as frames between the CPU stack and the kernel. They are compared with the ranges that the
-//! program lists as open at each launch.
+//! NVTX ranges and user ranges as frames between the CPU stack and the kernel. The frames are compared with the ranges
+//! that the program lists as open at each launch.
 
 use std::collections::BTreeMap;
 

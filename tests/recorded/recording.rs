@@ -185,8 +185,8 @@ fn launch_times_match_the_true_calls_within_50_us() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // Maximum error in ns of the clock that callbacks read. Only the collector updates this clock. So it is wrong if
-    // the kernel adjusts the system clock between two visits of the collector.
+    // Maximum error in ns of the clock that callbacks read. Only the collector updates this clock. So the clock is
+    // wrong if the kernel adjusts the system clock between two visits of the collector.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {
@@ -249,7 +249,7 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
 }
 
 /// Two files of format 1, recorded in November 2026: a run of `stacks 3 1 1 0 1` with single activities, and the
-/// checkpoint of `ending left abort`. Their expected content was counted by hand from the programs' sources.
+/// checkpoint of `ending left abort`. The files' expected content was counted by hand from the programs' sources.
 #[test]
 fn recordings_of_format_1_stay_readable() {
     for (name, has_rows, launches, stacks) in [("rows", true, 60, 6), ("sums", false, 1100, 2)] {

@@ -66,7 +66,7 @@ fn eight_threads_and_twenty_short_lived_threads_are_sampled() {
         let (_, dropped, _, threads) = line(&done);
         let made = if what == "threads" { 8 } else { 20 };
         assert_eq!(threads, made, "{}", done.stderr);
-        // Each thread takes 300 ms. Its sampling starts 20 ms after its launch, or later on a busy machine.
+        // Each thread takes 300 ms. A thread's sampling starts 20 ms after its launch, or later on a busy machine.
         assert!(of_threads > made * 150_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads < made * 310_000_000, "{of_threads} ns\n{}", done.stderr);
         assert!(of_threads * 10 > all * 9 && dropped < 50, "{of_threads} of {all}\n{}", done.stderr);
@@ -107,8 +107,8 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let Some(done) = seen(sampled("late", "999").ok()) else { return };
     let idle = done.folded_file("out.idle.folded");
     let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
-    // Time in which other programs had the processor belongs to no function. It is shown under `[after`, between the
-    // two calls.
+    // Time in which other programs had the processor belongs to no function. Such time is shown under `[after`, between
+    // the two calls.
     let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
     let sampled = idle.iter().filter(|(frames, _)| !is_pause(frames));
     let (first, _) = sampled.max_by_key(|(_, nanos)| *nanos).unwrap();
