@@ -1,5 +1,5 @@
-/* A library that launches, for programs in any language. It has C functions, and functions for Java's native
- * interface. */
+/* A library that launches, for programs in any language. The library has C functions, and functions for Java's
+ * native interface. */
 #include "cuda_mini.h"
 
 KERNEL(step_d100, "step_d100", (int n), &n)
