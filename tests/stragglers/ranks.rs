@@ -76,8 +76,8 @@ fn dlrm(name: &str) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// A separate script computed the expected values. It reads the files with Python's json, counts the busy microseconds
-/// between collectives one by one, and adds up the step.
+/// A separate script computed the expected values. The script reads the files with Python's json, counts the busy
+/// microseconds between collectives one by one, and adds up the step.
 #[test]
 fn the_ranks_of_a_real_job_have_the_slowdown_of_an_independent_script() {
     let Some(folder) = dlrm("dlrm-slowdown") else { return };
