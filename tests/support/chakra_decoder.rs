@@ -1,4 +1,4 @@
-//! A reader of Chakra's protobuf. It was written from the public `et_def.proto` and protobuf's wire format,
+//! A reader of Chakra's protobuf. The reader was written from the public `et_def.proto` and protobuf's wire format,
 //! independently of gpuflame's writer.
 
 use std::collections::{BTreeMap, BTreeSet};

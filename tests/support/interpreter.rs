@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::support::compile;
 
-/// Type of the library's function `evaluate`. It calls the given function with the given pointer, below the given
-/// number of Python frames. The innermost Python function is `function_b`.
+/// Type of the library's function `evaluate`. `evaluate` calls the given function with the given pointer, below the
+/// given number of Python frames. The innermost Python function is `function_b`.
 pub(crate) type Evaluate = extern "C" fn(c_int, extern "C" fn(*mut c_void), *mut c_void) -> c_int;
 
 pub(crate) fn evaluate() -> Evaluate {

@@ -69,7 +69,8 @@ pub fn cuda() -> &'static Path {
     FOLDER.get_or_init(|| stage("cuda", &["libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8"]))
 }
 
-/// Creates a folder with the simulated libraries. It has CUPTI under these names, or no CUPTI if there are none.
+/// Creates a folder with the simulated libraries. The folder has CUPTI under these names, or no CUPTI if there are
+/// none.
 pub fn stage(name: &str, cupti: &[&str]) -> PathBuf {
     let folder = scratch(name);
     let link = |library: &str, soname: &str| {

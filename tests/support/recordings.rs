@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// A recording as lines of text. They must be equal for two runs of the same program.
+/// A recording as lines of text. The lines must be equal for two runs of the same program.
 pub(crate) struct Recording {
     /// Callbacks in order.
     pub(crate) callbacks: Vec<String>,
@@ -172,8 +172,8 @@ fn records_of(row: &Value, ids: &mut Ids) -> Vec<String> {
         (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
     let places = row["at"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap() as usize);
     let names = row["names"].as_array().unwrap();
-    // Records of overhead (kind 17) come from the driver's own work, such as loading a module. Their number differs
-    // from run to run, and gpuflame does not request them.
+    // Records of overhead (kind 17) come from the driver's own work, such as loading a module. The number of these
+    // records differs from run to run, and gpuflame does not request them.
     let is_overhead = |at: &usize| bytes[*at..].starts_with(&17_u32.to_le_bytes());
     places
         .zip(names)
