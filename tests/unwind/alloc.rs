@@ -11,8 +11,8 @@ use deep::deep;
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
 thread_local! {
-    /// Number of allocations of this thread. It is per thread because the test harness may allocate on another thread
-    /// at any time.
+    /// Number of allocations of this thread. The number is per thread because the test harness may allocate on another
+    /// thread at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -1,7 +1,7 @@
 /* Stacks that a program made itself, and wrong unwind information. */
 
-/* Calls `hook` on another stack, to which it switches by hand. Its unwind information does not describe the switch,
- * so it leads past `top`. */
+/* Calls `hook` on another stack, to which it switches by hand. The function's unwind information does not describe
+ * the switch, so it leads past `top`. */
 __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 {
     __asm__ volatile("mov %%rsp, %%rbx\n\tmov %1, %%rsp\n\tcall *%0\n\tmov %%rbx, %%rsp"

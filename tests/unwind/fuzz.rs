@@ -42,7 +42,8 @@ struct Fuzz<'a> {
 }
 
 const DEEPEST: usize = 120;
-/// Depth of a coroutine's stack. It is small, so that the coroutine often reaches the same places by the same path.
+/// Depth of a coroutine's stack. The depth is small, so that the coroutine often reaches the same places by the same
+/// path.
 const NOT_DEEP: usize = 5;
 const SHALLOWEST: usize = 3;
 

@@ -1,7 +1,7 @@
 //! Captures as on glibc before 2.35, which lacks `_dl_find_object`: a sorted copy of the loader's list replaces it.
 //!
-//! The tests run one at a time, because they load and unload libraries. They have their own process, because the switch
-//! to the sorted copy cannot be undone.
+//! The tests run one at a time, because they load and unload libraries. The tests have their own process, because the
+//! switch to the sorted copy cannot be undone.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]

@@ -368,7 +368,7 @@ fn a_nested_capture_does_not_change_the_outer_one() {
 }
 
 /// Captures the stack at a depth of `calls`. A handler may capture after this capture and before its frames are copied.
-/// It then legitimately reuses the same memory, so the capture is repeated.
+/// The handler then legitimately reuses the same memory, so the capture is repeated.
 fn capture_undisturbed(calls: usize) -> Vec<u64> {
     let mut frames = Addresses::new();
     let full =

@@ -55,8 +55,8 @@ fn capture_garbage_while_it_goes() {
         });
         use_new_unwinder(true);
         let (began, mut captures) = (Instant::now(), 0);
-        // The library is loaded and unloaded a few hundred times. It contains so many addresses that one without a
-        // cached rule is always left.
+        // The library is loaded and unloaded a few hundred times. The library contains so many addresses that one
+        // without a cached rule is always left.
         while began.elapsed() < Duration::from_secs(1) || captures <= 1000 {
             with_garbage(look, inside + captures % (1 << 16));
             captures += 1;

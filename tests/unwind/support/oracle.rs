@@ -64,7 +64,7 @@ impl Addresses {
     }
 }
 
-/// The calling thread's unwinder, created on first use. It must exist before a signal handler uses it.
+/// The calling thread's unwinder, created on first use. The unwinder must exist before a signal handler uses it.
 pub(crate) fn unwinder() -> &'static mut Unwinder {
     if tls::get().is_null() {
         gpuflame_unwind::prepare();
