@@ -98,7 +98,7 @@ impl PerWindowSums {
         self.opened
     }
 
-    /// Whether more windows were opened than are summed separately. The last window then contains several windows.
+    /// Whether more windows were opened than are summed separately. The last window's sums then cover several windows.
     pub fn is_full(&self) -> bool {
         self.opened > self.max_windows
     }

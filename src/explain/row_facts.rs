@@ -235,7 +235,8 @@ mod tests {
         counter.pending(CorrelationId(4), launch(35));
         let facts = counter.facts();
         assert_eq!(facts.pending_at_end, 2);
-        // Work took up to 670 ns from its launch, and the first of the two launches was 665 ns before the last event.
+        // Work took up to 670 ns from its launch to its end, and the first of the two launches was 665 ns before the
+        // last event.
         assert!(facts.ends_before_gpu);
         assert!(
             counter.is_queued(launch(40))

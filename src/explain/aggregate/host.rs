@@ -109,7 +109,7 @@ impl HostSums {
         }
     }
 
-    /// Total count and nanoseconds per context, of waits, CPU samples and off-CPU time together.
+    /// Total count and nanoseconds per context. Waits, CPU samples and off-CPU time are added together.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let takes_time = |call: &HostActivity| {
             matches!(call, HostActivity::Wait | HostActivity::Sampled | HostActivity::Blocked)

@@ -13,7 +13,7 @@
 //! longer.
 //!
 //! Updating an instantiation changes its work, and therefore the creators of its nodes. A launch before the update ran
-//! the old nodes. The launch's correlation id shows that it was made before.
+//! the old nodes. The correlation id of a launch shows whether it was made before the update.
 //!
 //! An activity is looked up once, when its record is read; the result is then stored in the activity.
 

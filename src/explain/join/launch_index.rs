@@ -380,8 +380,8 @@ type Map = IdMap<CorrelationId, IdEntry>;
 /// buckets.
 const MIN_KEPT_RUNNING: usize = 7 << 10;
 
-/// Entries in two generations by age. The whole young map becomes the old map, so both maps keep the size that they
-/// once reached.
+/// Entries in two generations by age. The whole young map becomes the old map, so both maps keep their largest size so
+/// far.
 #[derive(Debug)]
 struct OlderEntries {
     young: Map,

@@ -1,6 +1,6 @@
 //! Periods in which CUPTI's callbacks were off. The id of an activity shows whether its work was launched in such a
 //! period or its launch was lost. Ids of the period are higher than all ids of the window before it, and lower than all
-//! ids of the window after it. Work that began to run before the later window opened was launched before that window,
+//! ids of the window after it. If work began to run before the later window opened, it was launched before that window,
 //! too. For work that began later, the answer is known only when the later window's launches have arrived.
 
 use gpuflame_model::record::Nanos;

@@ -1,8 +1,8 @@
 //! Activities whose launch has not arrived yet: a bounded list by age, with a linked chain per id.
 //!
 //! An activity is removed by id when its launch arrives, or by age when there are too many activities. A slab with
-//! links allows both. `launch_index` stores the start of an id's chain, because each id is looked up there anyway. The
-//! caller decides why an activity is removed.
+//! links allows both ways of removing. `launch_index` stores the start of an id's chain, because each id is looked up
+//! there anyway. The caller decides why an activity is removed.
 
 use gpuflame_model::record::{Activity, CorrelationId};
 

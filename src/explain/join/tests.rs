@@ -160,8 +160,8 @@ fn activities_on_two_gpus_are_not_duplicates() {
     }
 }
 
-/// A buffer has the nodes of several streams, in any order. All of them are delivered again, and one node runs a second
-/// time, as in a loop.
+/// A buffer has the nodes of several streams, in any order. All of the node runs are delivered again, and one node runs
+/// a second time, as in a loop.
 #[test]
 fn graph_nodes_delivered_again_count_once_in_any_order() {
     let node = |id, node: u64, start| {

@@ -1,7 +1,7 @@
 //! Looks up symbols of one file for many addresses at a time, with the `blazesym` crate.
 //!
 //! If a file is gone, cannot be read, or was replaced since it was loaded, the result is a reason instead of symbols.
-//! This is not an error: the frames then show the module and the offset.
+//! Without symbols, the frames show the module and the offset; this is not an error.
 
 use std::fs::File;
 use std::io::Read as _;

@@ -37,7 +37,7 @@ pub(super) struct CallHistory {
     recent: Vec<ThreadId>,
     /// Total number of pieces of all threads.
     pieces: usize,
-    /// Number of pieces at which unneeded pieces are dropped next.
+    /// Number of pieces at which pieces that are not needed any more are dropped next.
     drop_at: usize,
     max_pieces: usize,
 }

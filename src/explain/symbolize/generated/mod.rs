@@ -25,8 +25,8 @@ use gpuflame_model::sorting;
 const MAX_MAP_BYTES: u64 = 64 << 20;
 /// Maximum number of records read from a dump. Most bytes of a dump are code, which is skipped.
 const MAX_DUMP_RECORDS: usize = 1 << 20;
-/// Maximum number of (function, address) matches. Only a hostile file has more: thousands of real functions never
-/// overlap.
+/// Maximum number of (function, address) matches. Only a hostile file has more matches: thousands of real functions
+/// never overlap.
 const MAX_MATCHES: usize = 1 << 20;
 /// Maximum length of a name in bytes. The rest of a longer name is cut off.
 const MAX_NAME_BYTES: usize = 1 << 10;
