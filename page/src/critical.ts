@@ -17,7 +17,7 @@ export function critical({ answer, ns, parts }: NonNullable<Panel["critical"]>, 
   return element("div", {}, element("p", {}, answer), element("ol", { class: "path-parts" }, ...items));
 }
 
-/** Returns a part in words, such as `kernel: gemm in forward`. */
+/** Returns a part of the critical path in words, such as `kernel: gemm in forward`. */
 export function partText({ label, name, function: caller, rank }: CriticalPart): string {
   return `${rank === undefined ? "" : `rank ${rank}, `}${label}${name === "" ? "" : `: ${name}`}${caller === null ? "" : ` in ${caller}`}`;
 }

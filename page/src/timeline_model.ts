@@ -40,7 +40,7 @@ export function zoom(range: Range, share: number, factor: number, end: number): 
   return inside({ from: time - share * width, to: time + (1 - share) * width }, end);
 }
 
-/** Returns the range, moved by a share of its width. */
+/** Returns the range after a move by a share of its width. */
 export function pan(range: Range, share: number, end: number): Range {
   const move = share * (range.to - range.from);
   return inside({ from: range.from + move, to: range.to + move }, end);
