@@ -67,7 +67,7 @@ pub(crate) struct LaunchComparison {
     pub(crate) inside: u64,
     /// Number of launches for which both sides have the same thread, the same order and consistent stacks.
     pub(crate) agree: u64,
-    /// Number of launches with an id that were seen only outside.
+    /// Number of launches that have an id, and that only the probes saw.
     pub(crate) probe_only: u64,
     /// Number of launches without an id, which can be seen only outside.
     pub(crate) without_id: u64,

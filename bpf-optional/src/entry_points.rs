@@ -35,7 +35,8 @@ pub(crate) struct ProbeTargets {
     pub(crate) api: CudaExtent,
 }
 
-/// Part of the file that belongs to CUDA. A call that this part makes is nested: it belongs to another CUDA call.
+/// The part of a probed file that belongs to CUDA. A call that this part makes is nested: it belongs to another CUDA
+/// call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CudaExtent {
     /// The file is not one of CUDA's libraries.

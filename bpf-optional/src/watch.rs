@@ -106,8 +106,8 @@ impl Watcher {
 
     /// Processes all records that have arrived.
     pub(crate) fn read(&mut self) {
-        // Collect the mappings of new files, whose processes are stopped. The files are inspected after the loop,
-        // because the loop borrows `kernel`.
+        // Collect the mappings of new files. The processes that made these mappings are stopped. The files are
+        // inspected after the loop, because the loop borrows `kernel`.
         let mut stopped = Vec::new();
         let Self { kernel, spaces, probed, last_launch, copies, stack_ids, .. } = self;
         let mut handler = RecordHandler { spaces, probed, last_launch, copies: *copies, stack_ids };

@@ -52,7 +52,7 @@ pub(crate) struct Mapping {
     pub(crate) stopped: bool,
 }
 
-/// The kernel's identification of a file.
+/// Identity of a file in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
     pub(crate) inode: u64,

@@ -145,8 +145,8 @@ pub(crate) fn crosscheck(flags: &[&str], program: &Path, args: &[&str]) -> Ran {
     run(words.into_iter().chain(flags).chain(args.iter().map(OsStr::new)))
 }
 
-/// Whether probes can be attached here; if not, skips the test. Under CI, skipping is an error, unless this machine
-/// lacks what probes need.
+/// Whether probes can be attached on this machine; if not, skips the test. Under CI, skipping is an error, unless this
+/// machine lacks what probes need.
 pub(crate) fn can_probe() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
