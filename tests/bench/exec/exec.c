@@ -2,8 +2,8 @@
  *
  *     exec TIMES LIBRARY...
  *
- * In each of TIMES rounds, starts /bin/true without a library and then with each library, and waits for each run. Prints a
- * line for each library: the median of its times in microseconds, and the median of the differences to the run without a
+ * In each of TIMES rounds, starts /bin/true without a library and then with each library, and waits for each run.
+ * Prints two medians for each library: of its times in microseconds, and of the differences to the run without a
  * library in the same round. */
 #define _GNU_SOURCE
 #include <stdio.h>

@@ -1,4 +1,4 @@
-//! Reads the callback's records like the collector, but when the benchmark wants it.
+//! Reads the callback's records like the collector, but only when the benchmark asks for it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
