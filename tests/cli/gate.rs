@@ -215,7 +215,8 @@ fn the_order_of_the_files_pairs_the_runs() {
     };
     // With the runs in their order, the drift of 2 thousandths per run is removed.
     assert!(percent(&runs).abs() < 0.02, "{}", percent(&runs));
-    // In another order, the line through all values is not the drift. So a part of the drift remains as a change.
+    // In another order, the line through all values is not the drift. So a part of the drift remains, and looks like a
+    // change.
     let mut shuffled = runs.clone();
     shuffled.swap(0, 3);
     shuffled.swap(2, 5);

@@ -176,7 +176,7 @@ fn take_terminal() -> std::io::Result<()> {
 #[test]
 fn a_signal_after_the_command_exited_terminates_run() {
     // This terminal stops background jobs that write to it. So `gpuflame run` is stopped when it prints its line after
-    // the end of the command. While it is stopped, the shell's `wait` returns 150.
+    // the end of the command. While `gpuflame run` is stopped, the shell's `wait` returns 150.
     let (ours, theirs) = terminal();
     let script = format!(
         "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & \

@@ -299,7 +299,7 @@ fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
         let text = format!("{{\"traceEvents\":[{}]}}", events.join(","));
         fs::write(folder.join(format!("rank{rank}.json")), text).unwrap();
     };
-    // Nine steps are too few for a verdict.
+    // The runs have nine steps, which are too few for a verdict about a straggler.
     [0, 1].into_iter().for_each(|rank| write(9, rank));
     let few = gpuflame(&folder, ["merge-ranks", ".", "--format", "json"]).ok();
     assert!(!few.stdout.contains("others wait"), "{}", few.stdout);
