@@ -15,7 +15,7 @@ use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
 /// Maximum difference of single times in ns. The other tool stores times as microseconds since 1970 in a 64-bit float,
-/// with a precision of 250 ns. The tool's figures are sums and differences of these times.
+/// with a precision of 250 ns. The other tool's figures are sums and differences of these times.
 const TIME_ERROR_NS: f64 = 2_000.0;
 /// Maximum difference in ns of a sum of durations; durations do not have the error above.
 const SUM_ERROR_NS: f64 = 1.0;

@@ -54,8 +54,8 @@ pub(crate) struct World {
 pub(crate) struct Rank {
     pub(crate) index: usize,
     count: usize,
-    /// One generator for the healthy loop and one per planted fault. So planting a fault does not change the loop's
-    /// noise.
+    /// Random generators: one for the healthy loop and one per planted fault. So planting a fault does not change the
+    /// loop's noise.
     generators: Vec<Random>,
     generator: usize,
     threads: Vec<Thread>,
@@ -78,7 +78,7 @@ pub(crate) struct Rank {
     /// Share of kernels without a record, and (next field) share of kernels with impossible times.
     pub(crate) lost_share: f64,
     pub(crate) impossible_share: f64,
-    /// Number of records affected by the two shares.
+    /// Number of records that are lost or get impossible times, because of the two shares above.
     pub(crate) affected: u64,
     /// Error of the clock that times GPU work, and (next field) error of all clocks of the process.
     pub(crate) gpu_clock_ns: i64,

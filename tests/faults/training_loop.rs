@@ -98,7 +98,7 @@ pub(crate) struct Fault {
     pub(crate) amounts: Amounts,
     pub(crate) shape: fn(&mut Shape, f64, bool),
     pub(crate) act: fn(&mut Rank, &At, f64, bool),
-    /// Part of the name of the kernels that belong to the fault itself, if any.
+    /// Part of the names of the kernels that belong to the fault itself, if there are any.
     pub(crate) own_kernels: Option<&'static str>,
     /// Fault with a larger cost. In the fourth case, both faults are planted.
     pub(crate) partner: &'static str,
