@@ -1,6 +1,6 @@
 //! Contents of memory, with GPUSIM_MATH=1: zeroed memory backs a device's address space, and copies and fills are
-//! executed when they are submitted. No bytes move for copies and fills that are in graphs, of arrays or in three
-//! dimensions.
+//! executed when they are submitted. No bytes move for three kinds of copies and fills: in graphs, of arrays, and in
+//! three dimensions.
 
 use crate::error::{CuError, OUT_OF_MEMORY};
 use crate::settings;

@@ -201,7 +201,7 @@ pub fn move_pages(stream: &'static Stream, duration: u64) -> (u64, u64) {
     stream.book(clock::now() + clock::LAUNCH_LATENCY, duration)
 }
 
-/// Earliest start of work that is submitted now. The earliest start is not before the present, because callbacks may
+/// Earliest start of work that is submitted now. The earliest start is not before the present: callbacks may already
 /// have taken longer than the launch latency.
 pub fn earliest() -> u64 {
     clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
@@ -272,7 +272,7 @@ fn run(
     };
     let traced = recorded && layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
     thread.tally.count_work(&mut work, traced);
-    // If the record waits in a buffer, libcupti reports the outcome later.
+    // If the record still waits in a buffer, libcupti reports the outcome later.
     if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
         thread.tally.count_lost(&work, fate);
     }

@@ -111,7 +111,7 @@ fn handle<T>(object: &'static T) -> *mut c_void {
     std::ptr::from_ref(object).cast_mut().cast()
 }
 
-/// Object of a handle. The caller must still check its magic number.
+/// Object of a handle. The caller must still check the object's magic number.
 fn object<T>(handle: *mut c_void) -> Result<&'static T, CuError> {
     let object = handle.cast::<T>();
     if object.is_null() || !object.is_aligned() {

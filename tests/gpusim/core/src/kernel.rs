@@ -19,7 +19,7 @@ pub struct Kernel {
     pub duration: u64,
     /// Time in ns after which the next programmatic launch may begin; `None` means the kernel's end.
     pub trigger: Option<u64>,
-    /// Time in ns that a programmatically launched kernel runs before it waits for the kernel before it; `None` means
+    /// Time in ns that a programmatically launched kernel runs before it waits for the previous kernel; `None` means
     /// its whole duration.
     pub preamble: Option<u64>,
     /// Whether GPUSIM_LEAVE_OUT names the kernel.

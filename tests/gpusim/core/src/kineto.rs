@@ -157,7 +157,7 @@ fn span(row: &OpRow) -> (u64, u64) {
     (relative(times.0), relative(times.1))
 }
 
-/// Id of the first flow between two nodes of a graph. Other flows have correlation ids.
+/// Id of the first flow that connects two nodes of a graph. Other flows have correlation ids.
 const FIRST_EDGE: u64 = 1 << 40;
 
 /// Edges between the nodes of graph launches.

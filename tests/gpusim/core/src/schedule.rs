@@ -52,7 +52,7 @@ impl Why {
     }
 }
 
-/// One reason for which work cannot begin yet, until a time.
+/// One reason for which work cannot begin yet, and the time at which the reason ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Wait {
@@ -236,7 +236,7 @@ mod tests {
 
     const KERNEL: Shape = Shape { duration: 1_000, trigger: Some(u64::MAX), programmatic: None };
 
-    /// Submits a kernel of 1,000 ns at `now`; the launch takes 50 ns to the GPU.
+    /// Submits a kernel of 1,000 ns at `now`; the launch takes 50 ns to reach the GPU.
     fn submit(stream: &'static Stream, now: u64, shape: Shape) -> Placed {
         let found = find(stream, shape.programmatic.is_some());
         let placed = place(now, now + 50, found, shape);

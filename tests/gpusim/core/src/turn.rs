@@ -50,7 +50,7 @@ struct Turns {
     meetings: BTreeMap<u64, Vec<usize>>,
     /// Threads that wait for the end of a thread.
     joining: Vec<(usize, usize)>,
-    /// Number of changes, by which a waiting thread sees that other threads make progress.
+    /// Number of changes to these turns. By this number, a waiting thread sees that other threads make progress.
     changes: u64,
 }
 

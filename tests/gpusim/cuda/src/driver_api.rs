@@ -1,5 +1,5 @@
-//! Declaration of driver API functions: name, callback id, arguments and body. The macro generates the exported function and
-//! the struct of its arguments, which callbacks see.
+//! Declaration of driver API functions: name, callback id, arguments and body. The macro generates the exported
+//! function, and the struct of its arguments, which callbacks get.
 
 /// `cuName @ ID |own| (arg: Type, ...) { body }`, or `cuName @ ID / cuName_ptsz @ ID ...` for a function with a
 /// per-thread variant. `own` is the stream that the handle 0 stands for. The body returns `Result<(), CuError>`.

@@ -1,5 +1,6 @@
-//! The client's own clock. API records take their timestamps from it. GPU times are converted to it by pairs of
-//! readings of both clocks, as CUPTI does. The clock's unit is arbitrary: Kineto's clock counts processor ticks.
+//! The client's own clock. API records take their timestamps from the client's clock. GPU times are converted to it by
+//! pairs of readings of both clocks, as CUPTI does. The clock's unit is arbitrary: Kineto's clock counts processor
+//! ticks.
 
 use crate::lanes::lock;
 use crate::link;

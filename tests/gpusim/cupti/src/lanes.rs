@@ -177,8 +177,8 @@ pub(crate) extern "C" fn record(work: &Work) -> Fate {
     fate.unwrap_or(Fate::Untraced)
 }
 
-/// Makes the record for one client. Returns its outcome, and whether to wake the worker. `settles` tells whether the
-/// outcome of this record goes to the truth file.
+/// Makes the record for one client. Returns the outcome of the record, and whether to wake the worker. `settles` tells
+/// whether the outcome of this record goes to the truth file.
 fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles: bool) -> (Fate, bool) {
     let lane = mine(owner);
     lane.wait_for_room();

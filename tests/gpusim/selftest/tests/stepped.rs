@@ -1,5 +1,5 @@
-//! The stepped clock: schedules that were worked out by hand. Each call takes 1 us, a launch is on the GPU after 5 us, and
-//! times count from the first launch.
+//! The stepped clock: schedules that were worked out by hand. Each call takes 1 us, a launch reaches the GPU after 5
+//! us, and times count from the first launch.
 
 use gpusim_selftest::{Outcome, Run};
 use serde_json::Value;
