@@ -174,8 +174,8 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // At its end, the client disables its record kinds. Each kind has one switch for all clients. gpuflame must get the
-    // later records nevertheless.
+    // At its end, the client disables its record kinds. In CUPTI, each kind has one switch for all clients. gpuflame
+    // must get the later records nevertheless.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 

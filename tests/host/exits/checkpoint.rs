@@ -628,7 +628,7 @@ fn the_exit_updates_the_checkpoint_only_if_something_changed() {
 
 #[test]
 fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
-    // `held` is a part of the temporary name under which a file is written while the program runs.
+    // `held` is a part of a file's temporary name, under which the file is written while the program runs.
     for (format, held) in
         [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
     {

@@ -140,7 +140,7 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
     // The two amounts may differ. If the collector has to wait for a processor, more launches are pending at once, and
-    // the join's table of them grows by up to 17 MiB.
+    // the join's table of pending launches grows by up to 17 MiB.
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
