@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::real_traces::{traces, unpacked_ranks};
 use crate::support::command::gpuflame;
 
-/// Fields of the lines of a CSV file, without its header lines.
+/// Fields of the lines of a CSV file; the header lines are left out.
 fn fields(text: &str, header_lines: usize) -> Vec<Vec<&str>> {
     text.lines().skip(header_lines).map(|line| line.split(',').collect()).collect()
 }

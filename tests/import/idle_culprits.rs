@@ -25,8 +25,8 @@ fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// Returns a trace with two kernels that `compute` launches. One runs from 20 to 100 us. The other is launched at 1010
-/// us and starts at 1020 us. The caller plants a culprit into `main`, between the two kernels.
+/// Returns a trace with two kernels that `compute` launches. One runs from 20 to 100 us. The other kernel is launched
+/// at 1010 us and starts at 1020 us. The caller plants a culprit into `main`, between the two kernels.
 fn trace() -> Trace {
     let mut trace = Trace::default();
     trace

@@ -12,7 +12,7 @@ use crate::real_traces::traces;
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// Entries of the list that do not hold, each with the reason.
+/// Entries of the list that are allowed not to hold, with the reason for each.
 const EXCEPTIONS: [(&str, &str, &str); 2] = [
     (
         "kineto-2021/worker0.1623143566756.pt.trace.json.gz",
