@@ -285,7 +285,7 @@ test('a printed page begins with the headline, the findings and the flame graph'
 test('a comparison shows what changed', async () => {
   await withBrowser({}, async (browser) => {
     const tab = await open(browser, compared);
-    // GPU work: 20 x 160 us, before 20 x 130 us.
+    // GPU work takes 20 x 160 us now, and took 20 x 130 us before.
     assert.match((await texts(tab, '.change'))[0], /GPU work 3\.200 ms, before 2\.600 ms \(\+23\.1 %\)/);
     const [row] = await texts(tab, '#changes tbody tr');
     assert.match(row, /softmax_kernel.*\+600 us.*\+100\.0 %.*yes/);
