@@ -131,7 +131,7 @@ def methods():
 
 
 def inits():
-    # The loop runs often enough for versions that specialise code to specialise this function.
+    # The loop runs often enough for Python versions with specialised code to specialise this function.
     for _ in range(20):
         Block(True)
     Derived()

@@ -1,5 +1,5 @@
-/* Leaves main by pthread_exit. A thread of its own blocks all signals, starts while gpuflame is set up, and outlives
- * main.
+/* Leaves main by pthread_exit. A thread of the program blocks all signals, starts while gpuflame is set up, and
+ * outlives main.
  *
  *     left worker     the thread is started in the middle of the first call of CUDA, works for some seconds, and ends the
  *                     process with code 7

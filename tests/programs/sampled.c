@@ -302,7 +302,7 @@ OWN_FRAME static void waits(const char *what)
     pthread_t other;
     if (pipe(ends) || pthread_create(&other, NULL, holder, NULL))
         abort();
-    /* Waits until launching threads are sampled. */
+    /* Wait until launching threads are sampled. */
     launch();
     SPIN(100 * MS);
     for (i = 0; i < 50; i++) {
