@@ -77,7 +77,7 @@ fn span(event: &Value) -> (i64, i64) {
     (nanos("ts"), nanos("ts") + nanos("dur"))
 }
 
-/// Record function ids in an execution trace.
+/// Returns the "Record function" ids in an execution trace.
 fn record_functions(trace: &Value) -> BTreeSet<u64> {
     let nodes = trace["nodes"].as_array().unwrap().iter();
     let attributes = nodes.flat_map(|node| node["attrs"].as_array().unwrap());

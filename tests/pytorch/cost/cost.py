@@ -41,7 +41,7 @@ from model import Gpt  # noqa: E402
 STEPS = 300
 WARM_UP = 50
 
-# Kernel of the matrix products in the model's linear layers. A step has 17 of them.
+# Kernel of the matrix products in the model's linear layers. A step has 17 of these products.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 
 # Loops and the variables that each of them sets: a launch that costs nothing; a launch of 4 us, as with a traced

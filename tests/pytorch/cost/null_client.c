@@ -1,6 +1,6 @@
 // A client of CUPTI that does nothing, to measure the cost of any client. The client has gpuflame's subscription,
-// callbacks and record kinds, with empty bodies. The client is loaded through CUDA_INJECTION64_PATH, and like gpuflame
-// it reuses a few buffers.
+// callbacks and record kinds, with empty bodies. The client is loaded through CUDA_INJECTION64_PATH. Like gpuflame, it
+// reuses a few buffers.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
