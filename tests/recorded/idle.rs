@@ -75,7 +75,7 @@ fn assert_same_gaps(done: &Done) {
     assert!(calls < true_gaps.values().sum::<u64>() / 2, "{calls} ns are charged to one call alone");
 }
 
-/// Returns the function that made the launch that ended a gap.
+/// Returns the function that ended a gap by its launch.
 fn ended_by(frames: &[String]) -> &str {
     let functions = &frames[..frames.len() - 2];
     let before = functions.iter().rev().find_map(|frame| frame.strip_prefix("[before] "));

@@ -100,13 +100,13 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
                     line.contains(" of other threads while a launching thread waited for the GIL"),
                     "{about}"
                 );
-                // The wait for the GIL counts for the function that waits.
+                // Time spent waiting for the GIL counts for the function that waits.
                 let waits = by_function(&done.folded_file("out.off-cpu.folded")).0;
                 assert!(["run", "works"].contains(&top(&waits)[0]), "{waits:?} {about}");
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // Idle time in which other programs had the processor has no samples. This idle time is under `[after`,
+                // Idle time in which other programs had the processor has no samples. Such idle time is under `[after`,
                 // between the two calls.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")

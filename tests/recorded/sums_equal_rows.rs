@@ -65,7 +65,7 @@ const VERBS: [&[&str]; 23] = [
     &["check", "out.gfr", "--strict", "--format", "json", "-o", "strict.json"],
 ];
 const TOP_OF_SUMS: &str = "kernels,stacks,line,function,idle,delay,copies";
-/// Files that the verbs above write and that are compared. For `check --strict`, only the exit code is compared.
+/// Files that the verbs above write; the test compares them. For `check --strict`, only the exit code is compared.
 const WRITTEN: [&str; 4] = ["run.folded", "idle.svg", "run.pb.gz", "run.speedscope.json"];
 
 /// Verbs that compare two runs.

@@ -47,7 +47,7 @@ fn a_stack_that_differs_from_libgccs_walk_is_counted() {
         run.ok().ledger("verified: ").join("\n")
     };
     let line = |stacks: u32| {
-        // These are the stacks of ten launches and a wait.
+        // The stacks are those of ten launches and a wait.
         format!(
             "11 stacks captured again, 0 differ from a walk of every frame, {stacks} differ from libgcc's \
              walk"
