@@ -1,4 +1,4 @@
-//! ByteDance's data, with the results that ByteDance published.
+//! Tests on ByteDance's data, with the results that ByteDance published.
 
 use std::fs;
 use std::path::Path;
