@@ -25,7 +25,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Value of an attribute of any integer type.
+    /// Value of an attribute, whichever integer type it has.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.attributes.get(name)?.split_once(' ')?.1.parse().ok()
     }

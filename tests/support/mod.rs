@@ -329,7 +329,7 @@ impl Done {
         self.assert_exact_as(&self.truth());
     }
 
-    /// Asserts the same for a truth file in which the test has changed call sites.
+    /// Asserts the same as `assert_exact`, for a truth file in which the test has changed call sites.
     pub fn assert_exact_as(&self, truth: &Truth) {
         let found = self.by_site();
         for (key, nanos) in &truth.sums {

@@ -17,7 +17,7 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     known.filter(|(found, _)| *found >= OLDEST).collect()
 }
 
-/// Returns the Python with the builder of the Python package, which `tests/python/install` installs. If there is none, skips
+/// Returns the Python that can build the Python package; `tests/python/install` installs it. If there is none, skips
 /// the test.
 #[allow(dead_code)] // Some test binaries build no package.
 pub fn package_builder() -> Option<PathBuf> {

@@ -6,9 +6,9 @@
 pub const ALLOWED_UNDER_CI: &[&str] = &[
     // CI may run as an ordinary user, who cannot change the owner of a file.
     "only root can give files to another user",
-    // Needs root, and some containers ignore the set-user-ID bit even for root.
+    // This test needs root, and some containers ignore the set-user-ID bit even for root.
     "no program can be made to run as another user here",
-    // Needs root, and a build folder that other users can reach.
+    // This test needs root, and a build folder that other users can reach.
     "no other user can run the test program here",
     // Many containers and distributions forbid user namespaces.
     "no user namespace can be created here",
