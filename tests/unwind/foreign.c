@@ -10,7 +10,7 @@ __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
                      : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");
 }
 
-/* A function that calls its argument, with one additional instruction of unwind information, in bytes. */
+/* A function that calls its argument. The macro adds one instruction of unwind information, in bytes. */
 #define WITH(name, ...)                                                                                        \
     __asm__(".text\n\t.globl " #name "\n\t.type " #name ", @function\n" #name ":\n\t"                          \
             ".cfi_startproc\n\tpush %rbx\n\t.cfi_def_cfa_offset 16\n\t.cfi_escape " #__VA_ARGS__ "\n\t"        \

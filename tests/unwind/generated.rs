@@ -33,7 +33,7 @@ struct Walk<'a> {
     random: Random,
     area: Area,
     mix: Mix,
-    /// If set to N, one call in N first overwrites an older function with a new one.
+    /// If set to N, one call in N first replaces an older function by a new one.
     replaces: Option<usize>,
     /// Slots of the functions on the stack, outermost first.
     active: Vec<usize>,

@@ -153,8 +153,8 @@ fn the_verifier_compares_stacks_of_any_depth_up_to_their_truncation() {
     let right = VerifyResult { plain_agrees: true, libgcc_agrees: true };
     let wrong = VerifyResult { plain_agrees: false, libgcc_agrees: false };
     let mut verifier = Verifier::new().expect("memory for a verifier");
-    // At depths near `MAX_FRAMES`, first the first capture and then the second capture begins to lose the root of the
-    // stack. The test tries these depths, and one much larger depth.
+    // At depths near `MAX_FRAMES`, the root of the stack begins to be lost: first in the first capture, then in the
+    // second. The test tries these depths, and one much larger depth.
     for calls in (MAX_FRAMES - 60..MAX_FRAMES + 5).chain([MAX_FRAMES + 200]) {
         deep(calls, &mut || {
             let here = 0u8;

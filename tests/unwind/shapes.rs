@@ -20,7 +20,7 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 static FLAGS: AtomicU32 = AtomicU32::new(0);
 static ONE_CASE: Mutex<()> = Mutex::new(());
 
-/// Callback of a case: captures twice (rules cold and warm) and compares with libgcc.
+/// Callback of a case: captures twice (with rules not cached, then cached) and compares both stacks with libgcc's.
 extern "C-unwind" fn check() {
     check_once();
     check_once();
