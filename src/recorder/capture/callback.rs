@@ -13,9 +13,9 @@
 //! - If the user asked for details of waits, each wait is written to a log that has a lock (`host_calls`).
 //!
 //! The outermost API call is recorded as the launch; a call nested in it only contributes its correlation id. An
-//! asynchronous call is recorded when it returns: only then is it known whether the call failed, and the unwinding
-//! overlaps with the GPU's work. A synchronous call is recorded when it begins: when it returns, its GPU work has
-//! finished, and CUPTI may already have delivered the record of that work.
+//! asynchronous call is recorded when it returns: it is then known whether the call failed, and the GPU already works
+//! while the stack is unwound. A synchronous call is recorded when it begins, because its GPU work is finished when it
+//! returns: CUPTI may have delivered the record of that work before.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +44,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, Thre
 #[derive(Debug)]
 pub struct Capture;
 
-/// Number of calls from one timed call to the next. The number is a prime, so that in a loop of a few calls each of
-/// these calls is timed in turn.
+/// One call in this many calls is timed. The number is a prime, so that in a loop of a few calls each of these calls is
+/// timed in turn.
 const TIMING_INTERVAL: u64 = 61;
 
 impl Tracer for Capture {
@@ -68,8 +68,8 @@ impl Tracer for Capture {
             call.slot.set(NESTED);
             handle_nested(own, thread, call.correlation);
         } else {
-            // The pending call does not enclose this call. Usually the thread has jumped out of it, by a longjmp or an
-            // exception, so the pending call never returned.
+            // The pending call does not enclose this call. Usually a longjmp or an exception has left the pending call,
+            // so that it never returned.
             let pending = &mut own.pending;
             let slot = if pending.is_in_flight {
                 pending.slot_after_pending(&mut own.aside, depth)
@@ -191,8 +191,8 @@ fn count_refused(call: &Call<'_>, refused: &EntryRefusal) {
     }
 }
 
-/// Handles the exit of a call that is nested in a launch, or that a signal handler has made. Only a launch of a signal
-/// handler is recorded here.
+/// Handles the exit of a call that is nested in a launch, or that a signal handler has made. The call is recorded here
+/// only if it is a launch of a signal handler.
 #[cold]
 fn exit_inner_call(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
@@ -321,9 +321,8 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
-    // The ended range is pushed to the log only after `outside.set` has published the new range. Otherwise the
-    // collector could read in the log that the range has ended, and then read the same range a second time, as the
-    // growing range.
+    // The ended range is pushed to the log only after `outside.set` has published the new range. In the other order,
+    // the collector could read the ended range twice: in the log, and again as the range that still grows.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {
@@ -341,8 +340,8 @@ fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationI
     }
 }
 
-/// Performs the work of a launch without the guards and clock readings of a callback: captures the stack, interns it
-/// and writes a record. For benchmarks.
+/// Captures the stack, interns it and writes a record, as a launch does, but without a callback's guards and clock
+/// readings. For benchmarks.
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {

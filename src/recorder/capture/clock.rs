@@ -1,11 +1,11 @@
 //! Reads `CLOCK_REALTIME`, the clock of the activities, at a low cost: extrapolates from the time-stamp counter (TSC).
-//! The cost matters because each launch reads the clock twice.
+//! The cost of reading the clock matters because each launch reads it twice.
 //!
-//! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. So the collector reads both
-//! clocks each time it visits (wakes up), and fits a line through its readings. A callback reads the TSC and converts
-//! the ticks to a time with that line. If there is no valid line, the callback calls the C library. There is no valid
-//! line at the start of a session, when the collector has not visited for a while, and just after the clock was set.
-//! There is never a line if the kernel does not keep time with the TSC.
+//! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. So at each visit (each time
+//! it wakes up) the collector reads both clocks and fits a line through its readings. A callback reads the TSC and
+//! converts the ticks to a time with the collector's line. If there is no valid line, the callback calls the C library.
+//! There is no valid line at the start of a session, when the collector has not visited for a while, and just after the
+//! clock was set. There is never a line if the kernel does not keep time with the TSC.
 //!
 //! A time on the line is within 0.1 us of the clock. After the clock was set, after its speed was adjusted, or after a
 //! suspend that stopped the counter, callbacks follow the old line until the collector's next visit, for up to 80 ms.
@@ -18,25 +18,26 @@ use parking_lot::Mutex;
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum age of a line. If the last visit of the collector was longer ago, the clock may have been set without the
-/// collector noticing.
+/// Maximum age of a line. If the collector's last visit was longer ago than this, the clock may have been set since
+/// then.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
 /// Minimum number of ticks between the two readings that give a line its speed: about one millisecond.
 const MIN_BASE_TICKS: u64 = 1 << 21;
-/// Number of ticks for which a line is valid, as a multiple of the number of ticks over which its speed was measured.
-/// The error of a reading, 15 ns, can grow to 60 ns within this length.
+/// A line is valid for this multiple of the number of ticks over which its speed was measured. The error of a reading,
+/// 15 ns, can grow to 60 ns within these ticks.
 const EXTRAPOLATION_FACTOR: u64 = 4;
 /// Minimum time between the two readings that give a line its speed, once the session is old enough. The maximum is
 /// twice this time.
 const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
-/// Maximum distance in ns between the line and a reading that is taken just after the line's start. The limit grows by
-/// the same amount for each span of `measured` ticks that has passed since the start. A larger distance means that the
-/// clock was set or that its speed has changed.
+/// Maximum distance in ns between a line and a reading that is taken just after the line's start. The limit grows by
+/// the same amount for every `measured` ticks after the start. If a reading is farther from the line, the clock was set
+/// or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
-/// Maximum number of ticks between the two TSC reads that enclose a clock read. Usually there are 80 ticks. If there
-/// are more than the maximum, the thread was preempted between the two reads.
+/// Maximum number of ticks between the two TSC reads that enclose a read of the clock. Usually 80 ticks pass. If more
+/// than the maximum pass, the thread was preempted between the two TSC reads.
 const MAX_READ_GAP_TICKS: u64 = 400;
-/// Number of attempts to read both clocks. The attempt with the fewest ticks between its TSC reads is used.
+/// Number of attempts to read both clocks. The result is that of the attempt with the fewest ticks between its TSC
+/// reads.
 const MAX_ATTEMPTS: usize = 4;
 /// Number of fractional bits in the speed of a line.
 const FRACTION_BITS: u32 = 32;
@@ -93,7 +94,7 @@ struct TscToRealtime {
 }
 
 impl TscToRealtime {
-    /// A line that is valid for no tick.
+    /// A line that is not valid for any tick.
     const NONE: Self = Self { from: ClockReading::ZERO, speed: 0, measured: 0, length: 0 };
 
     /// Creates a line that starts at `to` and has the speed measured between the two readings. Returns `None` if one of
@@ -131,9 +132,9 @@ struct ClockCalibration {
 impl ClockCalibration {
     const NEW: Self = Self { baselines: None, line: None, clock_source: None };
 
-    /// Whether the kernel keeps time with the TSC. The kernel is asked again if the last answer is a second old. The
-    /// kernel abandons the TSC when it finds that the processors' TSCs disagree, which may happen at any time; and a
-    /// host may forbid its guests to read the TSC.
+    /// Whether the kernel keeps time with the TSC. The kernel is asked again if the last answer is a second old. At any
+    /// time, the kernel may find that the processors' TSCs disagree, and abandon the TSC. A host may also forbid its
+    /// guests to read the TSC.
     fn can_use_tsc(&mut self, now: Nanos) -> bool {
         let fresh =
             self.clock_source.filter(|(queried, _)| now >= *queried && now.since(*queried) < MIN_BASELINE.0);
@@ -160,15 +161,16 @@ impl ClockCalibration {
         self.line
     }
 
-    /// Restarts the calibration from this reading. Returns `None`: there is no line until the next reading.
+    /// Restarts the calibration from this reading. Always returns `None`, because there is no line until the next
+    /// reading.
     fn restart(&mut self, reading: ClockReading) -> Option<TscToRealtime> {
         (self.baselines, self.line) = (Some([reading; 2]), None);
         None
     }
 }
 
-/// The line that callbacks follow. It is protected by a sequence lock with one writer, and readers never wait. The
-/// sequence number is odd during a write, and every write increases it.
+/// The line that callbacks follow. A sequence lock with one writer protects the line, and readers never wait. The
+/// sequence number is odd during a write, and every write increases the number.
 #[repr(align(64))]
 struct SharedLine {
     sequence: AtomicU64,
@@ -181,7 +183,7 @@ struct SharedLine {
 static LINE: SharedLine = SharedLine::new();
 
 impl SharedLine {
-    /// Creates a shared line that is valid for no tick.
+    /// Creates a shared line that is not valid for any tick.
     const fn new() -> Self {
         Self {
             sequence: AtomicU64::new(0),
@@ -205,8 +207,8 @@ impl SharedLine {
         if passed >= length {
             return None;
         }
-        // The product has at most 28 bits (`MAX_LINE_AGE`) plus `FRACTION_BITS` fractional bits. If the loads have
-        // mixed the values of two lines, the product can have any value.
+        // The product has at most 28 bits (`MAX_LINE_AGE`) plus `FRACTION_BITS` fractional bits. If the loads have read
+        // values of two different lines, the product can have any value.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> FRACTION_BITS;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
         // Orders the loads above before the load of the sequence number below. That number shows whether the loads have
@@ -229,7 +231,7 @@ impl SharedLine {
     }
 }
 
-/// Reads the clock through the C library, which takes 21 to 30 ns because the vDSO makes no system call.
+/// Reads the clock through the C library. The read takes only 21 to 30 ns, because the vDSO makes no system call.
 #[inline]
 fn read_realtime() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -253,8 +255,8 @@ fn read_tsc() -> u64 {
     0
 }
 
-/// Whether the kernel keeps time with the counter that [`read_tsc`] reads. The kernel does so if the counter runs at a
-/// constant speed that is equal on all processors. The kernel of a guest does not do so if the host keeps time by other
+/// Whether the kernel keeps time with the counter that [`read_tsc`] reads. The kernel uses the counter if its speed is
+/// constant and equal on all processors. The kernel of a guest does not use the counter if the host keeps time by other
 /// means.
 fn kernel_uses_tsc() -> bool {
     let clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -268,8 +270,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the reading of both clocks `nanos` ns after a start at which the clock shows 1,000,000 ns and a 2 GHz
-    /// counter shows 7,000.
+    /// Returns the reading of both clocks `nanos` ns after the start. At the start, the clock shows 1,000,000 ns and
+    /// the counter, which runs at 2 GHz, shows 7,000.
     fn reading(nanos: u64) -> ClockReading {
         ClockReading { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }
@@ -337,8 +339,7 @@ mod tests {
         let line = calibration.add_reading(reading(5_000_000)).unwrap();
         assert_eq!(at(&line, reading(5_000_000 + hour).ticks), None, "the counter continued");
         assert_eq!(at(&line, 100), None, "the counter restarted");
-        // If the counter stopped, the times that callbacks get are from before the suspend. This ends at the
-        // collector's next visit.
+        // If the counter stopped, callbacks get times from before the suspend until the collector's next visit.
         let woken = after_step(7_000_000, hour);
         assert_eq!(at(&line, woken.ticks), Some(reading(7_000_000).time));
         assert!(calibration.add_reading(woken).is_none(), "the reading is too far from the line");
@@ -371,7 +372,7 @@ mod tests {
         let mut calibration = ClockCalibration::NEW;
         calibration.add_reading(reading(0));
         calibration.add_reading(reading(2_000_000));
-        // The speed was measured over 2 ms, and this reading is 40 ms later. Without so long a time, the error would be
+        // The speed was measured over 2 ms, and this reading is 40 ms later. After a shorter time, the error would be
         // too small to be noticed.
         calibration.add_reading(after_step(42_000_000, 19_000));
         let line = calibration
@@ -429,7 +430,7 @@ mod tests {
             }
             followed += usize::from(LINE.convert(read_tsc).is_some());
             let (before, time, after) = (read_realtime(), now(), read_realtime());
-            // Allows ten times the maximum error, because the kernel may just be adjusting its clock.
+            // Allows ten times the maximum error, because the kernel may be adjusting its clock at the moment.
             let near = before.0 - 10 * MAX_ERROR_NS..=after.0 + 10 * MAX_ERROR_NS;
             assert!(near.contains(&time.0), "{time} is not in {near:?}");
             std::thread::sleep(std::time::Duration::from_millis(1));

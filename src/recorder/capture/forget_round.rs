@@ -15,14 +15,15 @@
 //!   no older id is written any more
 //! ```
 //!
-//! The request costs a thread no additional check: to detect recursion, a thread checks `inside` on every entry anyway.
+//! The request costs a thread no additional check, because a thread already checks `inside` on every entry to detect
+//! recursion.
 //!
 //! Two kinds of launches can still write an old id after the request. The first is a launch in flight, which has its id
-//! already. The second is a launch of a thread that is preempted between its check of `inside` and its own store to
-//! `inside`, for a whole visit of the collector. The store then overwrites the request, but the collector assumes that
-//! the thread has seen the request. So the collector forgets an id only one round after the round in which threads
-//! should stop using it. If a thread misses the request in two successive rounds, its launches are added to those of
-//! other stacks until the next round.
+//! already. The second is a launch whose thread is preempted between its check of `inside` and its own store to
+//! `inside`, and does not run during a whole visit of the collector. The thread's store then overwrites the request,
+//! and the collector wrongly assumes that the thread has seen the request. So the collector forgets an id one round
+//! later than the round in which threads should stop using the id. If a thread misses the request in two successive
+//! rounds, its launches are added to those of other stacks until the next round.
 
 use super::clock;
 use super::stack::next_context;
@@ -33,11 +34,11 @@ use gpuflame_model::record::{ContextId, Nanos};
 #[derive(Debug)]
 pub struct ForgetRound {
     round: u32,
-    /// First id that is assigned after the start of the round. All ids from before the round are lower.
+    /// First id that is assigned after the start of the round. Ids from before the round are lower.
     first_new_id: ContextId,
-    /// Time at which the last thread has taken notice of the round; `None` until then.
+    /// Time at which the last thread took notice of the round; `None` until all threads have.
     noticed: Option<Nanos>,
-    /// Whether all launches that began before `noticed` were read.
+    /// Whether the collector has read all launches that began before `noticed`.
     is_read: bool,
 }
 
@@ -49,9 +50,9 @@ impl ForgetRound {
     }
 
     /// Asks each thread that has not taken notice of the round yet to forget its ids. The collector calls this at each
-    /// visit, after it has drained all graphs and host calls. Once all threads have taken notice, and the launches from
-    /// before that moment were read, returns the lowest id that may still appear, except in launches that were in
-    /// flight.
+    /// visit, after it has drained all graphs and host calls. Returns `None` until all threads have taken notice and
+    /// the launches from before that moment are read. Then returns the lowest id that may still appear, apart from
+    /// launches that were in flight.
     pub fn poll(&mut self) -> Option<ContextId> {
         if self.noticed.is_none() {
             // All threads are asked, even if an earlier thread has not taken notice yet.

@@ -1,5 +1,5 @@
-//! A function that does nothing. An external probe on this function learns which launch a thread is in. The library
-//! exports the function's name even if it is stripped.
+//! A function that does nothing, on which an external tool can place a probe to learn which launch a thread is in. The
+//! library exports the function's name even if the library is stripped.
 //!
 //! Once [`window::enable_launch_marker`](crate::control::window::enable_launch_marker) was called, the function is
 //! called at the beginning of every launch. It starts with a five-byte NOP, because some kernels can place their

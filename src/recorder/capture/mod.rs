@@ -4,7 +4,7 @@
 //! `callback` is the hot path: it stores which launch a thread is in (`calls`), captures the launch's `stack` and
 //! pushes a record. `other_calls` records other calls. Each thread (`threads`) writes its records to a log of its own
 //! (`log`). If the order of records across threads matters, all threads write to one log (`common_log`). The collector
-//! reads the logs with [`drain()`]. This module does not know how the rows are used.
+//! reads the logs with [`drain()`]. How the rows are used does not concern this module.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Reports events of the tracer to the session, except launches and records.
+//! Reports to the session the events of the tracer that are neither launches nor records.
 
 use std::sync::OnceLock;
 
@@ -9,12 +9,12 @@ use gpuflame_cupti::tracer::ClientTakeover;
 pub enum Notice<'a> {
     /// A context was created on a GPU. Sent inside a resource callback, in which no call to the tracer is allowed.
     ContextCreated,
-    /// An API call begins that destroys a context or resets a device. This is the last chance to flush the records of
-    /// that context. The receiver may flush during this notice.
+    /// An API call begins that destroys a context or resets a device. The receiver may flush during this notice: it is
+    /// the last chance to get the records of that context.
     ContextEnds,
-    /// The program asks to record launches from now on, by `cudaProfilerStart`. Sent inside a callback.
+    /// The program has called `cudaProfilerStart`, so recording of launches should start. Sent inside a callback.
     ProfilerStart,
-    /// The program asks to stop recording launches, by `cudaProfilerStop`. Sent inside a callback.
+    /// The program has called `cudaProfilerStop`, so recording of launches should stop. Sent inside a callback.
     ProfilerStop,
     /// A range with this name opens, and the range begins a step ([`watch_range`](super::watch_range)).
     Step(&'a str),

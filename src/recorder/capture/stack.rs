@@ -94,8 +94,7 @@ pub(super) fn capture(
     }
 }
 
-/// Adds the stack that was captured last to the caches, so that it need not be walked again. The stack already has an
-/// id.
+/// Adds the stack that was captured last, which already has an id, to the caches, so that it need not be walked again.
 #[inline(always)]
 fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     if let Some(number) = unwinder.cache_last() {

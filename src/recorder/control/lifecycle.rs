@@ -1,10 +1,9 @@
-//! Tracks whether gpuflame may run in this process. It may run until the process ends, or until gpuflame panics because
-//! of a bug of its own. After that, gpuflame is off permanently. The state is one word, which is read at every entry
-//! point.
+//! Tracks whether gpuflame may run in this process. gpuflame may run until the process ends, or until gpuflame panics
+//! because of a bug. After that, it is off permanently. The state is one word, which is read at every entry point.
 //!
 //! In a forked child, gpuflame is off until one of the child's threads sets it up. The word is on a page of its own,
-//! which the kernel can fill with zeroes in children ([`page`]). So gpuflame can distinguish a child from its parent,
-//! however the child was forked, and at no cost per launch.
+//! which the kernel can fill with zeroes in children ([`page`]). So gpuflame can distinguish a child from its parent
+//! however the child was forked, at no cost per launch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,7 +13,7 @@ use gpuflame_model::error::{Error, ErrorKind};
 /// Values of the word. The value 0 means that no thread of this process has written the word.
 const ALIVE: u32 = 1;
 const OVER: u32 = 2;
-/// A thread is just setting up this forked child. gpuflame is off for all other threads.
+/// A thread is currently setting up this forked child. gpuflame is off for all other threads.
 const SETTING_UP: u32 = 3;
 
 /// A page that is aligned to the largest page size that Linux supports on the architecture.

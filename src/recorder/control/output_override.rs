@@ -11,8 +11,8 @@ pub fn set(outputs: Outputs) {
     *OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(outputs);
 }
 
-/// Returns the path prefix that the program chose last; `None` if the program has chosen none, or if a thread is just
-/// calling [`set`]. Does not wait for that thread, because it may never continue.
+/// Returns the path prefix that the program chose last. Returns `None` if the program has chosen no prefix, or if a
+/// thread is inside [`set`] at this moment: this function does not wait for that thread, because it may never continue.
 pub fn get() -> Option<Outputs> {
     match OUTPUTS.try_lock() {
         Ok(outputs) => outputs.clone(),

@@ -77,7 +77,7 @@ pub fn close() -> bool {
     WORD.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
 }
 
-/// Ignores launches from now on. Returns false if a window is open, or if launches are ignored already.
+/// Makes launches be ignored from now on. Returns false if a window is open, or if launches are ignored already.
 pub fn mute() -> bool {
     let muted = |word: u32| (word & (OPEN | MUTED) == 0).then_some(word | MUTED);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, muted).is_ok()

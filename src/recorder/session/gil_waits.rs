@@ -1,15 +1,15 @@
-//! Waits of launching threads for Python's GIL. These waits decide when other threads are sampled.
+//! Waits of launching threads for Python's GIL. Other threads are sampled only around the times of these waits.
 
 use gpuflame_model::record::ThreadId;
 
-/// Number of waits for the GIL that are remembered, to decide which samples of other threads are kept.
+/// Number of recent waits for the GIL that are stored. They decide which samples of other threads are kept.
 const MAX_GIL_WAITS: usize = 256;
 /// Time between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;
-/// Time after a wait for the GIL that counts as part of it. A waiting thread wakes up every 5 ms, and may then have to
-/// wait for a processor for some milliseconds.
+/// Time after a wait for the GIL that still counts as part of the wait. A waiting thread wakes up every 5 ms, and may
+/// then have to wait for a processor for some milliseconds.
 const GIL_WAIT_GRACE_NS: u64 = 10_000_000;
-/// Time without a wait for the GIL after which other threads are no longer sampled.
+/// Other threads are no longer sampled after this time without a wait for the GIL.
 const GIL_WAITS_END_NS: u64 = 2_000_000_000;
 
 /// Times in which launching threads waited for Python's GIL.
@@ -19,7 +19,7 @@ pub(super) struct GilWaits {
     recent: Vec<(ThreadId, u64, Option<u64>)>,
     /// Start of the last wait.
     last: u64,
-    /// Time from which on the process's Python threads are listed again.
+    /// Earliest time of the next listing of the process's Python threads.
     next_listing: u64,
     /// Whether the Python threads must be listed, because a launching thread waits.
     pub(super) is_listing_due: bool,
@@ -32,7 +32,7 @@ impl GilWaits {
         }
         self.recent.push((thread, time, None));
         self.last = time;
-        // If the clock was set back, the next listing is further away than `LISTING_NS`.
+        // The second condition is true only if the clock was set back.
         if time >= self.next_listing || self.next_listing - time > LISTING_NS {
             (self.is_listing_due, self.next_listing) = (true, time + LISTING_NS);
         }

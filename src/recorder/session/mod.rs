@@ -60,8 +60,8 @@ pub fn inject() {
         return;
     }
     prepare_process();
-    // The driver calls this function inside `cuInit`. If the session is being set up at this moment, on this or another
-    // thread, the setup may be waiting for this call to return. So this call must not wait for the setup.
+    // The driver calls this function inside `cuInit`. If this or another thread is setting up the session at this
+    // moment, the setup may wait for this call to return, so this call must not wait for the setup.
     match stage::create_if_idle(set_up::set_up_on_injection) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -86,9 +86,8 @@ pub fn refuse(why: &str) {
 /// Opens a window: launches made from now on, by any thread, are recorded. If a window is open, nothing changes.
 ///
 /// The first call sets up the recorder, unless gpuflame was injected already. The setup takes milliseconds, so make the
-/// first call before the work to record, ideally before any CUDA call. Later calls take nanoseconds, unless the window
-/// was closed for two seconds or longer. In that case CUPTI's launch callbacks must be switched on again, and the time
-/// that this takes depends on CUPTI.
+/// first call before the work to record, ideally before any CUDA call. Later calls take nanoseconds. Only if the window
+/// was closed for two seconds or longer, CUPTI must switch its launch callbacks on again, which takes longer.
 ///
 /// # Errors
 /// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or was
@@ -100,7 +99,7 @@ pub fn start() -> Result<()> {
     prepare_process();
     match stage::get_or_create(set_up::set_up_on_call)? {
         Some(session) => session.open_window(),
-        // This thread is setting up the session, and the driver calls gpuflame from inside our own CUPTI call.
+        // This thread is setting up the session, and our own CUPTI call has made the driver call gpuflame.
         None => Ok(()),
     }
 }
@@ -108,8 +107,8 @@ pub fn start() -> Result<()> {
 /// Closes the window. If none is open, nothing changes. Does not wait for the GPU.
 ///
 /// Launches made in the window are tracked until their GPU work ends, even if that is much later. Launches made in the
-/// second after the window are counted as outside. Later launches are ignored, and after one more second CUPTI's launch
-/// callbacks are switched off, so that launches cost only what CUPTI's records cost.
+/// second after the window are counted as outside windows; later launches are ignored. After one more second, CUPTI's
+/// launch callbacks are switched off, so that launches cost only what CUPTI's records cost.
 ///
 /// # Errors
 /// The error of [`start`], if `start` has failed; `State` if no window was opened before.
@@ -127,13 +126,13 @@ pub fn is_active() -> bool {
     !lifecycle::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
-/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts steps, and
-/// `GPUFLAME_STEPS` selects the steps to record: the window opens or closes before this call returns. Steps that begin while a
-/// window is open are recorded, with their time and thread. A step lasts until the next step of the process begins, or the
-/// window closes.
+/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts steps.
+/// `GPUFLAME_STEPS` selects the steps to record: if a step opens or closes the window, this happens before this call
+/// returns. Steps that begin while a window is open are recorded, with their time and thread. A step lasts until the
+/// next step of the process begins, or the window closes.
 ///
-/// Takes about 100 ns and a lock. Thousands of steps per second are fine; steps for which there is no room are counted as
-/// [`Loss::StepsDropped`](gpuflame_model::record::Loss::StepsDropped).
+/// Takes about 100 ns and a lock. Thousands of steps per second are possible; steps for which there is no room are
+/// counted as [`Loss::StepsDropped`](gpuflame_model::record::Loss::StepsDropped).
 ///
 /// # Errors
 /// `State` in a process that is ending or was forked.
@@ -145,7 +144,7 @@ pub fn step() -> Result<()> {
     Ok(())
 }
 
-/// Begins a step. If a range begins it, `name` is the name of the range; otherwise `name` is empty.
+/// Begins a step. `name` is the name of the range that begins the step, or empty if no range does.
 fn begin_step(name: &str) {
     let number = steps::begin();
     match Session::get() {
@@ -158,8 +157,8 @@ fn begin_step(name: &str) {
 /// (`chrome`, `perfetto`) that `gpuflame convert` makes from the recording. While no window is open, this call does
 /// nothing.
 ///
-/// Takes about 100 ns and a lock. Text is truncated to 1,024 bytes. Thousands of marks per second are fine;
-/// marks for which there is no room are counted as [`Loss::MarksDropped`](gpuflame_model::record::Loss::MarksDropped).
+/// Takes about 100 ns and a lock. Text is truncated to 1,024 bytes. Thousands of marks per second are possible; marks
+/// for which there is no room are counted as [`Loss::MarksDropped`](gpuflame_model::record::Loss::MarksDropped).
 ///
 /// # Errors
 /// `State` if there is no session.
@@ -171,11 +170,11 @@ pub fn mark(text: &str) -> Result<()> {
 /// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet. These include all files that are written at
 /// exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
 ///
-/// May be called before the first [`start`], and between windows. A recording that has begun is moved at the
-/// end of the process.
+/// May be called before the first [`start`], and between windows. If a recording has already begun, its file is moved
+/// when the process ends.
 ///
 /// # Errors
-/// `Setting` for an empty prefix; `State` while a window is open. The output is unchanged then.
+/// `Setting` for an empty prefix; `State` while a window is open. After an error, the output is unchanged.
 pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     let prefix = prefix.as_ref();
     if forked_child::is_over() {
@@ -192,8 +191,8 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     Ok(())
 }
 
-/// Collects the work that the GPU has completed so far, without waiting for the remaining work. gpuflame does this by
-/// itself about once per second.
+/// Collects the records of the work that the GPU has completed so far, without waiting for the remaining work. gpuflame
+/// also does this on its own, about once per second.
 ///
 /// # Errors
 /// `State` if there is no session, or if CUPTI does not answer within 5 s.
@@ -201,12 +200,12 @@ pub fn flush() -> Result<()> {
     stage::running_session()?.flush()
 }
 
-/// Returns the results so far without stopping anything: the ledger that would be printed if the process ended
-/// now, and the time of each kernel. Work that the GPU has not completed is counted as pending launches. The
-/// numbers cover all windows so far and only grow: for a part of a run, take the difference of two calls.
+/// Returns the results so far without stopping anything: the ledger that would be printed if the process ended now, and
+/// the time of each kernel. Work that the GPU has not completed is counted as pending launches. The numbers cover all
+/// windows so far and only grow. So the difference between two calls covers the time between them.
 ///
-/// Collects first, as [`flush`] does. The time that this call takes grows with the number of distinct stacks, so do not
-/// call it in every step.
+/// Collects first, as [`flush`] does. Do not call this in every step, because the time that it takes grows with the
+/// number of distinct stacks.
 ///
 /// # Errors
 /// As [`flush`].
@@ -249,11 +248,11 @@ fn on_notice(notice: Notice<'_>) {
         return;
     }
     match notice {
-        // The driver may register exit handlers when it creates its first context. They would run before our handler,
-        // so our handler is moved to the front again.
+        // The driver may register exit handlers when it creates its first context. Our handler must run before those
+        // handlers, so it is moved to the front again.
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
-            // `running_session` has released the stage's lock, so no lock of ours is held while CUPTI is called.
+            // No lock of ours may be held while CUPTI is called: `running_session` has released the stage's lock.
             let session = stage::running_session();
             if let Ok(session) = session {
                 session.on_context_end();

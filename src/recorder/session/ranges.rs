@@ -1,4 +1,4 @@
-//! Functions for ranges that the program opens and closes, directly or through NVTX.
+//! Entry points for ranges that the program opens and closes, directly or through NVTX.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -36,8 +36,8 @@ pub fn range_pop() -> Result<()> {
     }
 }
 
-/// Attaches to NVTX, unless the settings forbid it. NVTX calls this when it injects gpuflame, which may be before all
-/// CUDA calls or in a program without CUDA calls. Sets up no session.
+/// Attaches to NVTX, unless the settings forbid it. NVTX calls this function when it injects gpuflame, which may be
+/// before all CUDA calls or in a program without CUDA calls. So this function sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
     if forked_child::is_over() || environment::forbids_recording() {
         return;
@@ -60,9 +60,9 @@ pub struct Range {
 /// Opens a range on this thread. Until the returned guard is dropped, every launch of this thread has a frame
 /// `[range]NAME` with this `name`, between the CPU stack and the kernel.
 ///
-/// Ranges nest, up to 128 deep. Ranges work whether a window is open or not, and take about 50 ns each. A few thousand
-/// distinct names are fine; one name per step of a long run is too many. Ranges for which there is no room are counted
-/// as [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
+/// Ranges nest, up to 128 deep. Each takes about 50 ns, whether a window is open or not. A few thousand distinct names
+/// are fine, but a new name for each step of a long run is too much. Ranges for which there is no room are counted as
+/// [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
     let is_open = !forked_child::is_over();
     if is_open {

@@ -1,5 +1,5 @@
-//! Stacks of samples. The native frames come from the stack copies that the kernel made; the Python frames are read
-//! soon after the sample.
+//! Assembles the stacks of samples. The native frames come from the stack copies that the kernel made; the Python
+//! frames are read soon after the sample.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,15 +22,15 @@ pub(super) struct StackReader {
     python: Option<OtherThreads>,
     /// Limits the time in which Python frames are read.
     reading: Budget,
-    /// Processor on which the sampler's thread should sleep. When the sampler's thread wakes up there, the kernel lets
-    /// it run before the sampled thread executes another instruction, so the frames are still those of the sample. On
-    /// different processors, both threads would run at the same time.
+    /// Processor on which the sampler's thread should sleep: the processor of the sampled thread. When the sampler's
+    /// thread wakes up there, it runs before the sampled thread executes another instruction, so the frames are still
+    /// those of the sample. On different processors, both threads would run at the same time.
     pub(super) processor: Option<u32>,
 }
 
-/// Cost of CPU time for reading Python frames: after a read, ten times its duration must pass, so the sampled threads
-/// lose at most a tenth of one processor. `MAX_READ_BURST_NS` is the maximum time that may be saved up for several
-/// reads at once.
+/// Cost of reading Python frames: after a read, ten times its duration must pass, so that the sampled threads lose at
+/// most a tenth of one processor. `MAX_READ_BURST_NS` is the maximum reading time that may be saved up for several
+/// reads in quick succession.
 const READ_COST: u64 = 10;
 const MAX_READ_BURST_NS: u64 = 100_000_000;
 
@@ -47,7 +47,7 @@ impl ReadStack {
     }
 }
 
-/// Counters of the stacks in Python code that were read. Stacks of waits that are dropped later are included.
+/// Counters of the stacks in Python code that were read, including the stacks of waits that are dropped later.
 #[derive(Debug, Default)]
 pub(super) struct PythonCounts {
     read: AtomicU64,
@@ -77,7 +77,7 @@ impl StackReader {
         self.python.is_some()
     }
 
-    /// Lists all Python threads by the kernel's numbers.
+    /// Returns the kernel's thread ids of all Python threads.
     pub(super) fn python_threads(&mut self) -> Vec<i32> {
         self.python.as_mut().map(OtherThreads::all).unwrap_or_default()
     }
@@ -88,7 +88,7 @@ impl StackReader {
     }
 
     /// Returns the stack of a sample. Its Python frames are read only if `is_new`, and if earlier reads have not taken
-    /// too long. If the thread has run since the sample, its frames are gone.
+    /// too long. If the thread has run since the sample, its Python frames are gone.
     pub(super) fn read(
         &mut self,
         thread: ThreadId,
@@ -128,8 +128,8 @@ impl StackReader {
         ReadStack { flags: captured.flags, frames: frames.into() }
     }
 
-    /// Lets the sampler's thread sleep on the processor on which `thread` was just sampled, unless `thread` does not let
-    /// other threads run there.
+    /// Makes the sampler's thread sleep on the processor on which `thread` was just sampled, unless `thread` does not
+    /// let other threads run there.
     pub(super) fn follow(&mut self, thread: ThreadId, processor: u32) {
         let is_safe = self.python.is_some() && scheduling::shares_its_processor(thread.0 as i32);
         self.processor = is_safe.then_some(processor);

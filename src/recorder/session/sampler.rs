@@ -5,12 +5,12 @@
 //!        collector: a thread has launched -requests-> opens a ring for it
 //! ```
 //!
-//! A thread is observed in two ways, each on request. On-CPU time is observed by periodic samples. Off-CPU time is
-//! observed from the moment at which the thread leaves its processor voluntarily until it runs again.
+//! A thread's time is observed in two ways, each on request. On-CPU time is observed by periodic samples. Off-CPU time
+//! is measured from the moment at which the thread leaves its processor voluntarily until it runs again.
 //!
-//! Samples from the kernel do not interrupt the observed threads; the timers that are used otherwise interrupt them by
-//! signals. The pipeline takes ready samples without waiting for the sampler's thread: that thread asks the loader for
-//! the mapped modules, and the loader may block it.
+//! Samples from the kernel do not interrupt the observed threads. If the kernel refuses samples, timers interrupt the
+//! threads by signals instead. The pipeline takes ready samples without waiting for the sampler's thread, because that
+//! thread asks the loader for the mapped modules, and the loader may block it.
 
 use std::io;
 use std::mem;
@@ -33,16 +33,16 @@ use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
 
-/// Maximum pause between rounds. It is used while no thread is sampled and the sampler's thread only watches for the
-/// end of the session.
+/// Maximum pause between rounds, used while no thread is sampled and the sampler's thread only watches for the end of
+/// the session.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
 /// thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
-/// Budget for rounds: minimum average time between them, maximum time that may be saved up for rounds in quick
-/// succession, and pause while the budget is exceeded. The budget is needed because a thread may wait thousands of
-/// times per second, and in programs with Python each wait wakes the sampler.
+/// Budget for rounds of the sampler: minimum average time between rounds, maximum time that may be saved up for rounds
+/// in quick succession, and pause while the budget is exceeded. The budget is needed because a thread may wait
+/// thousands of times per second, and in programs with Python each wait wakes the sampler.
 const ROUND_NS: u64 = 500_000;
 const MAX_BURST_NS: u64 = 40 * ROUND_NS;
 const PAUSE_OVER_BUDGET_MS: i32 = 5;
@@ -57,7 +57,8 @@ const MAX_OTHERS: usize = 32;
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
 /// Stack size of the thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;
-/// Maximum time for which this module may block a thread that hands over a new thread or takes ready samples.
+/// Maximum time for which this module may block a thread that requests a new thread to be sampled, or takes ready
+/// samples.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Stack of a thread at some time.
@@ -131,8 +132,8 @@ struct SampleCounts {
 struct OtherCounts {
     samples: AtomicU64,
     dropped: AtomicU64,
-    /// Maximum number of threads at any time that were not sampled, because the kernel refused them or there were too
-    /// many.
+    /// Number of threads that were not sampled at the same time, because the kernel refused or there were too many: the
+    /// highest number so far.
     not_sampled: AtomicU64,
 }
 
@@ -155,7 +156,7 @@ struct ObservedThreads {
     gil_waits: GilWaits,
     /// Whether a window was open in the previous round.
     was_open: bool,
-    /// Whether a message was printed about a refused sampler, and about refused waits.
+    /// Whether a message was printed about refused samples, and about refused waits.
     is_refusal_printed: [bool; 2],
 }
 
@@ -250,8 +251,7 @@ impl Sampler {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // When the loop ends, for whatever reason, our timers must stop, and no thread may wake this thread any
-            // more.
+            // However the loop ends, our timers must stop, and no thread may wake this thread any more.
             self.own_thread.store(0, Ordering::Release);
             self.observed.lock().threads.clear();
         })
@@ -279,8 +279,8 @@ impl Sampler {
         [&self.counts.dropped, &self.counts.waits.dropped].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Reads the rest of the kernel's rings, unless the thread that uses the rings does not release them within
-    /// `limit`. A wait that is still in progress ends now.
+    /// Reads the rest of the kernel's rings, if the thread that uses the rings releases them within `limit`. A wait
+    /// that is still in progress ends now.
     pub(super) fn drain_remaining(&self, limit: Duration) {
         if let Some(mut observed) = self.observed.try_lock_for(limit) {
             self.read_all(&mut observed);
@@ -381,7 +381,7 @@ impl Sampler {
     /// Waits until a request arrives or `pause` is over. Waits on `processor` if it is known. Returns the threads to
     /// observe.
     fn wait(&self, pause: Duration, processor: Option<u32>) -> Vec<ThreadId> {
-        // If a thread makes a request after this check, it wakes this thread, and the wait ends at once.
+        // A thread that makes a request after this check wakes this thread, so that the wait ends at once.
         let is_idle = self.requests.lock().is_empty();
         match processor {
             _ if !is_idle => false,
@@ -401,8 +401,8 @@ impl Sampler {
             .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
-    /// Returns the threads that must be observed anew because an interpreter was loaded: from now on their samples must
-    /// wake our thread.
+    /// Returns the threads that must be observed anew because an interpreter was loaded, and each of their samples must
+    /// now wake our thread.
     fn observed_without_python(&self, observed: &mut ObservedThreads) -> Vec<ThreadId> {
         if observed.threads.is_empty() || observed.stacks.has_python() || !observed.stacks.reads_python() {
             return Vec::new();
@@ -415,9 +415,8 @@ impl Sampler {
         observed.threads.iter().map(|one| one.thread).collect()
     }
 
-    /// Starts to observe a thread that launches. If a thread with the same id was observed before as a launching
-    /// thread, that thread has ended. Threads that do not launch are no longer observed, to make room; they will be
-    /// listed again.
+    /// Starts to observe a thread that launches. If a launching thread with the same id was observed before, that
+    /// thread has ended. To make room, threads that do not launch are no longer observed; they will be listed again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
         observed.threads.retain(|one| one.thread != thread && !one.is_other);
         // In a program without Python, our thread need not be woken at each sample, which saves time.
@@ -451,8 +450,8 @@ impl Sampler {
         }
     }
 
-    /// Starts to sample the Python threads that do not launch if a launching thread waits for the GIL, and stops if none
-    /// has waited for a while. Threads that are refused or too many are not sampled.
+    /// While launching threads wait for the GIL, samples the Python threads that do not launch. Stops when no launching
+    /// thread has waited for a while. Does not sample a thread if the kernel refuses or there are too many.
     fn observe_others(&self, observed: &mut ObservedThreads) {
         if observed.gil_waits.are_over(capture::now().0) {
             observed.threads.retain(|one| !one.is_other);
@@ -466,7 +465,7 @@ impl Sampler {
         for number in observed.stacks.python_threads() {
             let thread = ThreadId(number as u32);
             let is_observed = observed.threads.iter().any(|one| one.thread == thread);
-            // The Python state of an ended thread may lead to a thread of ours whose memory is at the same address.
+            // The Python state of an ended thread may refer to memory that now belongs to a thread of ours.
             if is_observed || room > 0 && threads::is_thread_ours(number) {
                 continue;
             }
@@ -542,7 +541,7 @@ impl Sampler {
             // in this loop, are kept.
             self.read_waits(one, (reader, gil_waits), is_wanted, &mut stacks);
             let periods = self.read_samples(one, (reader, gil_waits), is_wanted, &mut stacks);
-            // If the thread has ended, its final CPU time is known only from its samples.
+            // If the thread has ended, its final CPU time can only be computed from its samples.
             let now = cpu_time.unwrap_or_else(|| one.cpu_time + self.period * periods as u32);
             if is_wanted && one.samples.is_some() && !one.is_other {
                 let more = now.saturating_sub(one.cpu_time);

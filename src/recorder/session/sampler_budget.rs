@@ -1,9 +1,9 @@
 //! Limits the work of the sampler's thread, which may be woken thousands of times per second.
 
-/// Maximum debt in ns. A larger debt can only come from a clock that was set back, so the account begins again.
+/// Maximum debt in ns. A larger debt can only result from a clock that was set back, and the account is then reset.
 const MAX_DEBT_NS: u64 = 1_000_000_000;
 
-/// An account of work. Each piece of work has a cost, which is paid off as time passes.
+/// An account of work. The cost of work is a debt that is paid off as time passes.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// Maximum amount of work in ns that may be done at once after a pause.
@@ -24,7 +24,7 @@ impl Budget {
         self.paid_until = from.saturating_add(cost).min(now.saturating_add(MAX_DEBT_NS));
     }
 
-    /// Whether more work was done until `now` than is paid off.
+    /// Whether the cost of the work done until `now` is not paid off yet.
     pub(super) fn is_overdrawn(&self, now: u64) -> bool {
         self.paid_until > now && self.is_plausible(now)
     }

@@ -1,11 +1,10 @@
 //! Assigns a context id to each stack: hashes only the frames that have changed, and looks the hash up in a table of
 //! the thread.
 //!
-//! A stack is hashed from its root, and the intermediate hash after every frame is stored. The unwinder returns how
-//! many frames at the root are unchanged since the thread's last stack, so only the remaining frames are hashed again.
-//! A context (a stack together with the API call that it made) is identified by its 128-bit hash alone, not by its
-//! frames. With a million distinct stacks, the chance that two of them have the same hash is 1e-27 (reference: birthday
-//! bound, n^2 / 2^129).
+//! A stack is hashed from its root, and the hash after every frame is stored. The unwinder returns how many frames at
+//! the root are the same as in the thread's last stack, so only the other frames are hashed again. A context (a stack
+//! together with the API call that it made) is identified by its 128-bit hash alone, not by its frames. With a million
+//! distinct stacks, the chance that two of them have the same hash is 1e-27 (reference: birthday bound, n^2 / 2^129).
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -26,9 +25,9 @@ pub(crate) struct Hash {
 impl Hash {
     pub(crate) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Adds a word to the hash, which consists of two independent chains of operations that take 4 and 5 cycles per
-    /// frame. The word is mixed before it enters a chain, so that the mixing need not wait for the hash of the previous
-    /// frame.
+    /// Adds a word to the hash. The hash consists of two independent chains of operations, which take 4 and 5 cycles
+    /// per frame. The word is mixed before it enters a chain, so that the mixing need not wait for the hash of the
+    /// previous frame.
     #[inline]
     pub(crate) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -45,7 +44,7 @@ impl Hash {
         self.then(other.a).then(other.b)
     }
 
-    /// Returns bits of the hash, to select a slot in a table.
+    /// Returns the bits of the hash that select a slot in a table.
     pub(crate) fn bits(self) -> usize {
         (self.a >> 32) as usize
     }
@@ -69,8 +68,8 @@ struct CachedContext {
     /// foreign frames.
     stack: ContextKey,
     id: ContextId,
-    /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids since, the entry is
-    /// stale.
+    /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids since then, the
+    /// entry is stale.
     round: u32,
 }
 
@@ -112,8 +111,8 @@ pub(crate) struct Interner {
     /// Number of hashes in `prefix` that belong to the last stack.
     depth: usize,
     last: Option<(ContextKey, ContextId)>,
-    /// Context ids of stacks that the unwinder has cached, by the number of the stack in that cache. Mapped when the
-    /// first id is stored.
+    /// Context ids of the stacks in the unwinder's cache, by a stack's number in that cache. The memory is mapped when
+    /// the first id is stored.
     cached: Option<NonNull<CachedContexts>>,
     /// Number of times that the thread has forgotten its ids.
     round: u32,
@@ -162,9 +161,9 @@ impl Interner {
         })
     }
 
-    /// Looks up the stack that consists of `frames` (leaf first) with the call `leaf` on top. The `unchanged` frames at
-    /// the root are the same as in the last call of this function. `extra` is the hash of the open ranges and of the
-    /// frames of other languages; stacks that differ only in these also get different ids.
+    /// Looks up the stack that consists of `frames` (leaf first) with the call `leaf` on top. The last call of this
+    /// function had the same `unchanged` frames at the root. `extra` is the hash of the open ranges and of the frames
+    /// of other languages; stacks that differ only in these also get different ids.
     #[inline(always)]
     pub(crate) fn find(
         &mut self,
@@ -203,8 +202,7 @@ impl Interner {
         self.find(extra, leaf, frames, unchanged)
     }
 
-    /// Stores the id of the stack that was looked up last, under the number `number` that the stack has in the
-    /// unwinder's cache.
+    /// Stores the id of the stack that was looked up last. `number` is the stack's number in the unwinder's cache.
     #[cold]
     pub(crate) fn cache_last(&mut self, number: usize) {
         if self.cached.is_none() {
@@ -216,9 +214,9 @@ impl Interner {
         }
     }
 
-    /// Returns the context id that is stored for number `number` of the unwinder's cache and for the call `leaf`.
-    /// `extra` is the hash of the open ranges and foreign frames. Returns `None` if the context has no id, or if no id
-    /// is stored under the number.
+    /// Returns the context id of the stack `number` in the unwinder's cache with the call `leaf` on top. `extra` is the
+    /// hash of the open ranges and foreign frames. Returns `None` if the context has no id, or if no id is stored for
+    /// this number.
     #[inline(always)]
     pub(crate) fn find_cached(
         &mut self,

@@ -1,4 +1,4 @@
-//! Numbers that are unique in the process, for stacks, range names and texts. Records contain these numbers.
+//! Assigns process-wide unique numbers to stacks, range names and texts. Records contain these numbers.
 
 pub(super) mod intern;
 pub(super) mod range_names;

@@ -10,7 +10,7 @@ use gpuflame_model::record::{RangeId, Row};
 use super::intern::Hash;
 use super::text_table::{MAX_TEXTS, TextTable};
 
-/// Number of domains that can still be added after the maximum number of names is reached.
+/// Number of domains that can still be added once there are `MAX_NAMES` names.
 const MAX_DOMAINS: usize = 1 << 10;
 /// Maximum number of names.
 const MAX_NAMES: usize = MAX_TEXTS - MAX_DOMAINS;
@@ -84,8 +84,8 @@ static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 /// Pattern for the names of ranges that begin a step; null = no pattern. A pattern that was stored is never freed.
 static STEP_NAME: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
-/// Makes each range with this name, in any domain, begin a step when the range opens. If `name` ends in `*`, it stands
-/// for all names that begin with the text before the `*`. Each step is announced as a
+/// From now on, each range with this name begins a step when it opens, whatever its domain. If `name` ends in `*`, it
+/// stands for all names that begin with the text before the `*`. Each step is announced as a
 /// [`Notice::Step`](crate::capture::notices::Notice::Step).
 pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
@@ -134,8 +134,8 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // The domain has no number of its own. So the domain is ignored: if its ranges were recorded, pops of other
-            // domains could close them.
+            // The domain could not get a number of its own, so it is ignored: if its ranges were recorded, pops of
+            // other domains could close them.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }
@@ -176,8 +176,9 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// Passes a row for each new name to `each`. Contexts refer to names. So first mark the ends of the context logs, then
-/// call this function, and only then pass on the contexts up to the marks. Only one thread may call this at a time.
+/// Passes a row for each new name to `each`. Because contexts refer to names, call in this order: first mark the ends
+/// of the context logs, then call this function, and then pass on the contexts up to the marks. Only one thread may
+/// call this at a time.
 pub(crate) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
     NAMES.drain_new(|number, domain, text| {
         if number == RangeId::OTHER.0 {

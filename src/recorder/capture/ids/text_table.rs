@@ -1,10 +1,9 @@
-//! Texts that are identified by numbers, which are unique in the process: the names of ranges, and descriptions of
-//! functions.
+//! Tables of texts (names of ranges, descriptions of functions), in which each text has a process-wide unique number.
 //!
 //! Any thread may ask for the number of a text at any time: in a signal handler, inside the application's allocator, or
-//! in a forked child. In a forked child, the parent's other threads do not exist. So this code takes no lock and uses
-//! no allocator, and no thread waits for another. Other threads see a text only once it is completely written. If a
-//! thread is stopped before its text is visible, the next thread that needs the text writes it again, under another
+//! in a forked child. So this code takes no lock and uses no allocator, and no thread waits for another; a thread that
+//! holds a lock might not even exist in a forked child. Other threads see a text only once it is completely written. If
+//! a thread is stopped before its text is visible, the next thread that needs the text writes it again, under another
 //! number.
 
 use std::mem::size_of;
@@ -30,13 +29,12 @@ struct TextSlots {
     slots: [AtomicU32; SLOTS],
     /// Entries of the texts, by number; null = the entry is not written yet.
     entries: [AtomicPtr<TextEntry>; MAX_TEXTS + 1],
-    /// Count of the numbers that are assigned, and count of the texts that are completely written.
+    /// Number of assigned numbers, and number of completely written texts.
     assigned: AtomicU32,
     written: AtomicU32,
     /// Chunk of memory into which the next text is written.
     chunk: AtomicPtr<TextChunk>,
-    /// State of the collector: count of the texts that it has received, and the number up to which it has received
-    /// every text.
+    /// State of the collector: how many texts it has received, and the number up to which it has received every text.
     received: AtomicU32,
     received_up_to: AtomicU32,
 }
@@ -112,8 +110,8 @@ impl TextTable {
         })
     }
 
-    /// Assigns a number without writing its text. This is the state that a thread leaves if it is stopped before it
-    /// writes the text, or if it does not exist in this forked child.
+    /// Assigns a number without writing its text. The table is in this state if a thread was stopped before it wrote
+    /// the text, or if the process was forked before that.
     #[cfg(test)]
     pub(super) fn assign_number_without_text(&self) {
         self.table().expect("memory for a table").assigned.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +119,8 @@ impl TextTable {
 }
 
 impl TextSlots {
-    /// Returns the number of the text that has this hash; if there is none, the empty slot at which the search ended.
+    /// Returns the number of the text that has this hash. If no text has this hash, returns the empty slot at which the
+    /// search ended.
     fn find(&self, hash: Hash) -> Result<u32, usize> {
         self.find_from(hash.bits() % SLOTS, hash)
     }

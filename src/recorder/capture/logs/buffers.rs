@@ -22,8 +22,8 @@ use crate::capture::clock;
 
 /// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a
 /// buffer of its own, so many buffers may be nearly full at the same time. A large buffer also delays records: while a
-/// kernel runs, CUPTI does not hand over the buffer that contains the kernel's record. Up to 5,000 other records in
-/// that buffer are delayed, too.
+/// kernel runs, CUPTI does not hand over the buffer that contains the kernel's record, and up to 5,000 other records in
+/// this buffer.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 /// Size in bytes of a small buffer: about 300 records. A small buffer is lent if there is no room for one of full size,
 /// or if many threads each fill a buffer.
@@ -31,14 +31,15 @@ const SMALL_BUFFER_BYTES: usize = 64 << 10;
 /// The size of a buffer is the memory limit divided by this number. From a limit of 64 MiB on, a buffer has
 /// [`MAX_BUFFER_BYTES`].
 const BUFFER_DIVISOR: usize = 64;
-/// Full-size buffers may take the memory limit divided by this number, even if other data have used up the limit. Under
-/// the usual limit, this is enough for 32 threads. Further threads get small buffers.
+/// Share of the memory limit that is reserved for full-size buffers: the limit divided by this number. They get this
+/// share even if other data have used up the limit. Under the usual limit, the share is enough for 32 threads. Further
+/// threads get small buffers.
 const RESERVED_DIVISOR: usize = 8;
-/// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory,
-/// the other six keep 64 KiB each.
+/// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory;
+/// each of the other six keeps 64 KiB.
 const READY_BUFFERS: usize = 8;
-/// Maximum number of further unused buffers, which keep no memory. They are not freed, because freeing a buffer does
-/// not reliably return its memory to the kernel.
+/// Maximum number of further unused buffers, whose memory is returned to the kernel. The buffers are not freed instead,
+/// because freeing does not reliably return memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
@@ -46,14 +47,15 @@ const MAX_BUFFERS: usize = 4096;
 /// once.
 const MAX_COPIED_BYTES: usize = 4 << 10;
 /// Number of filled buffers at which the collector is woken. Under a small memory limit the collector is woken earlier.
-/// Other threads may delay the collector by 20 ms, in which two processors fill 10 MiB.
+/// The number is small because other threads may delay the collector by 20 ms, and in this time two processors fill 10
+/// MiB.
 const MAX_FILLED_BEFORE_WAKE: usize = 8;
 
 struct BufferCycle {
     ready: SlotPool<Buffer, READY_BUFFERS>,
     empty: SlotPool<Buffer, EMPTY_BUFFERS>,
     filled: TakeAllStack<WaitingBuffer>,
-    /// Filled buffers that were moved out of `filled` and are not read yet, oldest first. Only the collector accesses
+    /// Filled buffers that were moved out of `filled` but are still unread, oldest first. Only the collector accesses
     /// this queue.
     taken: Mutex<VecDeque<WaitingBuffer>>,
     /// Number of buffers in `filled` and `taken` together.
@@ -98,8 +100,8 @@ fn find_or_create() -> Option<Buffer> {
     create(whole.or_else(|| has_room(SMALL_BUFFER_BYTES).then_some(SMALL_BUFFER_BYTES))?)
 }
 
-/// Whether the lent buffers stay within their share of the memory limit if another buffer of `bytes` is lent. This
-/// share is limited because most of a lent buffer may be unused.
+/// Whether another buffer of `bytes` may be lent within the lent buffers' share of the memory limit. Lent buffers have
+/// a limited share because most of a lent buffer may be unused.
 fn may_lend(bytes: usize) -> bool {
     tracer::bytes_lent() + bytes <= unread_limit::bytes() / RESERVED_DIVISOR
 }
@@ -109,8 +111,8 @@ fn has_room(bytes: usize) -> bool {
     bytes == 0 || unread_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
 }
 
-/// Memory in bytes that buffers may take even if other data have used up the limit: the share of full-size buffers, and
-/// in addition two small buffers per log. Each thread has one or two logs.
+/// Memory in bytes that buffers may take even if other data have used up the limit: the share of full-size buffers,
+/// plus two small buffers per log. Each thread has one or two logs.
 fn reserved_bytes() -> usize {
     unread_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()
 }
@@ -204,8 +206,8 @@ fn make_ready(buffer: Option<Buffer>) {
     }
 }
 
-/// Returns the memory of all ready buffers to the kernel. Call only when the program is idle, because afterwards each 4
-/// KiB of new records costs a page fault.
+/// Returns the memory of all ready buffers to the kernel. Call this only when the program is idle, because each 4 KiB
+/// of later records costs a page fault.
 pub fn release_ready_memory() {
     // The loop handles at most `READY_BUFFERS` buffers, because other threads may make further buffers ready meanwhile.
     for buffer in (0..READY_BUFFERS).map_while(|_| CYCLE.ready.take()) {
@@ -213,7 +215,7 @@ pub fn release_ready_memory() {
     }
 }
 
-/// Keeps a buffer for later requests without resident memory, or frees the buffer.
+/// Stores a buffer for later requests and returns its memory to the kernel, or frees the buffer.
 fn store_empty(mut buffer: Buffer) {
     if !buffer.release_pages() || CYCLE.empty.put(buffer).is_err() {
         CYCLE.created.fetch_sub(1, Ordering::Relaxed);

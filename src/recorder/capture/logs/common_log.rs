@@ -40,7 +40,7 @@ impl CommonLog {
         host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
-    /// Returns the records that are unread now; `None` if there are none.
+    /// Returns the currently unread records; `None` if there are none.
     pub(crate) fn unread(&self) -> Option<Unread<'_>> {
         let reader = lock(&self.reader);
         let mark = reader.0.mark_end(&self.log);

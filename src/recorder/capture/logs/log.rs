@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Chunks come from a pool that the collector refills. So while the collector keeps up, a push neither allocates nor
-//! makes a system call. The writer may outrun the collector, because of a thousand new stacks, or because the collector
-//! gets no processor time. The writer then maps further chunks itself, which takes about 20 us per chunk. The collector
-//! unmaps these chunks after it has read them. If the number of chunks reaches a limit, the push is refused, and the
-//! caller counts the loss.
+//! makes a system call. If the writer outruns the collector, it maps further chunks itself, which takes about 20 us per
+//! chunk. Causes are a thousand new stacks, or a collector that gets no processor time. The collector unmaps these
+//! further chunks after it has read them. If the number of chunks reaches a limit, the push is refused, and the caller
+//! counts the loss.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -27,16 +27,17 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// completely.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
 /// Maximum number of chunks of all logs: 32 MiB, or 1.4 million unread launches. The first chunk of each log (a thread
-/// has two logs) does not count. The number may be exceeded by a few chunks if several threads map a chunk at the same
-/// moment.
+/// has two logs) does not count against this limit. If several threads map a chunk at the same moment, the limit may be
+/// exceeded by a few chunks.
 const MAX_CHUNKS: usize = 512;
 /// `MAX_CHUNKS`, or fewer if the user has asked for a limit on memory.
 static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
 /// Number of ready chunks after the collector has refilled the pool: 2 MiB, or 90,000 launches between two visits of
 /// the collector.
 const READY_CHUNKS: usize = 32;
-/// Maximum number of ready chunks, including chunks that the collector has read and returned. It is 1.5 times
-/// `READY_CHUNKS`. So if the number of launches between two visits varies by 40,000, no chunk is mapped or unmapped.
+/// Maximum number of ready chunks, including chunks that the collector has read and returned. Because this maximum is
+/// 1.5 times `READY_CHUNKS`, the number of launches between two visits can vary by 40,000 without a chunk being mapped
+/// or unmapped.
 const MAX_READY_CHUNKS: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
@@ -55,7 +56,7 @@ pub(crate) fn limit_memory(bytes: usize) {
 }
 
 /// The ready chunks, in no particular order. A thread takes a chunk out of a slot, or puts one into a slot, by one
-/// atomic exchange. So a preempted thread never blocks another thread, whatever their priorities are.
+/// atomic exchange. So a preempted thread never blocks another thread, whatever the priorities of the two are.
 struct ChunkPool {
     ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
@@ -79,8 +80,8 @@ impl ChunkPool {
 
     /// Takes a ready chunk. Examines each of the 48 slots at most once.
     fn take(&self) -> Option<NonNull<LogChunk>> {
-        // Each slot is loaded before it is exchanged. In a burst most slots are empty, and an exchange of an empty slot
-        // would needlessly take the cache line away from all other threads.
+        // Each slot is loaded before it is exchanged, because an exchange takes the cache line away from all other
+        // threads. In a burst most slots are empty, so most exchanges would be needless.
         let mut full = self.ready.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null());
         full.find_map(|slot| NonNull::new(slot.swap(null_mut(), Ordering::Acquire)))
     }
@@ -185,7 +186,7 @@ impl LogWriter {
         Self { chunk: None, used: 0 }
     }
 
-    /// Whether the writer has a chunk: false until the log first had room for a record.
+    /// Whether the writer has a chunk. It has none until the first push that succeeds.
     pub(crate) fn has_begun(&self) -> bool {
         self.chunk.is_some()
     }
@@ -301,8 +302,8 @@ impl LogReader {
         LogMark::at(chunk)
     }
 
-    /// Passes every word up to `mark` to `each`, in slices of complete records. Gives each chunk that both the writer
-    /// and the reader have finished back to the pool. Returns `false` if there was nothing left to read.
+    /// Passes every word up to `mark` to `each`, in slices of complete records. Returns each chunk to the pool once
+    /// both the writer and the reader have finished it. Returns `false` if there was nothing left to read.
     pub(crate) fn drain(&mut self, log: &Log, mark: LogMark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;
@@ -327,8 +328,8 @@ impl LogReader {
                 self.read = len;
                 any = true;
             }
-            // If the chunk had a successor when `next` was loaded, the writer will add nothing to the chunk, so its
-            // length is final.
+            // If the chunk had a successor when `next` was loaded, the writer adds nothing more to the chunk, so the
+            // chunk's length is final.
             let finished = !next.is_null() && self.read == chunk.len.load(Ordering::Acquire) as usize;
             if finished {
                 self.chunk = next;

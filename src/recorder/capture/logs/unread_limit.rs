@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// because the collector allocates memory while it reads records, and because several threads may ask for memory at the
 /// same moment.
 const MARGIN_DIVISOR: usize = 8;
-/// Bytes for memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
+/// Allowance for memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
 const MARGIN_BYTES: usize = 3 << 20;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -33,21 +33,21 @@ pub(crate) fn has_room(bytes: usize) -> bool {
     bytes_held().saturating_add(bytes) <= limit - limit / MARGIN_DIVISOR - MARGIN_BYTES.min(limit / 4)
 }
 
-/// Whether the last request for a buffer got no buffer. If so, the activities of the launches made now are lost.
+/// Whether the last request for a buffer was refused. While it is true, the activities of new launches are lost.
 static ARE_ACTIVITIES_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Notes whether a request for a buffer got no buffer.
+/// Notes whether a request for a buffer was refused.
 pub(crate) fn note_activities_lost(are_lost: bool) {
     if ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) != are_lost {
         ARE_ACTIVITIES_LOST.store(are_lost, Ordering::Relaxed);
     }
 }
 
-/// Whether the activities of the launches made now are lost, and there is no room for `bytes` more. Such launches
-/// should not be recorded: without activities they are of little use, and the collector, which is late already, would
-/// spend time on them.
+/// Whether the activities of new launches are lost, and there is no room for `bytes` more. New launches should then not
+/// be recorded: launches without activities are of little use, and would take time of the collector, which is delayed
+/// already.
 pub(crate) fn are_activities_lost(bytes: usize) -> bool {
-    // `has_room` is checked as well, because the flag may be out of date: there may be room again without a request
-    // that has updated the flag, for example if another client has the records.
+    // `has_room` is checked as well, because the flag may be out of date: memory may have become free since the last
+    // request for a buffer. No requests come, for example, while another client owns the records.
     ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) && !has_room(bytes)
 }

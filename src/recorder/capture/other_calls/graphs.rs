@@ -5,8 +5,8 @@
 //! launch executes are found by their ids when their activity records are read. Nodes are recorded even if no window is
 //! open, because a graph that is created outside windows may be launched inside a window.
 //!
-//! A graph may be created on one thread and copied on another, and the record of the copy makes sense only after the
-//! record of the original. So all threads write to one log, under a lock, in the order of the events.
+//! All threads write to one log, under a lock, in the order of the events. The reason is that one thread may create a
+//! graph and another thread copy it, and the record of the copy makes sense only after the record of the original.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -90,7 +90,7 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier call encloses this call, this call is a part of the earlier one. Otherwise the earlier call has
+    // If the earlier call encloses this call, this call is nested in the earlier call. Otherwise the earlier call has
     // never returned.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
@@ -101,7 +101,8 @@ fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
         Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
-/// Returns the graph call that the thread is in; `None` if there is none or the thread has jumped out of it.
+/// Returns the graph call that the thread is in. Returns `None` if the thread is in no graph call, or has left the call
+/// by a jump.
 fn enclosing_call(own: &ThreadOnly) -> Option<&PendingGraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
@@ -131,9 +132,9 @@ fn node_created(
     Some((graph, node))
 }
 
-/// Records a dependency. CUPTI's documentation does not state which of the two nodes waits. We assume that it is the
-/// node with the higher id, which was created later: a new node can only depend on nodes that exist, and ids of nodes
-/// ascend in a graph. The edges of a copy follow from the edges of the original.
+/// Records a dependency. CUPTI's documentation does not state which of the two nodes waits. We assume that the node
+/// with the higher id waits: ids ascend in a graph, so this node was created later, and a new node can only depend on
+/// existing nodes. The edges of a copy are derived from the edges of the original.
 fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (GraphNodeId, GraphNodeId))>) {
     let around = enclosing_call(own);
     if around.is_some_and(|call| call.copies) {
@@ -182,12 +183,12 @@ fn push(thread: &ThreadState, words: [u64; 3]) {
     }
 }
 
-/// Source graph of each executable graph that exists now, by the address of the executable graph. Addresses are used
-/// because CUPTI has ids of executable graphs only from 12.3 on.
+/// Source graph of each existing executable graph, by the address of the executable graph. Addresses are used because
+/// CUPTI before 12.3 has no ids of executable graphs.
 #[derive(Default)]
 struct ExecGraphs {
     graphs: HashMap<u64, GraphId>,
-    /// Ids of the graphs in `graphs`. Each of these graphs ends together with its executable graph, and not before.
+    /// Ids of the graphs in `graphs`. Each of these graphs ends when its executable graph ends, and not before.
     owned: HashSet<GraphId>,
 }
 

@@ -2,11 +2,11 @@
 //! asks for dependencies, also calls that record events on streams or make streams wait for events. Each of these calls
 //! takes microseconds or longer, so this code need not be fast.
 //!
-//! Each call is written to the thread's own log, among the thread's launches, so that it is known which calls preceded
-//! a delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. The
-//! log must be common because another thread may at once allocate the memory that one thread frees. Only the order of
-//! the records shows to which allocation a free belongs. For the same reason a free is written to the common log when
-//! it begins; all other calls are written when they return.
+//! Each call is written to the thread's own log, among the thread's launches, to show which calls preceded a delayed
+//! launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. This log must
+//! be common because one thread may free memory that another thread allocates again at once: only the order of the
+//! records shows to which allocation a free belongs. For the same reason a free is written to the common log when the
+//! call begins; all other calls are written when they return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,7 +71,7 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
         return refuse(event, &EntryRefusal::determine());
     };
     let (own, thread) = entered.parts();
-    // As for a launch, `call` is stored in the stack frame of our function that the tracing library has called.
+    // As for a launch, `call` is in the stack frame of our function that the tracing library has called.
     match *event {
         HostCallEvent::Begins { call, address } => begin(own, thread, call, address),
         HostCallEvent::Ends { call, done } => {
@@ -81,8 +81,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this call is missing: a signal handler, on a stack at a higher address, made a call
-                    // of its own. The entry of that call has replaced the entry of this call.
+                    // The entry of this call is missing, because a signal handler on a stack at a higher address has
+                    // made a call of its own, and the entry of the handler's call has replaced the entry of this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
@@ -96,8 +96,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
     }
 }
 
-/// Records whether a launch with attributes may begin before the previous kernel ends. If this cannot be recorded, in a
-/// signal handler or for lack of room, the attributes of the launch count as unknown.
+/// Records whether a launch with attributes may begin before the previous kernel ends. In a signal handler, or if the
+/// log has no room, nothing is recorded, and the attributes of the launch count as unknown.
 #[cold]
 pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: bool) {
     if !lifecycle::is_over() && window::state().is_open() {
@@ -106,8 +106,8 @@ pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: boo
     }
 }
 
-/// Whether a call of this kind counts as a loss if it cannot be recorded. This is so if the user has asked for details
-/// of such calls.
+/// Whether a call of this kind counts as a loss if it cannot be recorded: only if the user has asked for details of
+/// such calls.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),

@@ -1,9 +1,9 @@
 //! The NVTX injection interface: replaces functions of the application's NVTX with functions of this library.
 //!
-//! NVTX is a header, so each library that uses it has its own copy of NVTX with its own table of function pointers. In
-//! the first call to such a copy, NVTX loads the library that `NVTX_INJECTION64_PATH` names, and gives it access to
-//! that table. We replace the pointers to functions that open, close and name ranges. Marks, categories, payloads and
-//! colours are ignored.
+//! NVTX is a header, so each library that uses NVTX has its own copy with its own table of function pointers. In the
+//! first call to a copy, NVTX loads the library that `NVTX_INJECTION64_PATH` names, and gives that library access to
+//! the copy's table. We replace the pointers to functions that open, close and name ranges. Marks, categories, payloads
+//! and colours are ignored.
 //!
 //! The layouts of the structs are those of NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`, which have not changed since
 //! version 3.0.
@@ -39,7 +39,7 @@ const CALLBACKS: u32 = 1;
 /// Numbers of the modules into which NVTX groups its functions: functions without and with a domain.
 const CORE: u32 = 1;
 const CORE2: u32 = 5;
-/// Result of a push or pop that NVTX defines for tools which do not count the open ranges.
+/// NVTX's result of a push or pop for tools that do not count the open ranges.
 const NO_TRACKING: c_int = -2;
 
 /// The first fields of `nvtxEventAttributes_t`, up to the last field that gpuflame reads.
@@ -65,7 +65,7 @@ const UNICODE: i32 = 2;
 const REGISTERED: i32 = 3;
 
 impl NvtxTable {
-    /// Wraps the function that NVTX passes.
+    /// Wraps the function that NVTX passes to its injection library.
     ///
     /// # Safety
     /// `table` is the argument of `InitializeInjectionNvtx2`.

@@ -64,9 +64,8 @@ pub enum PopResult {
     Closed(usize),
     /// The domain has no open range.
     NoneOpen,
-    /// The caller is a signal handler that interrupted the thread inside gpuflame. If the handler itself had opened the
-    /// range, the range (which was never a frame of a launch) is closed. Otherwise the range stays open, and the loss
-    /// is counted.
+    /// The caller is a signal handler that interrupted the thread inside gpuflame. A range that the handler itself has
+    /// opened is closed; it was never a frame of a launch. Any other range stays open, and the loss is counted.
     InHandler,
 }
 
@@ -135,8 +134,8 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // Either the range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. So
-    // this thread leaves a note for the thread that owns the range, and does not wait.
+    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. So this
+    // thread does not wait, but leaves a note for the thread that owns the range.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.pending_ends.note_end(serial)
     {
@@ -154,7 +153,7 @@ pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
     if forked_child::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
-/// Returns the page number of a thread's state. It is the part of a range's id that identifies the thread of the range.
+/// Returns the page number of a thread's state. A range's id contains this number to identify the thread of the range.
 fn page_of(thread: &ThreadState) -> u64 {
     std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS
 }

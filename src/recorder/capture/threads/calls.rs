@@ -1,10 +1,10 @@
-//! State of the API calls that a thread is in. Of nested calls of one kind (launches, graph calls, other recorded
-//! calls), only the outermost call is recorded. The calls nested in it are part of it.
+//! State of the API calls that a thread is in. If calls of one kind (launches, graph calls, other recorded calls) are
+//! nested, only the outermost call is recorded, and the inner calls count as parts of it.
 //!
-//! A call never returns if its thread jumps out of it. To notice this, each call stores the stack depth at its entry. A
-//! later call at the same or a shallower depth is not nested in the earlier call, so the earlier call must have ended
-//! before. The exception is a later call from a signal handler that runs on an alternate stack, because that stack may
-//! be at any address.
+//! A call never returns if its thread jumps out of it. To notice such a jump, each call stores the stack depth at its
+//! entry. A later call at the same or a shallower depth is not nested in the earlier call, so the earlier call must
+//! have ended. The exception is a later call from a signal handler that runs on an alternate stack, because that stack
+//! may be at any address.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,8 +23,8 @@ pub(crate) const NESTED: u64 = 2;
 pub(crate) const GRAPH_CALL: u64 = 3;
 /// Value of the slot: this call is the outermost of nested calls that create no GPU work but are recorded.
 pub(crate) const HOST_CALL: u64 = 4;
-/// Value of the slot: this call is a launch from a signal handler that interrupted another launch. The other launch was
-/// set aside.
+/// Value of the slot: this call is a launch from a signal handler that interrupted another launch. The interrupted
+/// launch was set aside.
 pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
 /// Value of the slot: this call is refused. It is the outermost call of a signal handler that interrupted the thread
 /// inside gpuflame, or of a thread without a state.
@@ -43,7 +43,8 @@ pub(crate) struct PendingLaunch {
     pub(crate) depth: usize,
     pub(crate) api: ApiCallId,
     pub(crate) recorded: bool,
-    /// State of the window when the call began: whether a window was open, and how many windows had been opened so far.
+    /// State of the window when the call began: whether a window was open, and how many windows had been opened by
+    /// then.
     pub(crate) window: window::WindowState,
     pub(crate) aliases: [CorrelationId; MAX_ALIASES],
     pub(crate) alias_count: usize,
@@ -78,8 +79,7 @@ impl PendingLaunch {
     }
 
     /// Returns the slot value for a new call that is not nested in this launch, although this launch has not returned.
-    /// If the new call comes from a signal handler, this launch will continue after it, so this launch is moved to
-    /// `aside`.
+    /// If the new call comes from a signal handler, this launch continues afterwards, so it is moved to `aside`.
     #[cold]
     pub(crate) fn slot_after_pending(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
         if host_signals::has_jumped_out(self.depth, depth) {
@@ -146,9 +146,9 @@ pub(crate) struct PendingGraphCall {
     pub(crate) depth: usize,
 }
 
-/// Graphs that the thread's current call has created as copies, in ascending order of their ids. The first is the copy that
-/// the program asked for, and the source of the next executable graph that CUPTI announces; the others are copies of its
-/// child graphs.
+/// Graphs that the thread's current call has created as copies, in ascending order of their ids. The first graph is the
+/// copy that the program asked for, and the source of the next executable graph that CUPTI announces. The other graphs
+/// are copies of child graphs.
 #[derive(Default)]
 pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
 
@@ -190,13 +190,12 @@ impl CopiedGraphs {
         first
     }
 
-    /// Handles the end of a child graph during the call. Such an end means that the driver has moved the child's nodes
-    /// into the copy that the program asked for. Returns the id of this copy, and the new and the former id of each
-    /// moved node.
+    /// Handles the end of a child graph during the call: the driver has moved the child's nodes into the copy that the
+    /// program asked for. Returns the id of this copy, and the new and the former id of each moved node.
     ///
-    /// CUPTI does not report the new ids. They are derived from a rule that was measured with driver 580. By this rule,
-    /// the upper half of a node's id is the id of its graph, and the lower half is the number of nodes that were added
-    /// to the graph earlier. Returns `None` if the known ids do not follow this rule.
+    /// CUPTI does not report the new ids. They follow a rule that was measured with driver 580: the upper half of a
+    /// node's id is the id of its graph, and the lower half is the number of nodes that were added to the graph before.
+    /// Returns `None` if the known ids do not follow this rule.
     pub(crate) fn inline(
         &mut self,
         child: GraphId,
@@ -226,7 +225,7 @@ pub(crate) struct PendingHostCall {
     pub(crate) depth: usize,
 }
 
-/// Returns an address near the stack pointer. A smaller address means a deeper stack.
+/// Returns an address near the stack pointer. The deeper the stack, the smaller the address.
 #[inline]
 pub(crate) fn stack_depth() -> usize {
     let here = 0u8;

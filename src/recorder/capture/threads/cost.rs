@@ -7,10 +7,9 @@
 use super::counter::Counter;
 
 /// Binary logarithm of the number of buckets per power of two. With 8 buckets, the midpoint of a bucket is within 6.3 %
-/// of all values in it.
+/// of all values in the bucket.
 const SUB_BITS: u32 = 3;
-/// Number of bits of the times (in ns) that the buckets distinguish. All times of at least 131 us share the last
-/// bucket.
+/// Times (in ns) of up to this many bits have buckets. All longer times, from 131 us on, share the last bucket.
 const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
@@ -40,7 +39,7 @@ pub struct CallbackCost {
     pub median: Option<u64>,
 }
 
-/// Computes the cost of `calls` calls from the histograms of the timed calls among them.
+/// Computes the cost of `calls` calls from histograms. The histograms count those of the calls that were timed.
 pub(super) fn sum_histograms<'a>(
     calls: u64,
     times: impl Iterator<Item = &'a DurationHistogram>,

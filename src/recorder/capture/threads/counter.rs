@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that one thread writes. Only the sum over all threads is meaningful: when a thread ends, a later thread
-/// reuses its state and continues its counters.
+/// A counter that one thread writes. Only the sum over all threads is meaningful: a new thread reuses the state of an
+/// ended thread and continues that thread's counters.
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);
 

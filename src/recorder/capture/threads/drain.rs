@@ -16,13 +16,13 @@ pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }
 
-/// Like [`drain`], but skips threads whose last launch that was read began at or after `time`. Once this returns false,
-/// all launches before `time` have been passed on.
+/// Like [`drain`], but skips each thread from which a launch that began at or after `time` was already read. Once this
+/// function returns false, all launches before `time` have been passed on.
 pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|readers| readers.last_launch < time, each)
 }
 
-/// Notes for each thread how many words of launches are unread now. [`drain_noted`] then reads these words.
+/// Notes how many words of each thread's launches are unread now. [`drain_noted`] then reads these words.
 pub fn note_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, and it drains one thread at a time.
@@ -32,7 +32,7 @@ pub fn note_unread() {
     }
 }
 
-/// Marks for each thread how many words of launches are unread now. [`marked_is_read`] then returns whether these words
+/// Marks how many words of each thread's launches are unread now. [`marked_is_read`] then returns whether these words
 /// were read.
 pub fn mark_unread() {
     for thread in all() {
@@ -48,8 +48,8 @@ pub fn marked_is_read() -> bool {
     all().all(|thread| unsafe { thread.readers() }.marked == 0)
 }
 
-/// Returns a number N such that no launch that began in one of the first N windows is in flight any more. Returns
-/// `u32::MAX` if no launch that began in an open window is in flight.
+/// Returns the largest N such that no launch that began in the first N windows is still in flight. Returns `u32::MAX`
+/// if no launch that began in an open window is in flight.
 pub fn windows_without_pending_launches() -> u32 {
     let open = in_flight().filter(|state| state.is_open());
     open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
@@ -75,8 +75,8 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
         if !wanted(readers) {
             continue;
         }
-        // A launch refers to a context that was written before it. So the end of the launch log is marked before the
-        // end of the context log, and the contexts are read before the launches.
+        // A launch refers to a context that was written before the launch. So the launch log's end is marked before the
+        // context log's end, and the contexts are read before the launches.
         let launches = readers.launches.mark_chunk_end(&thread.launches);
         let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);

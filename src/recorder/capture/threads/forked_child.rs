@@ -1,11 +1,11 @@
-//! Forked children. A child has a copy of its parent's memory, but only the thread that forked. A lock that another
-//! thread of the parent held stays locked in the child permanently, and data that another thread had half written stays
-//! half written.
+//! Sets gpuflame up, or keeps it off, in forked children. A child has a copy of its parent's memory, but only the
+//! thread that forked. If another thread of the parent held a lock or was writing data, that lock stays locked in the
+//! child, and that data stays half written.
 //!
-//! If the parent has a session, the child is not recorded: it cannot use the parent's driver state, and our collector
-//! thread does not exist in it. If the parent has no session, the child may start to use CUDA itself; it keeps the
-//! names and open ranges that it inherited. In both cases the child never waits for a lock of ours that another thread
-//! of the parent may have held.
+//! If the parent has a session, the child is not recorded: it cannot use the parent's driver state, and has no
+//! collector thread. If the parent has no session, the child may start to use CUDA itself, and keeps the names and open
+//! ranges that it inherited. In both cases the child never waits for a lock of ours that another thread of the parent
+//! may have held.
 //!
 //! `fork` runs a handler of ours in the child, but other ways to fork (`_Fork`, the bare system call) run no handler.
 //! So the word that states whether gpuflame may run (`control::lifecycle`) is on a page that the kernel zeroes in
@@ -23,8 +23,8 @@ use super::thread;
 /// Whether this process or a parent has ever requested a session, even if the session failed.
 static SESSION_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Makes forked children distinguishable from this process, and keeps this library loaded so that the fork handler can
-/// be called. Call before anything can be recorded or named; repeated calls have no effect.
+/// Makes forked children distinguishable from this process, and keeps this library loaded so that its fork handler can
+/// be called. Call this before anything can be recorded or named; repeated calls have no effect.
 pub fn install_handler() {
     // This flag is not a `Once`: a child that was forked while a thread of the parent was initialising a `Once` would
     // wait for that thread forever.
@@ -50,8 +50,8 @@ extern "C" fn on_fork() {
     }
 }
 
-/// Notes that a session is requested. Call before taking any lock of the session: a child that finds this note takes
-/// none of these locks.
+/// Notes that a session is requested. Call this before taking any lock of the session: a child in which this note is
+/// set takes none of these locks.
 pub fn note_session_begin() {
     install_handler();
     SESSION_BEGUN.store(true, Ordering::SeqCst);
@@ -74,8 +74,8 @@ fn may_continue() -> bool {
     lifecycle::claim_inherited() && decide_in_child()
 }
 
-/// Decides whether gpuflame may run in this child, and sets the child up if so. At most one thread of the child has a
-/// state: the calling thread. If the calling thread was created in the child, no thread has one.
+/// Decides whether gpuflame may run in this child, and sets the child up if so. No thread of the child except the
+/// calling thread can have a state. The calling thread has none if it was created in the child.
 fn decide_in_child() -> bool {
     if session_has_begun() || thread::is_inside() {
         lifecycle::end();

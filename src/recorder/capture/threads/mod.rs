@@ -1,4 +1,4 @@
-//! The state that each application thread has, and the collector's access to it.
+//! The state of each application thread, and the collector's access to this state.
 
 pub(super) mod calls;
 pub(super) mod cost;

@@ -1,6 +1,6 @@
 //! The open ranges of a thread, in a table that belongs to the thread. For each range, the table contains the hash over
 //! that range and all ranges that enclose it. So a launch without open ranges costs one comparison, and a launch inside
-//! ranges combines the hash of its stack with only one further hash.
+//! ranges combines its stack's hash with only one other hash.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -16,10 +16,11 @@ use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_
 const MAX_OPEN_RANGES: usize = 128;
 /// Number of names that each thread caches, so that it rarely searches the process-wide table.
 const CACHED_NAMES: usize = 128;
-/// Maximum number of notes per thread that wait until the thread closes ranges which other threads have ended.
+/// Maximum number of pending notes per thread. Each note states that another thread has ended a range, which its own
+/// thread must still close.
 const MAX_PENDING_ENDS: usize = 64;
 
-/// Maximum serial number of a range. The serial number is the lower part of the id by which a range is ended.
+/// Maximum serial number of a range. A range is ended by its id, whose lower bits are this serial number.
 pub(crate) const MAX_SERIAL: u32 = (1 << SERIAL_BITS) - 1;
 pub(crate) const SERIAL_BITS: u32 = 27;
 
@@ -28,7 +29,7 @@ pub(crate) struct OpenRanges {
     /// Table of the open ranges, which is mapped when the thread opens its first range.
     table: Option<NonNull<RangeTable>>,
     depth: usize,
-    /// Number of ranges that were opened by a push while the table was full, and not closed yet.
+    /// Number of open ranges that were pushed while the table was full.
     pub(crate) overflowed: usize,
     ends_seen: u32,
 }
@@ -108,7 +109,7 @@ impl OpenRanges {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
         let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
-        // The ranges nested in the closed range move down by one place, and their hashes change.
+        // The ranges nested in the closed range move down by one index, and their hashes change.
         let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
         for inner in at + 1..depth {
             around = around.then(table.open[inner].frame.0);
@@ -181,9 +182,9 @@ impl Drop for OpenRanges {
 pub(crate) struct PendingEnds {
     serials: [AtomicU32; MAX_PENDING_ENDS],
     count: AtomicU32,
-    /// Last serial number that was given to a range of this state. The number is kept when the thread ends: a handle of
-    /// an old range may still exist, so the next thread with this state must not reuse its serial number. Only the
-    /// thread that owns the state accesses this field.
+    /// Last serial number that was given to a range of this state. The number is not reset when the thread ends: a
+    /// handle of an old range may still exist, so the state's next thread must not reuse that range's serial number.
+    /// Only the thread that owns the state accesses this field.
     last_serial: AtomicU32,
 }
 

@@ -1,6 +1,6 @@
-//! Launches made while no window is open ("outside windows"). Only their count and the range of their correlation ids
-//! are recorded. They are not recorded one by one, because a program that records one step in a thousand makes nearly
-//! all of its launches outside windows.
+//! Launches made while no window is open ("outside windows"). Only the number and the range of correlation ids of these
+//! launches are recorded. They are not recorded one by one, because a program that records one step in a thousand makes
+//! nearly all of its launches outside windows.
 //!
 //! The correlation ids of a thread ascend. So if a thread makes two launches outside windows and no window is opened
 //! between them, all launches of this thread with ids between these two were made outside windows, too. Each thread
@@ -11,25 +11,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
 
-/// Maximum difference between the last and the first id in a range. Ids wrap around; the limit makes it possible to
-/// distinguish earlier ids from later ids nevertheless.
+/// Maximum difference between the last and the first id in a range. Ids wrap around; because of this limit, earlier ids
+/// can still be distinguished from later ids.
 const MAX_ID_SPAN: u32 = 1 << 24;
 
-/// Maximum number of attempts of the collector to read the range while the thread writes it. A write takes 10 ns.
+/// Maximum number of times that the collector tries to read a range while its thread writes the range. A write takes 10
+/// ns.
 const MAX_READ_ATTEMPTS: u32 = 64;
 
 /// The current range of a thread. Only that thread accesses it.
 #[derive(Clone, Copy)]
 pub(crate) struct OutsideRange {
-    /// Number of windows that had been opened before the range began.
+    /// Number of windows that were opened before the range began.
     openings: u32,
     launches: OutsideLaunches,
 }
 
 impl OutsideRange {
-    /// Adds a launch outside windows, before which `openings` windows had been opened. `last` is the last id of the
-    /// calls nested in the launch. If the launch does not fit into the current range, begins a new range and returns
-    /// the previous one.
+    /// Adds a launch outside windows. `openings` windows were opened before the launch, and `last` is the last id of
+    /// the calls nested in it. If the launch does not fit into the current range, begins a new range and returns the
+    /// previous one.
     pub(crate) fn add(
         range: &mut Option<Self>,
         openings: u32,
@@ -61,8 +62,8 @@ impl OutsideRange {
     }
 }
 
-/// Copy of a thread's current range that the collector can read. A sequence lock protects the copy: only the thread
-/// writes it.
+/// Copy of a thread's current range that the collector can read. A sequence lock protects the copy, which only the
+/// thread writes.
 pub(crate) struct SharedOutsideRange {
     /// Sequence number: odd while the thread writes; 0 = no range was written yet.
     sequence: AtomicU32,
@@ -94,13 +95,13 @@ impl SharedOutsideRange {
         self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// Returns how many launches of `range`, which ends now, the collector has not read yet.
+    /// Returns the number of launches of `range` that the collector has not read yet. The range ends now.
     pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
-    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if every attempt found the
-    /// thread in the middle of a write. That happens if the thread was preempted there.
+    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was in the
+    /// middle of a write at every attempt, because it was preempted there.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);
@@ -133,8 +134,8 @@ fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
     OutsideLaunches { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
-/// Stores how many launches of a thread's ranges the collector has read: one entry for each range that may still grow,
-/// identified by the first id of the range.
+/// Number of launches that the collector has read from a thread's ranges: one entry for each range that may still grow.
+/// The first id of a range identifies its entry.
 #[derive(Default)]
 pub(super) struct OutsideReader(Vec<OutsideLaunches>);
 

@@ -1,5 +1,5 @@
-//! The Python frames of a thread, the hash that identifies these frames, and the numbers that Python functions have in
-//! the whole process.
+//! The Python frames of a thread, the hash that identifies these frames, and the process-wide numbers of Python
+//! functions.
 
 use std::ptr::NonNull;
 
@@ -23,8 +23,8 @@ pub(crate) struct PythonFrames {
     hash: Hash,
     /// Whether the last walk found frames.
     has_frames: bool,
-    /// Number of the cached walk that was recognised and whose frames are the current ones; `None` if the last walk
-    /// found the current frames.
+    /// Number of the cached walk that was recognised, so that its frames are the current frames. `None` if the last
+    /// walk found the current frames.
     cached_walk: Option<usize>,
 }
 
@@ -38,8 +38,8 @@ struct FrameHashes {
 }
 
 impl PythonFrames {
-    /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call only when a stack is
-    /// new: the first stack that goes through an interpreter is always new.
+    /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call this only when a stack
+    /// is new, because the first stack that goes through an interpreter is always new.
     #[cold]
     pub(crate) fn of_this_thread() -> Option<Self> {
         let frames = PythonUnwinder::of_this_thread()?;
@@ -97,8 +97,8 @@ impl PythonFrames {
         unsafe { self.hashes.as_mut() }
     }
 
-    /// Computes the hash over the frames that the last walk found. Starts after the frames at the root that are
-    /// unchanged.
+    /// Computes the hash over the frames that the last walk found. The unchanged frames at the root are not hashed
+    /// again.
     #[inline(always)]
     fn rehash(&mut self) -> Hash {
         // SAFETY: as in `hashes`; `frames`, which is borrowed below, is stored outside of the mapping.
@@ -119,7 +119,7 @@ impl PythonFrames {
             match self.frames.walk_uncached(number_of) {
                 WalkOutcome::Unchanged => {}
                 WalkOutcome::Changed => self.hash = self.rehash(),
-                // The preceding `hash` found frames, so their absence now is a loss.
+                // The preceding call of `hash` found frames. That there are none now is a loss.
                 WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                     self.has_frames = false;
                     counters.lose(Loss::PythonDropped);
@@ -179,9 +179,9 @@ pub fn number_of(description: Description<'_>) -> CodeId {
     CODES.number_of(hash, 0, text, MAX_TEXTS).map_or(CodeId::OTHER, CodeId)
 }
 
-/// Passes a row for each new Python function to `each`. Contexts refer to functions. So first mark the ends of the
-/// context logs, then call this function, and only then pass on the contexts up to the marks. Only one thread may call
-/// this at a time.
+/// Passes a row for each new Python function to `each`. Because contexts refer to functions, call in this order: first
+/// mark the ends of the context logs, then call this function, and then pass on the contexts up to the marks. Only one
+/// thread may call this at a time.
 pub fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
     CODES.drain_new(|number, _, text| {
         let id = CodeId(number);

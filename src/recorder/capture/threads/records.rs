@@ -17,8 +17,8 @@ pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// Encodes a range of launches outside windows as three words, like a launch. Word 0 is `over`. Word 1 is `count`, and
-/// `last` in the upper half. Word 2 is `first`, and `OUTSIDE` in the upper half.
+/// Encodes a range of launches outside windows as three words, like a launch: `over`, `count | last << 32`, `first |
+/// OUTSIDE << 32`.
 pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     [
         range.over.0,
@@ -27,14 +27,13 @@ pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     ]
 }
 
-/// Encodes a call that launched nothing as three words, like a launch. Word 0 is `ended`. Word 1 is `duration`. Word 2
-/// is `NO_LAUNCH`, and `context` in the upper half.
+/// Encodes a call that launched nothing as three words, like a launch: `ended`, `duration`, `NO_LAUNCH | context <<
+/// 32`.
 pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }
 
-/// Value of `within` that marks a call which launched nothing. No launch has this value together with a correlation id
-/// of 0.
+/// Value of `within` that marks a call which launched nothing. No launch has both this value and a correlation id of 0.
 const NO_LAUNCH: u64 = u32::MAX as u64;
 
 /// Decodes words of a log of launches. Passes to `each`: launches, calls that launched nothing, and launches in ended
@@ -82,8 +81,8 @@ pub(crate) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
-/// Encodes a thread's id and its name as the kernel stores it: up to 15 bytes and a NUL. The record is written to the
-/// log of contexts, in the form of a context without an id.
+/// Encodes a thread's id and name, in the form of a context without an id, for the log of contexts. The name is as the
+/// kernel stores it: up to 15 bytes and a NUL.
 pub(super) fn thread_words(id: ThreadId, name: [u64; 2]) -> [u64; 4] {
     let [head, thread] = context_words(ContextId::NONE, id, ContextFlags::default(), name.len());
     [head, thread, name[0], name[1]]

@@ -7,8 +7,8 @@ use gpuflame_cupti::tracer::Call;
 
 use super::calls::{NESTED, REFUSED, stack_depth};
 
-/// Refused calls and ranges of a thread that have not ended yet. The thread's signal handlers write these fields, and
-/// the thread itself writes them while no handler runs.
+/// A thread's refused calls and ranges that are not over. The thread's signal handlers write these fields; the thread
+/// itself writes them while no handler runs.
 pub(crate) struct OpenRefusals {
     /// Stack depth of the outermost refused call in flight; 0 = none is in flight.
     pub(super) call: AtomicUsize,
@@ -21,7 +21,7 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. If so, the push no longer counts as open after this function.
+    /// Whether a pop belongs to a push that was refused. If so, the function removes that push from the open ones.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()

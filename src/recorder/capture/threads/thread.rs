@@ -62,8 +62,8 @@ const ENDED: u32 = 1;
 /// logs of the state, but no thread may reuse it, because an operation on it may be incomplete.
 const ABANDONED: u32 = 2;
 
-/// Maximum number of abandoned states, which take about 250 KiB each. After that, a thread that jumps out of gpuflame
-/// counts as inside permanently, and its launches are only counted.
+/// Maximum number of abandoned states, which take about 250 KiB each. Once there are this many, a thread that jumps out
+/// of gpuflame counts as inside gpuflame permanently, and its launches are only counted.
 const MAX_ABANDONED_STATES: usize = 64;
 
 /// Value of `inside`: this is a forked child, and the state is a copy from the parent.
@@ -98,18 +98,18 @@ pub(super) struct LogReaders {
     pub(super) launches: LogReader,
     pub(super) contexts: LogReader,
     pub(super) outside_reader: OutsideReader,
-    /// Number of words of launches that were unread at the last `note_unread` and still are.
+    /// Number of words of launches that were unread at the last `note_unread` and are still unread.
     pub(super) noted: usize,
     /// Whether unread words were noted and the thread was not drained since then.
     pub(super) is_noted: bool,
-    /// Number of words of launches that were unread at the last `mark_unread` and still are. The windows that had
-    /// closed by then are handed over only after these words are read.
+    /// Number of words of launches that were unread at the last `mark_unread` and are still unread. Windows that closed
+    /// before that call are handed over only after these words are read.
     pub(super) marked: usize,
     /// Time of the last launch that was read.
     pub(super) last_launch: Nanos,
 }
 
-/// Proof that this thread has entered gpuflame and was not inside before. The thread leaves gpuflame when the guard is
+/// Proof that this thread has entered gpuflame and was not already inside. The thread leaves gpuflame when the guard is
 /// dropped.
 pub(crate) struct EntryGuard {
     thread: &'static ThreadState,
@@ -141,17 +141,19 @@ impl EntryGuard {
 
     #[cold]
     fn enter_first(at: usize) -> Option<Self> {
-        // If a call was refused because its thread had no state, the calls nested in that call are refused too. So the
-        // loss is counted once.
+        // If a call was refused because its thread had no state, the calls nested in the refused call are refused too,
+        // so that the loss is counted only once.
         if REFUSED.with(|refused| refused.encloses(at)) {
             return None;
         }
         Some(Self::enter(cancel::without_cancellation(attach)?, at))
     }
 
-    /// Handles a thread whose `inside` is not 0. There are four cases. The state was inherited from a parent process;
-    /// or the thread must forget its stack ids; or a signal handler that interrupted the thread inside gpuflame has
-    /// jumped out; or the thread really is inside, and the caller is a signal handler that interrupted it.
+    /// Handles a thread whose `inside` is not 0. There are four cases:
+    /// - The state was inherited from a parent process.
+    /// - The thread must forget its stack ids.
+    /// - A signal handler that interrupted the thread inside gpuflame has jumped out of gpuflame.
+    /// - The thread really is inside gpuflame, and the caller is a signal handler that interrupted it.
     #[cold]
     fn enter_again(thread: &'static ThreadState, at: usize) -> Option<Self> {
         let inside = thread.inside.load(Ordering::Relaxed);
@@ -172,7 +174,7 @@ impl EntryGuard {
             return None;
         }
         if !abandon_state(thread) {
-            // The refused call that was made inside gpuflame has ended by the jump, too.
+            // The jump has also ended the refused call that was made inside gpuflame.
             thread.refused.end_call();
             return None;
         }
@@ -230,8 +232,8 @@ impl EntryRefusal {
 }
 
 thread_local! {
-    /// Refused calls of a thread without a state. This variable is stored next to the pointer of [`tls`]: the first
-    /// access to the pointer has allocated memory for both.
+    /// Refused calls of a thread without a state. This variable needs no memory of its own: it is next to the pointer
+    /// of [`tls`], and the first access to that pointer has allocated memory for both.
     static REFUSED: OpenRefusals = const { OpenRefusals::new() };
 }
 
@@ -262,8 +264,8 @@ fn lose_without_state(loss: Loss) {
 /// Gives the calling thread a state: a free one or a new one. Returns `None` if there is no memory.
 #[cold]
 fn attach() -> Option<&'static ThreadState> {
-    // `ThreadOnly` is created first. If it were created last and this failed, each launch of the thread would map a
-    // state and unmap it again.
+    // `ThreadOnly` is created first. If it were created last and its creation failed, each launch of the thread would
+    // map a state and unmap it again.
     let thread = ThreadOnly::new().and_then(reuse_or_map)?;
     // SAFETY: `thread` points to a state, and states are never unmapped.
     let state: &'static ThreadState = unsafe { thread.as_ref() };
@@ -275,9 +277,9 @@ fn attach() -> Option<&'static ThreadState> {
     Some(state)
 }
 
-/// Abandons the state of the calling thread, which has jumped out of gpuflame. If the thread jumps back into the
-/// abandoned call after all, the state is unchanged, because no other thread gets it. Returns `false` if too many
-/// states were abandoned before.
+/// Abandons the state of the calling thread, which has jumped out of gpuflame. No other thread gets the abandoned
+/// state, so the state is unchanged if the thread jumps back into the abandoned call. Returns `false` if too many
+/// states are already abandoned.
 fn abandon_state(thread: &ThreadState) -> bool {
     let abandoned = ABANDONED_STATES.fetch_add(1, Ordering::Relaxed);
     if abandoned >= MAX_ABANDONED_STATES {
@@ -290,9 +292,8 @@ fn abandon_state(thread: &ThreadState) -> bool {
 }
 
 /// Writes the calling thread's id and name to the log of launch stacks, before the thread's first stack. The name is
-/// recorded now, because the thread may have ended by the time at which the collector reads its rows. If the thread
-/// opens a range before a session is set up, the log has no room yet, and the thread is announced with its first
-/// context instead.
+/// recorded now, because the thread may have ended when the collector reads its rows. If the thread opens a range
+/// before a session is set up, the log has no room yet, and the thread is announced with its first context instead.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
@@ -312,9 +313,8 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     });
     if let Some(thread) = free {
         // SAFETY: the exchange made this thread the only owner of the state. The old `own` is valid and is replaced in
-        // place, except for two kinds of fields. The writers continue where they were. The range of launches outside
-        // windows continues too: the ids between the old thread's launches and the new thread's launches belong to this
-        // range as well.
+        // place, except for the writers and the range of launches outside windows, which both continue. The range may
+        // continue because it may contain the ids between the old thread's and the new thread's launches.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = ThreadOnly { launches, contexts, outside, ..own };
@@ -336,7 +336,7 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     }
 }
 
-/// Number of the current round in which threads forget their stack ids, or of the last one; see `forget_round`.
+/// Number of the current or last round in which threads forget their stack ids; see `forget_round`.
 static FORGET_ROUND: AtomicU32 = AtomicU32::new(0);
 
 /// Begins a round in which threads can be asked to forget their stack ids. Returns the number of the round.
@@ -360,7 +360,7 @@ impl ThreadState {
     }
 
     /// Asks the thread to forget its stack ids, unless it has forgotten them in this `round` or will never enter
-    /// gpuflame again. Returns `false` while it is not certain that the thread will forget them.
+    /// gpuflame again. Returns `false` as long as it is uncertain whether the thread will forget them.
     pub(crate) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot_round.load(Ordering::Acquire) == round
             || self.stage.load(Ordering::Acquire) == ABANDONED
@@ -413,8 +413,8 @@ impl ThreadState {
 impl ThreadOnly {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
-        // After a plugin was unloaded, another plugin may be loaded at its address. Without the check, the unwinder
-        // would confuse stacks through the two plugins, because their addresses are equal.
+        // After a plugin was unloaded, another plugin may be loaded at the same address. Without this check, the
+        // unwinder would confuse stacks through the two plugins, because their addresses are equal.
         unwinder.check_every_capture(true);
         Some(Self {
             id: this_thread_id(),
@@ -464,8 +464,8 @@ fn notify_at_thread_end(thread: NonNull<ThreadState>) {
     }
 }
 
-/// Runs on a thread that ends, and marks its state as ended or abandoned. If another destructor launches work after
-/// this function, the thread gets a new state.
+/// Runs on a thread that ends, and marks the thread's state as ended or abandoned. If another destructor launches work
+/// after this function, the thread gets a new state.
 unsafe extern "C" fn on_thread_end(state: *mut libc::c_void) {
     tls::set(null_mut());
     // SAFETY: `state` is the value that was stored with the key: the address of a state, which is never unmapped.
@@ -489,13 +489,14 @@ pub(crate) fn end_refused_call() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame. Then the caller may be a signal handler that interrupted gpuflame.
+/// Whether the calling thread is inside gpuflame. If it is, the caller may be a signal handler that interrupted
+/// gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }
 
 /// Sets up the states of all threads again in a forked child. At most one of these threads exists in the child, under
-/// another id. The counts are reset because they belong to the parent process.
+/// another id. The counters are reset because their values belong to the parent process.
 pub(super) fn continue_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);

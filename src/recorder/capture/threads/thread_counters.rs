@@ -16,8 +16,8 @@ pub(crate) struct ThreadCounters {
     pub(crate) verified: VerificationCounters,
 }
 
-/// Number of stacks that were captured again by other methods, and for each method the number of stacks for which its
-/// result differs.
+/// Number of stacks that were captured again by other methods, and for each method the number of stacks with a
+/// different result.
 pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,
     pub(crate) unlike_plain: Counter,

@@ -6,11 +6,11 @@ use gpuflame_unwind::{Captured, Verifier};
 
 use super::thread_counters::ThreadCounters;
 
-/// Number of stacks per verified stack; 0 = no stack is verified.
+/// One stack in this many stacks is verified; 0 = no stack is verified.
 static VERIFY_INTERVAL: AtomicU32 = AtomicU32::new(0);
 
 /// Makes each thread that has not launched yet verify every `n`th of its stacks; 0 = no stack is verified, which is the
-/// default. To verify a stack, it is captured again by other methods, and the results are compared (see [`Verifier`]).
+/// default. A stack is verified by capturing it again by other methods and comparing the results (see [`Verifier`]).
 pub fn verify_every(n: u32) {
     VERIFY_INTERVAL.store(n, Ordering::Relaxed);
 }

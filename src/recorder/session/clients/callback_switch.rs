@@ -5,7 +5,7 @@
 //! closed --1 s--> launches are skipped --1 s, and none in flight--> callbacks off --opens--> on, then open
 //! ```
 //!
-//! Only the collector turns launch callbacks off, so that no call is seen on entry but not on exit. The thread that
+//! Only the collector turns launch callbacks off. So if a call's entry is seen, its exit is seen too. The thread that
 //! opens a window turns the callbacks on. Inside a CUPTI callback, that thread instead waits for the collector to turn
 //! them on, for at most 100 ms. The kinds of activities that CUPTI records stay enabled, because switching them may
 //! deadlock or lose ids of graphs. Callbacks about graphs, contexts and the profiler's calls stay on as well.
@@ -21,10 +21,10 @@ use gpuflame_cupti::Api;
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::progress;
 
-/// Time from the closing of a window until launches are ignored. The same time then passes until callbacks are turned
-/// off. The second interval is needed because a call may be in flight that is not noted as a launch yet.
+/// Time from the closing of a window until launches are ignored, and again from then until callbacks are turned off.
+/// The second interval is needed because a call may be in flight that is not noted as a launch yet.
 const MUTE_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time for which the opening of a window may wait until the callbacks are on.
+/// Maximum time for which a thread that opens a window waits until the callbacks are on.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Switch that turns CUPTI's launch callbacks on and off.
@@ -44,7 +44,7 @@ struct SwitchState {
     muted_since: Option<Instant>,
     /// Whether a thread inside a CUPTI callback waits until the collector has turned the callbacks on.
     is_switch_on_requested: bool,
-    /// Whether the waiting thread also wants the records, which another client has.
+    /// Whether the waiting thread also wants the records, which another client owns.
     wants_records: bool,
 }
 
@@ -71,8 +71,8 @@ impl CallbackSwitch {
                 reclaim();
             }
             state.switch_on(api);
-            // The waiting thread is about to open the window. The delay before callbacks are turned off starts again,
-            // so that they are still on when the window opens.
+            // The waiting thread is about to open the window. The delay before callbacks are turned off is restarted,
+            // so that callbacks are still on when the window opens.
             state.muted_since = state.muted_since.map(|_| Instant::now());
             self.changed.notify_all();
             return;
@@ -119,9 +119,9 @@ impl CallbackSwitch {
         self.state.lock().is_on = true;
     }
 
-    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. In
-    /// this case, this function calls `nudge` to wake the collector, and waits until the collector has turned them on.
-    /// If the caller `wants_records`, the collector also takes the records back from another client.
+    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. This
+    /// function then calls `nudge` to wake the collector, and waits until the collector has turned the callbacks on. If
+    /// the caller `wants_records`, the collector also takes the records back from another client.
     pub(crate) fn before_window_opens(
         &self,
         api: &Api,

@@ -1,21 +1,22 @@
 //! Detects whether another client of CUPTI has taken over the activity records. CUPTI delivers all records to the
 //! client that asked last, and does not notify the previous client.
 //!
-//! Kineto asks for records without a subscription, so CUPTI does not refuse it as it refuses a second subscriber. After
-//! such a takeover gpuflame sees launches but no activities. Even the buffers that gpuflame gave to CUPTI are delivered
-//! to the other client.
+//! Kineto asks for records without a subscription. So CUPTI does not refuse Kineto, whereas it refuses a second
+//! subscriber. After such a takeover gpuflame sees launches but no activities. CUPTI delivers even gpuflame's own
+//! buffers to the other client.
 //!
 //! gpuflame sees most clients when they ask for the records. Any other client is detected by missing traffic (buffers
-//! that CUPTI requests or delivers), in two ways. First, work for which the program has waited is complete, so a flush
-//! would deliver its records. Second, each piece of work takes space in a buffer. So if there were many pieces, CUPTI
-//! would have requested another buffer.
+//! that CUPTI requests or delivers), in two ways. First, if the program has waited for work, the work is complete, so a
+//! flush should deliver its records. Second, each kernel or copy takes space in a buffer, so after many of them CUPTI
+//! should request another buffer.
 
 use std::time::{Duration, Instant};
 
 use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 
-/// Minimum time without traffic after which a takeover is assumed if the program has waited for all of its GPU work. A
-/// program with several GPUs may wait for one of them while another runs a single kernel for 2 s or longer.
+/// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work.
+/// Less time would not prove a takeover: a program with several GPUs may wait for one GPU while another GPU runs a
+/// single kernel for up to 2 s.
 const MIN_SILENCE: Duration = Duration::from_secs(2);
 /// Minimum number of flush intervals in which the program must have waited for all of its GPU work before a takeover is
 /// assumed. (A flush interval is the time between two flushes.)
@@ -31,15 +32,15 @@ pub(super) struct ClientDetector {
     /// Delivery counts when CUPTI last requested or delivered a buffer.
     last_traffic: DeliveryCounts,
     last_move: Instant,
-    /// Number of waits for all GPU work up to the last flush. `waited_intervals` is the number of intervals between
-    /// flushes with such waits, since a buffer was last requested or delivered.
+    /// Number of waits for all GPU work up to the last flush. `waited_intervals` counts the intervals between flushes
+    /// that contain waits for all GPU work, since a buffer was last requested or delivered.
     waits: u64,
     waited_intervals: u32,
     /// Number of launches without an activity at the last flush.
     open_launches: u64,
     is_taken: bool,
     /// Whether gpuflame saw the other client ask for the records in the current takeover. If so, gpuflame will also see
-    /// the end of the takeover. `takes` is the number of takeovers that were seen in this way.
+    /// the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
     /// Number of takeovers, whether seen or detected by missing traffic.
@@ -81,7 +82,7 @@ impl ClientDetector {
         self.takeovers
     }
 
-    /// Updates the state by calls of other clients that gpuflame has seen. If a client has taken the records and
+    /// Updates the state by the calls of other clients that gpuflame has seen. If a client has taken the records and
     /// released them again since the last call of this function, the takeover is counted, but not reported.
     pub(super) fn update_from_calls(&mut self, others: &ClientActivity) -> Option<RecordsChange> {
         let is_news = others.takeovers != std::mem::replace(&mut self.takes, others.takeovers);
@@ -97,8 +98,8 @@ impl ClientDetector {
     }
 
     /// Updates the state by the traffic so far. Call after a flush, with the number of launches that still have no
-    /// activity (`open`). If the flush covered incomplete records as well, `before_everything` is the traffic before
-    /// that flush.
+    /// activity (`open`). If the flush also covered incomplete records, `before_everything` is the traffic before that
+    /// flush.
     pub(super) fn update_from_traffic(
         &mut self,
         now: Instant,
@@ -126,9 +127,9 @@ impl ClientDetector {
             (self.last_move, self.waited_intervals) = (now, 0);
             return None;
         }
-        // Two waits are required: the first may have been in flight at the last flush and so cover only earlier
-        // launches, but the second covers every launch. New launches without an activity are required as well, because
-        // the launch of a zero-byte copy stays without an activity forever.
+        // Two waits are required. The first may have been in flight at the last flush, and then covers only earlier
+        // launches; the second covers every launch. There must also be new launches without an activity, because the
+        // launch of a zero-byte copy never gets an activity.
         self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
             && now.duration_since(self.last_move) >= MIN_SILENCE;

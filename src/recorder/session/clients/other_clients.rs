@@ -1,5 +1,5 @@
 //! Tracks other clients of CUPTI that take over the activity records or the subscription. Prints messages about these
-//! clients, and takes the records and the subscription back when they are done.
+//! clients, and takes the records and the subscription back when the clients are done.
 //!
 //! ```text
 //! records        taken (seen directly, or by missing records) --> only launches are seen --> the client is done --> ours
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The collector does most of this work. A thread that opens or closes a window only checks which client owns the
-//! subscription, and may ask for the records.
+//! subscription, and may ask CUPTI for the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,15 +27,15 @@ use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::messages::{print_from_app, print_from_own};
 use crate::session::process::progress;
 
-/// Maximum time for which a client that asks for the subscription is kept waiting until the program's calls in flight
-/// have returned. This is half of the time for which the client waits for us.
+/// A client that asks for the subscription must wait until the program's calls in flight have returned, for at most
+/// this time: half of the time for which the client waits for us.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of takeovers of the activity records that are reported. Later ones are only counted.
 const MAX_TAKEOVER_MESSAGES: u64 = 10;
 
-/// Minimum and maximum pause between our attempts to subscribe again, while a client whose calls we did not see owns
-/// the subscription.
+/// Minimum and maximum pause between our attempts to subscribe again. They apply if we did not see the calls of the
+/// client that owns the subscription.
 const MIN_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 
@@ -57,7 +57,7 @@ struct ClientState {
     ends: u64,
     /// Time of the last attempt to subscribe again that failed, and the pause after it.
     pause: Option<(Instant, Duration)>,
-    /// Whether a message was printed that CUPTI delivers to gpuflame the records that another client has requested.
+    /// Whether gpuflame has printed that it receives records which another client has requested.
     has_reported_unasked: bool,
     /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to give the records back; `None` if CUPTI has not
     /// refused.
@@ -84,7 +84,7 @@ impl SubscriptionLoans {
     }
 }
 
-/// Number of times that other clients took the records, and their loans of the subscription.
+/// Number of times that other clients took the records, and that they borrowed the subscription.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimesLost {
     /// Number of times that other clients took the records.
@@ -110,7 +110,7 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the subscription. If so, `is_wanted` decides whether a window opens when the
+    /// Whether another client owns the subscription. If so, stores `is_wanted`: whether a window must open when the
     /// subscription is ours again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
@@ -120,8 +120,8 @@ impl OtherClients {
         is_lent
     }
 
-    /// Whether another client has the records. Returns false if another thread holds the lock, for which this function
-    /// does not wait.
+    /// Whether another client has the records. Returns false if another thread holds the lock, because this function
+    /// never waits.
     pub(crate) fn are_records_taken(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.detector.are_records_taken())
     }
@@ -187,7 +187,7 @@ impl OtherClients {
         others.finalizations != std::mem::replace(&mut self.state.lock().ends, others.finalizations)
     }
 
-    /// Closes the window, because the subscription is about to be lent. Later launches are not seen.
+    /// Closes the window, because the subscription is about to be lent. gpuflame does not see later launches.
     fn begin_loan(&self, callbacks: &CallbackSwitch, edges: &EdgeQueue) {
         self.opens_after_loan.store(window::state().is_open(), Ordering::Release);
         self.is_lent.store(true, Ordering::Release);
@@ -261,8 +261,8 @@ impl OtherClients {
         print_records_change(change, times, false);
     }
 
-    /// If another client has taken the records, asks CUPTI to give them back, because a window is about to open. A
-    /// client that is known to be recording keeps the records until it is done.
+    /// If another client has taken the records, asks CUPTI to give the records back, because a window is about to open.
+    /// If gpuflame saw that client start to record, the client keeps the records until it is done.
     pub(crate) fn reclaim_records_if_taken(&self, api: &Api) {
         let others = api.other_clients();
         let is_in_use = others.own_records && others.are_recording;
@@ -280,8 +280,8 @@ impl OtherClients {
     }
 }
 
-/// Waits until no launching call of the program is in flight. Returns false after a timeout. New calls are already
-/// ignored.
+/// Waits until no call of the program that launches work is in flight. Returns false after a timeout. New calls are
+/// already ignored.
 fn wait_for_calls_in_flight() -> bool {
     let begin = Instant::now();
     while capture::any_in_flight() {
@@ -294,8 +294,8 @@ fn wait_for_calls_in_flight() -> bool {
 }
 
 /// Prints that another client has taken the records, or that they arrive again. If `is_reclaimed`, gpuflame will take
-/// the records back when the client is done. A profiler that starts every few steps is reported at most ten times; the
-/// ledger has the total.
+/// the records back when the client is done. A profiler that starts every few steps is reported at most ten times, and
+/// the ledger contains the total.
 fn print_records_change(change: Option<RecordsChange>, times: u64, is_reclaimed: bool) {
     match change {
         None => {}

@@ -1,17 +1,17 @@
-//! The checkpoint is a file that survives if the process dies without running its exit handlers (SIGKILL, a crash,
-//! `_exit`, `exec`). From the first launch on, a dedicated thread appends the sums that have changed to the file, about
-//! once a second. `record::encode` documents the file's layout. If the rows themselves are recorded, there is no
+//! The checkpoint is a file that preserves the sums if the process dies without running its exit handlers (SIGKILL, a
+//! crash, `_exit`, `exec`). About once a second, from the first launch on, a dedicated thread appends the changed sums
+//! to the file. `record::encode` documents the file's layout. If the rows themselves are recorded, there is no
 //! checkpoint, because the recording serves the same purpose.
 //!
 //! ```text
 //! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
 //! ```
 //!
-//! No thread waits for the checkpoint's thread. That thread assembles each append in memory. While it writes to the
-//! file system, it holds no lock that other threads need. Unchanged sums are not written again. A file that has grown
-//! much larger than its content is replaced by a new file. A process that exits normally first writes its outputs and
-//! then removes its checkpoint, so a process that is killed while it writes its outputs still leaves a complete
-//! checkpoint.
+//! No thread waits for the checkpoint's thread. The checkpoint's thread assembles each append in memory, and holds no
+//! lock that other threads need while it writes to the file system. Unchanged sums are not written again. A file that
+//! has grown much larger than its content is replaced by a new file. A process that exits normally first writes its
+//! outputs and then removes its checkpoint. So if the process is killed while it writes its outputs, the checkpoint is
+//! still complete.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -43,11 +43,11 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::POLL_INTERVAL;
 
 /// Time from the first launch to the first checkpoint. The time is short because a worker process may soon end by
-/// `_exit`. Most workers are forked: in a forked process each further interval is twice as long as the one before, up
-/// to the full interval. In other processes the full interval follows at once.
+/// `_exit`. Most worker processes are forked. In a forked process each interval is twice as long as the previous one,
+/// up to the full interval; in other processes the full interval follows at once.
 const FIRST_CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
-/// Minimum pause after a write, as a multiple of the time that the write took. So writing takes at most half a percent
-/// of the thread's time.
+/// Minimum pause after a write, as a multiple of the time that the write took: writing then takes at most half a
+/// percent of the thread's time.
 const PAUSE_PER_WRITE_TIME: u32 = 200;
 /// Maximum size in bytes of a piece that is assembled while the pipeline is locked.
 const MAX_PIECE_BYTES: usize = 1 << 20;
@@ -56,7 +56,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stack size of the thread in bytes. The thread sorts and copies, and calls no foreign code.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Source of the sums, and of the rows that they are computed from.
+/// Source of the sums, and of the rows from which the sums are computed.
 pub(crate) trait CheckpointSource: Sync {
     /// Makes the collector read all rows that were delivered so far. If `is_first`, CUPTI is flushed before.
     fn read_ready(&self, is_first: bool);
@@ -91,12 +91,13 @@ pub(crate) struct Checkpoint {
     name: Mutex<Option<PathBuf>>,
 }
 
-/// Request to write no further regular checkpoint. A regular checkpoint reads rows, and a thread that waits for the
-/// collector would mistake this for progress of the collector.
+/// Request to write no further regular checkpoint. A regular checkpoint reads rows, which a thread that waits for the
+/// collector would mistake for progress of the collector.
 const STOP_REGULAR: u32 = 1;
-/// Request to write the remaining rows one last time. The thread that makes the request waits for the write.
+/// Request to write the last checkpoint, with the remaining rows. The thread that makes the request waits for the
+/// write.
 const WRITE_LAST: u32 = 2;
-/// The thread that requested the last write no longer waits for it, so nothing more may be written.
+/// The thread that requested the last checkpoint no longer waits for it, so nothing more may be written.
 const TOO_LATE: u32 = 4;
 /// Flag in `woken`: the process has made its first launch, or is ending.
 const WORK: u32 = 1;
@@ -109,7 +110,7 @@ struct CheckpointFile {
     next: Option<Draft>,
     /// Whether the file must not be written any more.
     is_closed: bool,
-    /// Whether the file states that a mark was due and is missing.
+    /// Whether the file states that a mark (the end of a checkpoint) was due and is missing.
     is_late: bool,
 }
 
@@ -137,8 +138,8 @@ struct CheckpointContent {
     definition_bytes: usize,
     sums: SumsWriter,
     generated: CheckpointedNames,
-    /// Number of rows, number of rows of work, and number of entries that were merged into "others", all at the last
-    /// write.
+    /// Values at the last write: number of rows, number of rows of work, and number of entries that were merged into
+    /// "others".
     rows: u64,
     work: u64,
     forgotten: u64,
@@ -178,8 +179,8 @@ impl Checkpoint {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The file names this thread as its writer: while the thread exists, readers of the file regard the process
-            // as alive. So the thread sleeps forever instead of ending.
+            // The thread sleeps forever instead of ending. The reason is that the file names this thread as its writer,
+            // and readers of the file regard the process as alive while that thread exists.
             threads::park_forever()
         });
         self.is_active.store(spawned.is_ok(), Ordering::Release);
@@ -205,8 +206,8 @@ impl Checkpoint {
         while !self.done.has(WRITE_LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
-            // The wait has a limit, so that this thread wakes up regularly. This is needed because another thread waits
-            // for this thread, and checks by its CPU time whether it still runs.
+            // The wait has a limit, so that this thread wakes up regularly and uses CPU time. Another thread waits for
+            // this thread, and checks by the CPU time whether this thread still runs.
             self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
         }
         self.requested.set(TOO_LATE);
@@ -260,10 +261,10 @@ impl Checkpoint {
         Some(file_state.written.as_ref().is_some_and(CurrentFile::has_its_name))
     }
 
-    /// Removes the file, because the outputs contain everything that is in it. If the final sums have replaced the file
-    /// under its name, they stay.
+    /// Removes the file, because the outputs contain all of its content. If the final sums have replaced the file under
+    /// its name, the new file stays.
     pub(crate) fn remove(&self) {
-        // If a thread is blocked in a file system, it holds this lock. In this case the file stays.
+        // A thread that is blocked in a file system holds this lock. In that case the file is not removed.
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
         file_state.is_closed = true;
         file_state.next = None;
@@ -272,8 +273,8 @@ impl Checkpoint {
         }
     }
 
-    /// Notes in the file that recording ended because memory ran out. If the checkpoint's thread is just writing to the
-    /// file, does nothing: that thread will not run again, so it never releases the lock.
+    /// Notes in the file that recording ended because memory ran out. Does nothing if the checkpoint's thread is in the
+    /// middle of a write: that thread will not run again, so it never releases the lock.
     pub(crate) fn note_out_of_memory(&self) {
         let Some(file_state) = self.file.try_lock() else { return };
         if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
@@ -285,8 +286,8 @@ impl Checkpoint {
 
     fn run(&self, source: &impl CheckpointSource) {
         threads::note_ours();
-        // The first wait on a lock resolves symbols, for which it takes the loader's lock. So the first wait is made
-        // now: another thread may later hold that lock forever.
+        // The first wait on a lock resolves symbols, and so takes the loader's lock. This first wait is made now,
+        // because another thread may later hold the loader's lock forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut content, mut pause) = (None, self.wait_for_work());
         let mut doubled = if process_liveness::is_forked() {
@@ -333,7 +334,7 @@ impl Checkpoint {
                 Err(error) => {
                     // An unfinished replacement would only take up disk space.
                     self.file.lock().next = None;
-                    // If the cause is that the file was removed during the write, a new file is started.
+                    // If the write failed because the file was removed meanwhile, a new file is started.
                     if content.take().is_some()
                         && !is_restarted
                         && !is_last
@@ -349,7 +350,7 @@ impl Checkpoint {
                     }
                     self.is_active.store(false, Ordering::Release);
                     self.done.set(WRITE_LAST);
-                    // Memory has run out. In this case this thread has to end the session.
+                    // Memory has run out, so this thread has to end the session.
                     if is_starved && !is_last {
                         out_of_memory::end_session();
                     }
@@ -378,8 +379,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing may be written any more. This is so if the thread that requested the last write no longer waits
-    /// for it, or if gpuflame was switched off without a request to the checkpoint.
+    /// Whether nothing may be written any more: the thread that requested the last checkpoint no longer waits for it,
+    /// or gpuflame was switched off without a request to the checkpoint.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),
@@ -407,8 +408,8 @@ impl Checkpoint {
     }
 
     /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing takes long.
-    /// The last checkpoint is skipped if only window edges are new, because all launches are already in the file then.
-    /// A thread waits for the last checkpoint, and examining 80,000 sums takes 40 ms.
+    /// The last checkpoint is skipped if only window edges are new: all launches are then already in the file. A thread
+    /// waits for the last checkpoint, and examining 80,000 sums would take 40 ms.
     fn write(
         &self,
         source: &impl CheckpointSource,
@@ -473,14 +474,14 @@ impl Checkpoint {
             took += source.with_pipeline(&mut |pipeline| {
                 let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut content.definitions, &mut chunk, MAX_PIECE_BYTES);
-                // Memory use has grown since the first check, so the check is repeated.
+                // The check is repeated, because memory use has grown since the first check.
                 if is_all && pipeline.has_room(capture::bytes_held()) {
                     content.definition_bytes += chunk.len();
                     (content.rows, content.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     content.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut content.sums, &mut chunk);
-                    // The mark states when the next mark is due. This depends on the time that the write of this mark
-                    // will take, for which the time of the last append is used.
+                    // The mark states when the next mark is due. That time depends on how long the write of this mark
+                    // will take, which is estimated by the duration of the last append.
                     let pause = pause_after(before + began.elapsed() + content.append_time, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
@@ -514,8 +515,8 @@ impl Checkpoint {
         written.map_or(0, |written| written.bytes)
     }
 
-    /// Whether there is a file to which sums can be appended; false if the file was removed. Then the caller starts a
-    /// new file.
+    /// Whether there is a file to which sums can be appended. If the file was removed, returns false, and the caller
+    /// starts a new file.
     fn has_file(&self) -> bool {
         self.file.lock().written.as_ref().is_some_and(CurrentFile::has_its_name)
     }

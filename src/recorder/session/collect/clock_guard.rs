@@ -1,16 +1,16 @@
 //! Guards against impossible times. The system clock may be set while we record, and a record may contain a time at
-//! which nothing ran. Neither of these may produce GPU time.
+//! which nothing ran. The guard prevents both from producing GPU time.
 //!
-//! At each visit, the collector compares the clock that times the work with a steady clock, which is never set. If the
-//! clock was set forward, the window closes at the time of the change and opens again after the gap. If the clock was
-//! set back, the window closes at the time of the change and opens again once the clock reaches that time a second
-//! time. Time that the clock shows twice is therefore counted once. So no window contains time that did not pass.
+//! At each visit, the collector compares the clock that times the GPU work with a steady clock, which is never set. If
+//! the clock was set forward, the window closes at the time of the change and opens again after the gap. If the clock
+//! was set back, the window closes at the time of the change and opens again once the clock reaches that time a second
+//! time. So times that the clock shows twice are counted once, and no window contains time that did not pass.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
 use gpuflame_os::clocks::ClockPair;
 
-/// Maximum distance, in ns, between the times of an activity and the times that the clock has shown. Real distances are
-/// smaller: CUPTI's clock does not deviate as much, and no call to the GPU runs ten minutes ahead of the clock.
+/// Maximum distance, in ns, between the times of an activity and the times that the clock has shown: ten minutes. Real
+/// distances are smaller: CUPTI's clock deviates less, and no call to the GPU runs ten minutes ahead of the clock.
 const MAX_CLOCK_DISTANCE_NS: u64 = 600_000_000_000;
 /// Minimum deviation between the two clocks, in ns, that counts as setting the clock. Gradual corrections of the clock
 /// stay below it.

@@ -1,7 +1,7 @@
-//! The collector is the thread that gathers rows. It reads the logs of the application's threads and CUPTI's buffers,
-//! keeps empty chunks ready for the logs, and flushes CUPTI about once a second.
+//! The collector is the thread that gathers all rows. It reads the logs of the application's threads and CUPTI's
+//! buffers, keeps empty chunks ready for the logs, and flushes CUPTI about once a second.
 //!
-//! No lock of ours is held while CUPTI is called. The reason is that a flush calls back into gpuflame, on this thread,
+//! The collector holds no lock of ours while it calls CUPTI, because a flush calls back into gpuflame: on this thread,
 //! or on another thread that holds CUPTI's own lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,25 +20,25 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
 use crate::session::process::shutdown;
 
-/// Pause between two visits while rows arrive. (A visit is one turn of the collector's loop.) The pause is so short
-/// that the rows of one pause fit into the ready chunks.
+/// Pause between two visits while rows arrive. (A visit is one turn of the collector's loop.) The pause is short, so
+/// that all rows that arrive during one pause fit into the ready chunks.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause while no rows arrive. It is long enough that an idle process is seldom woken.
 pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
 /// Interval between flushes. Without a flush, CUPTI delivers a buffer only when the buffer is full.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time from the first launch to the first flush after it. The flush is due before the first checkpoint
+/// Time from the first launch to the first flush. The flush is due before the first checkpoint
 /// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save the rows of the flush. This time is short because a
-/// worker process may soon end by `_exit`. In a forked process each further interval is twice as long, up to the full
-/// interval.
+/// worker process may soon end by `_exit`. In a forked process each interval is twice as long as the previous one, up
+/// to the full interval.
 const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
 
 /// Interval between flushes while many launches wait for their activities.
 const BACKLOG_FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum time from a flush until its rows are written to the recording. They are written earlier if all rows are read
-/// earlier.
+/// Maximum time from a flush until its rows are written to the recording. The rows are written earlier if all of them
+/// are read earlier.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(200);
 
 /// Interval between checks whether the application still has a thread. Each check takes about 10 us.
@@ -78,8 +78,8 @@ pub(crate) trait CollectorSteps: Sync {
 /// Requests to the collector, in ascending order. If several requests are pending, the highest is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CollectorRequest {
-    /// Like `Collect`, for a checkpoint. Checkpoints may be frequent, so this request does not delay a flush that is
-    /// due.
+    /// Like `Collect`, for a checkpoint. Unlike `Collect`, this request does not delay a flush that is due, because
+    /// checkpoints may be frequent.
     Read,
     /// Process the records that CUPTI has already delivered.
     Collect,
@@ -114,8 +114,8 @@ impl Collector {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // A recording names this thread as its writer: while the thread exists, readers of the file regard the
-            // process as alive. So the thread sleeps forever instead of ending.
+            // The thread sleeps forever instead of ending. The reason is that a recording names this thread as its
+            // writer, and readers of the file regard the process as alive while that thread exists.
             threads::park_forever()
         });
         spawned.map_err(|error| {
@@ -174,7 +174,7 @@ impl Collector {
             }
             let wants_flush = steps.wants_flush();
             let pause_between = if wants_flush { BACKLOG_FLUSH_INTERVAL } else { flush_interval };
-            // If several filled buffers wait, CUPTI delivers buffers without being flushed, and a flush would only slow
+            // If several filled buffers wait, CUPTI delivers buffers even without a flush, and a flush would only slow
             // us down.
             let due = request <= Some(CollectorRequest::Read)
                 && flushed.elapsed() >= pause_between
@@ -219,7 +219,7 @@ impl Collector {
     }
 
     /// Waits for a request, but at most for `pause`. Returns the highest pending request, and the number of requests
-    /// made so far, which are all carried out together.
+    /// made so far. All requests are carried out together.
     fn wait(&self, pause: Duration) -> (Option<CollectorRequest>, u64) {
         let mut requests = self.requests.lock();
         if requests.highest.is_none() {
@@ -234,8 +234,8 @@ impl Collector {
     }
 }
 
-/// Returns the peak of gpuflame's memory in bytes. At each visit, the mapped memory and the heap's peak since the
-/// previous visit are added; the peak is the maximum of these sums.
+/// Returns the peak of gpuflame's memory in bytes. At each visit, the collector adds the mapped memory and the heap's
+/// peak since the previous visit; the result is the maximum of these sums.
 pub(crate) fn peak_bytes_held() -> usize {
     PEAK_BYTES_HELD.load(Ordering::Relaxed).max(mapped_bytes() + heap::peak_bytes())
 }

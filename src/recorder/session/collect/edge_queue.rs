@@ -1,5 +1,5 @@
-//! Queue of window edges (a window opens or closes). Threads that open and close windows add the edges, and the
-//! pipeline removes them. So these threads need not wait for the pipeline.
+//! Queue of window edges (a window opens or closes). Threads that open and close windows add edges, and need not wait
+//! for the pipeline, which removes the edges.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const QUEUE_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 pub(crate) struct EdgeQueue(Mutex<Vec<Row<'static>>>);
 
 impl EdgeQueue {
-    /// Calls `turn`, which opens or closes the window. If the window has changed, adds the edge to the queue. A thread
-    /// that sees the changed window also finds the edge in the queue.
+    /// Calls `turn`, which opens or closes the window. If the window has changed, adds the edge to the queue. Any
+    /// thread that sees the changed window can find the edge in the queue.
     pub(crate) fn note_edge(&self, edge: WindowEdge, turn: fn() -> bool) {
         let edges = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT);
         if turn()
@@ -27,7 +27,7 @@ impl EdgeQueue {
         }
     }
 
-    /// Adds a row to the queue: launch callbacks are on or off from now on.
+    /// Adds a row to the queue that states whether launch callbacks are on from now on.
     pub(crate) fn note_callbacks(&self, on: bool) {
         if let Some(mut edges) = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT) {
             edges.push(Row::CallbacksSwitched { on, time: capture::now() });

@@ -1,5 +1,5 @@
-//! Carries marks (instants that the program has marked) from the program's threads to the collector. Marks are rare,
-//! because a programmer places them by hand, so one locked list serves all threads.
+//! Carries marks (instants that the program has marked) from the program's threads to the collector. A programmer
+//! places marks by hand, so they are rare, and one locked list is enough for all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::capture;
 use gpuflame_model::record::{Instant, Nanos, ThreadId};
 use gpuflame_os::threads;
 
-/// Maximum number of marks that wait for the collector. It visits every 80 ms or sooner.
+/// Maximum number of marks that wait for the collector, which visits every 80 ms or sooner.
 const MAX_PENDING_MARKS: usize = 4096;
 /// Maximum length of a mark's text in bytes. Together with `MAX_PENDING_MARKS`, this limits the memory of waiting marks
 /// to 4 MiB.

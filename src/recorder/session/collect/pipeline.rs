@@ -40,7 +40,7 @@ use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
 /// Number of launches without an activity above which CUPTI is asked to flush.
 const PENDING_LAUNCHES_HIGH_WATER: u64 = 128 << 10;
-/// Maximum number of reading steps before the collector turns to its other duties. This many steps take about 20 ms.
+/// Maximum number of reading steps before the collector does its other work. This many steps take about 20 ms.
 const MAX_STEPS_PER_VISIT: usize = 64;
 
 /// Maximum time, in ns, for which a closed window waits for its GPU work. Launches that have no activity after this
@@ -83,8 +83,8 @@ struct SampledStackIds {
     has_label: bool,
 }
 
-/// Maximum number of sampled stacks whose ids are stored. When this number is reached, the table is cleared, and stacks
-/// get new ids.
+/// Maximum number of sampled stacks whose ids are stored. If there are more, the table is cleared, and stacks get new
+/// ids.
 const MAX_SAMPLED_IDS: usize = 1 << 15;
 
 impl Pipeline {
@@ -172,7 +172,7 @@ impl Pipeline {
         }
         // A sample that was taken after a window closed must come after the window's edge.
         self.rows.drain_window_edges();
-        // The stacks may refer to new Python functions, so these are read first.
+        // New Python functions are read before the stacks, because stacks may refer to them.
         capture::drain_codes(&mut |row| self.rows.push(row));
         for SampledStack { time, thread, kind, flags, frames, .. } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
@@ -218,8 +218,8 @@ impl Pipeline {
 
     /// Counts the filled buffers and unread launches. [`Pipeline::collect_noted`] reads up to these counts.
     pub(crate) fn note_unread(&mut self) {
-        // Buffers are counted before launches. A launch is older than its record, so the count of launches then
-        // includes the launches of all records in these buffers.
+        // Buffers are counted before launches, so that the count of launches includes the launches of all records in
+        // these buffers: a launch is older than its record.
         self.noted_limit = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
     }
@@ -235,8 +235,8 @@ impl Pipeline {
         (0..MAX_STEPS_PER_VISIT).all(|_| self.read_noted_step(api))
     }
 
-    /// Reads the logs of graphs and host calls. They are read even if there is no launch or record, because copying a
-    /// large graph can fill the log of graphs without any launch or record.
+    /// Reads the logs of graphs and host calls. They are read even if there are no launches and no records, because
+    /// copying a large graph fills the log of graphs without a launch or record.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
@@ -260,8 +260,8 @@ impl Pipeline {
             || capture::drain_noted(|row| self.rows.push(row))
     }
 
-    /// Provides empty chunks, calibrates the clock again and notes progress. This is done before every step of the
-    /// collector, because under load the collector spends its time in these steps. Also records the steps that the
+    /// Provides empty chunks, calibrates the clock again and notes progress. Called before every reading step, because
+    /// under load the collector spends its time in these steps. Also records the training or decoding steps that the
     /// program marked, so that each mark is recorded before the GPU work that begins during the marked step.
     fn refill_and_renew_clock(&mut self) {
         self.record_steps(Duration::ZERO);
@@ -272,7 +272,7 @@ impl Pipeline {
     }
 
     /// Reads the launches that are older than the oldest filled buffer, because that buffer contains their activities.
-    /// So launches and their activities are joined soon after they are read, however large the backlog is, and the join
+    /// So however large the backlog is, launches and their activities are joined soon after they are read, and the join
     /// stores few unmatched launches or activities.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
@@ -306,7 +306,7 @@ impl Pipeline {
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
         // Launches that the join has abandoned no longer count as waiting. Some of the dropped activities belong to
-        // them.
+        // abandoned launches.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }
@@ -335,8 +335,8 @@ impl Pipeline {
 
     fn read_buffer(&mut self, api: &Api) -> bool {
         let Some(filled) = capture::next_filled() else { return false };
-        // The records in the buffer refer to graph nodes, which were created before the buffer was filled. So the nodes
-        // are read first.
+        // The nodes are read first, because the records in the buffer refer to graph nodes that were created before the
+        // buffer was filled.
         capture::drain_graphs(|row| self.rows.push(row));
         let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
         self.unreadable += tally.unreadable;
@@ -362,7 +362,7 @@ impl Pipeline {
         self.rows.explain.profile()
     }
 
-    /// Records the names of generated code. This is done at the end, because a code generator may publish names late.
+    /// Records the names of generated code. Called at the end, because a code generator may publish names late.
     fn name_generated(&mut self) {
         for (address, name) in GeneratedCode::default().names(self.profile()) {
             self.rows.idle_count += 1;
@@ -439,9 +439,9 @@ impl Pipeline {
         (launches + activities > 0).then(|| late_line(apart))
     }
 
-    /// Stops accepting rows and computes the final sums. Hands over the remaining windows. The growing outputs receive
-    /// their last rows: losses, and launches and activities that were not matched with each other. `held` returns the
-    /// number of bytes that gpuflame holds.
+    /// Stops accepting rows, computes the final sums, and hands over the remaining windows. Writes the last rows to the
+    /// growing outputs: losses, and launches and activities without a match. `held` returns the number of bytes that
+    /// gpuflame holds.
     pub(crate) fn finish(&mut self, held: impl Fn() -> usize) {
         let held_before = held();
         self.hand_over_all_windows();
@@ -506,13 +506,13 @@ impl Pipeline {
         self.rows.clock_guard.ledger_line()
     }
 
-    /// Number of entries that were merged into "others" so far. When this number changes, sums and definitions that
-    /// were written earlier are outdated.
+    /// Number of entries that were merged into "others" so far. A change of this number makes all sums and definitions
+    /// outdated that were written earlier.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.dropped_count()
     }
 
-    /// Whether the memory ceiling leaves room to compute all sums, if gpuflame holds `held` bytes now.
+    /// Whether all sums can be computed within the memory ceiling, if gpuflame holds `held` bytes now.
     pub(super) fn has_room(&self, held: usize) -> bool {
         self.rows.explain.has_room(held)
     }
@@ -583,7 +583,7 @@ fn late_line(apart: &PerWindowSums) -> String {
     )
 }
 
-/// Whether a loss of this kind proves that the process launched something.
+/// Whether a loss of this kind proves that the process has launched work.
 fn is_work(loss: Loss) -> bool {
     use Loss::{ActivitiesDropped, ActivitiesUnreadable, LaunchesDropped, StacksNested};
     matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)

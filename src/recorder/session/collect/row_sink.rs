@@ -1,5 +1,5 @@
-//! The row sink receives each row that the pipeline reads. It writes the row to the growing outputs, and then passes it
-//! to `Explain`.
+//! The row sink receives each row that the pipeline reads, writes the row to the growing outputs, and then passes it to
+//! `Explain`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -29,14 +29,15 @@ pub(super) struct RowSink {
     pub(super) count: u64,
     /// Number of rows that are window edges, steps or names of generated code.
     pub(super) idle_count: u64,
-    /// Time of the first launch. If the first row of work was an activity or a launch outside windows instead, this is
-    /// the time at which that row was read. No file is created before this time.
+    /// Time of the first launch. If an activity or a launch outside windows came first, the time at which that row was
+    /// read. No file is created before this time.
     pub(super) first_work: Option<Nanos>,
     /// Whether the recording has ended. If so, further rows are ignored.
     pub(super) is_over: bool,
     pub(super) edges: Arc<EdgeQueue>,
     pub(super) clock_guard: ClockGuard,
-    /// Whether each launch must be assigned to its window. `window` is the window state when the last launch was read.
+    /// Whether each launch must be assigned to its window. `window` is the state of the window at the time when the
+    /// last launch was read.
     by_window: bool,
     window: window::WindowState,
     #[cfg(debug_assertions)]
@@ -85,15 +86,15 @@ impl RowSink {
                 self.drain_window_edges();
                 self.write_and_explain(row);
             }
-            // The times are impossible. So the activity is recorded without times, and counted as untimed.
+            // The activity's times are impossible, so it is recorded without times, and counted as untimed.
             Row::Activity(activity) if !self.clock_guard.is_possible(activity.start, activity.end) => {
                 let (start, end) = (Nanos(0), Nanos(0));
                 self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
             }
             // The thread may have been renamed since this row was written.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now rather than at exit: there may be tens of thousands of names, and at exit a thread
-            // waits for gpuflame.
+            // Kernels are named now and not at exit, because there may be tens of thousands of names, and at exit a
+            // thread waits for gpuflame.
             Row::Name { id, .. } => {
                 self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);

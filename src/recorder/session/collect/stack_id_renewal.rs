@@ -7,7 +7,7 @@ use gpuflame_model::record::{ContextId, Nanos};
 
 /// State of the rounds in which stacks get new ids.
 pub(super) struct StackIdRenewal {
-    /// Number of stacks that had been dropped when the last round began. `forgetting` is the round in progress, if
+    /// Number of stacks that were already dropped when the last round began. `forgetting` is the round in progress, if
     /// there is one.
     dropped_stacks: u64,
     /// Lowest stack id that threads could still use after the last finished round.
@@ -29,15 +29,15 @@ impl StackIdRenewal {
         }
     }
 
-    /// Begins a round if stacks were dropped or if there are too many ids. Otherwise polls the round in progress and,
-    /// when it is finished, forgets old ids. Returns true if a round begins.
+    /// Begins a round if stacks were dropped or if there are too many ids. Otherwise polls the round in progress, and
+    /// forgets old ids once the round is finished. Returns true if a round begins.
     pub(super) fn renew(&mut self, explain: &mut Explain) -> bool {
         let dropped = explain.dropped_stacks();
         match &mut self.forgetting {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.poll() {
-                    // Old ids are forgotten one round later than threads stop using them; `forget_round` gives the
-                    // reason.
+                    // Old ids are forgotten one round after the round in which threads stop using them; `forget_round`
+                    // gives the reason.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
                 }

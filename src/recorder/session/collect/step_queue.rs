@@ -1,5 +1,5 @@
-//! Carries the steps that the program begins from its threads to the collector. A step takes milliseconds, so one locked list
-//! serves all threads, as for marks.
+//! Carries the beginnings of the program's steps from its threads to the collector. A step takes milliseconds, so one
+//! locked list is enough for all threads, as for marks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A deliberate error for tests, in debug builds only: swaps the stacks of two launches. A test checks whether a
-//! comparison with an external observer detects the swap. Enabled by `GPUFLAME_TEST_MIX_UP=1`.
+//! A deliberate error for tests, in debug builds only: swaps the stacks of two launches. A test compares the stacks
+//! with those of an external observer, and checks that this detects the swap. Enabled by `GPUFLAME_TEST_MIX_UP=1`.
 
 use gpuflame_model::record::{ContextId, Launch, Row};
 

@@ -1,5 +1,5 @@
 //! Opens and closes windows as the settings ask: by time, by steps, by a flag file or by a signal.
-//! `gpuflame_config::schedule` has the arithmetic. A dedicated thread checks the time and the flag file, because a file
+//! `gpuflame_config::schedule` computes when. A dedicated thread checks the time and the flag file, because a file
 //! system may be slow to answer. A step opens or closes the window on the thread that begins the step, before the first
 //! launch of the step.
 //!
@@ -29,8 +29,8 @@ use crate::session::process::panic::disable_after_panic;
 
 /// Interval between checks whether the flag file exists (one `stat` per check).
 const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval between checks whether a window has reached a limit. At 300,000 launches per second, up to 600 launches
-/// more than the limit are recorded.
+/// Interval between checks whether a window has reached a limit. At 300,000 launches per second, a window can exceed
+/// its limit by 600 launches.
 const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum time for which a step waits while another thread opens or closes the window. This usually takes moments.
 const STEP_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
@@ -193,8 +193,8 @@ enum FlagChange {
 /// The file whose presence opens a window.
 struct FlagFile<'a> {
     path: &'a Path,
-    /// Identity of the file at the last check: device, inode and creation time. The time is needed because inodes are
-    /// reused.
+    /// Identity of the file at the last check: device, inode and creation time. The creation time is needed because
+    /// inodes are reused.
     identity: Option<(u64, u64, Option<SystemTime>)>,
     last_check: Option<Instant>,
     is_refused: bool,

@@ -42,9 +42,9 @@ pub(crate) struct SumsOptions<'a> {
     pub(crate) has_failed: bool,
 }
 
-/// Writes a profile in the formats `wanted`. The frames of the profile already have names. `ours` is a file of the same
-/// set that already exists. `growing` contains the outputs that were written while the application ran. The files cover
-/// all windows, or only `window`.
+/// Writes a profile, whose frames already have names, in the formats `wanted`. `ours` is a file of the same set that
+/// already exists. `growing` contains the outputs that were written while the application ran. The files cover all
+/// windows, or only `window`.
 pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,
@@ -56,8 +56,8 @@ pub(crate) fn write_files(
 ) -> WriteReport {
     let has_failed = Cell::new(sums.has_failed);
     let Settings { unit, graph, ref root, .. } = *settings;
-    // If the process's settings ask for frames of threads, each thread keeps its own frame. Only the command merges
-    // threads with similar names, when it compares runs.
+    // If the settings of the process ask for thread frames, each thread has its own frame. Only the `gpuflame` command
+    // merges threads with similar names, when it compares runs.
     let names = export::NameFolding::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();

@@ -1,6 +1,6 @@
-//! Names of code that the process generated while it ran. They are looked up when files are written. Code generators
-//! write addresses and names to files in the process's own `/tmp`. The names of these files contain the process id in
-//! the process's own namespace.
+//! Looks up the names of code that the process generated while it ran, when files are written. Code generators write
+//! addresses and names to files in the process's own `/tmp`. The names of these files contain the process id in the
+//! process's own namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -46,7 +46,7 @@ pub(crate) struct CheckpointedNames {
     /// Number of frames of the profile whose addresses were added to `addresses`.
     frames: usize,
     addresses: BTreeSet<u64>,
-    /// Name that was written for each address. It is empty if several functions have been at the address.
+    /// Name that was written for each address; empty if several functions were at the address one after the other.
     written: BTreeMap<u64, String>,
 }
 
@@ -58,8 +58,8 @@ impl CheckpointedNames {
     }
 
     /// Looks up all addresses again, because another function may reuse an address. Passes rows with new names to
-    /// `each`, and a row without a name for each address whose name has changed. Remarks are printed only at the end of
-    /// the run.
+    /// `each`, and a row without a name for each address whose name has changed. Remarks of the look-up are printed
+    /// only at the end of the run.
     pub(crate) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
             return;
@@ -80,8 +80,8 @@ impl CheckpointedNames {
 
 fn sources() -> GeneratedCodeSources {
     let process = std::process::id();
-    // A code generator maps its dump file so that other programs can find it. CPython removes that mapping before we
-    // look, so the usual path in `/tmp` is tried as well.
+    // A code generator maps its dump file, so that other programs can find the file's path. CPython removes that
+    // mapping before we look, so the usual path in `/tmp` is tried as well.
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let dump = format!("/jit-{process}.dump");
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));

@@ -1,11 +1,11 @@
-//! Growing outputs are written while the application runs, because they grow with the run. They are the recording, the
-//! table of activities, Chrome's events and the text of the tutorial's tracer.
+//! Growing outputs are written while the application runs, because they grow with the run. The growing outputs are the
+//! recording, the table of activities, Chrome's events and the text of the tutorial's tracer.
 //!
-//! The recording has its final name from the start: a name with a number that was free for all outputs when the
-//! recording began. The files of the other growing outputs have temporary names, and get their final names at exit,
-//! like all outputs. No file is created before there is data for it. Each file is created and written by a thread of
-//! its own ([`gpuflame_os::growing`]), so that the file system blocks neither the application nor the
-//! collector. Errors are kept until the exit, so that no error is printed while the application runs.
+//! The recording has its final name from the start. If needed, the name contains a number that was free for all outputs
+//! when the recording began. The files of the other growing outputs have temporary names, and get their final names at
+//! exit, like all outputs. No file is created before there is data for it. A thread per file creates and writes it
+//! ([`gpuflame_os::growing`]), so that the file system blocks neither the application nor the collector. Errors are
+//! printed at exit, not while the application runs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -38,24 +38,24 @@ const MARK_INTERVAL_MS: u32 = 1200;
 const MTIME_GRANULARITY: Duration = Duration::from_millis(10);
 /// Maximum number of names that are tried for the recording.
 const MAX_TRIED_NAMES: usize = 1000;
-/// Fraction (1/32) of gpuflame's memory ceiling that rows may take while they wait to be written to one output. This is
-/// usually 8 MiB, which is one second at 80,000 rows per second.
+/// Fraction (1/32) of gpuflame's memory ceiling for the rows that wait to be written to one output. With the usual 8
+/// MiB, 80,000 rows per second can wait for one second.
 const WAITING_SHARE: usize = 32;
-/// Maximum time for which an output whose memory is full may make no progress. It is shorter than the time for which an
+/// Maximum time without progress for an output whose memory is full. This time is shorter than the time for which an
 /// exit waits for the collector.
 const MAX_STALL: Duration = Duration::from_secs(2);
-/// Lower bound of the time for which an output may make no progress. It applies even if the exit limit is shorter.
+/// Lower bound of the time that an output may take without progress, even if the exit limit is shorter.
 const MIN_STALL: Duration = Duration::from_millis(100);
 /// All growing outputs of the session.
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Texts in the format of the tutorial's tracer. One text has the name of the outputs. The other text has the path
-    /// that the tutorial's own environment variable contains.
+    /// Texts in the format of the tutorial's tracer. One text is named like the other outputs. The other text has the
+    /// path that the tutorial's own environment variable contains.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
-    /// Maximum number of bytes of the recording, and the number of rows left out because it was reached.
+    /// Maximum number of bytes of the recording, and the number of rows omitted because this maximum was reached.
     max_recording_bytes: u64,
     rows_left_out: u64,
     began: Nanos,
@@ -65,7 +65,7 @@ pub(crate) struct GrowingOutputs {
     has_unmarked_rows: bool,
     /// File of a recording that could not be completed.
     failed_recording: Option<GrowingFile>,
-    /// Maximum time for which an output may make no progress while the process ends: half of the exit limit.
+    /// Maximum time without progress for an output while the process ends: half of the exit limit.
     stall_limit: Duration,
 }
 
@@ -77,7 +77,7 @@ enum GrowingOutput<W> {
     Failed(Error),
 }
 
-/// Destination of a text of the tutorial's tracer.
+/// Destination of a text in the format of the tutorial's tracer.
 enum TextTarget {
     /// The file with the name of the outputs.
     OutputName,
@@ -152,9 +152,9 @@ impl GrowingOutputs {
         self.open_recording().or(self.failed_recording.as_ref()).and_then(GrowingFile::path)
     }
 
-    /// Returns the path of the recording, for a thread that is about to choose names. In a short run the file may not
-    /// have been created yet, so this function waits until it exists. Otherwise the thread would believe that the file
-    /// belongs to another process.
+    /// Returns the path of the recording, for a thread that is about to choose names. Waits until the file exists,
+    /// because in a short run it may not have been created yet, and the thread would later mistake it for another
+    /// process's file.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
@@ -189,9 +189,9 @@ impl GrowingOutputs {
         }
     }
 
-    /// Adds a mark to the recording and passes the rows so far on to its file, so that they survive if the process is
-    /// killed. `open` is the number of launches without an activity. Must be called on the thread that writes rows,
-    /// because the recording names the calling thread as its writer.
+    /// Adds a mark to the recording and passes the rows so far to its file, so that the rows survive if the process is
+    /// killed. `open` is the number of launches without an activity. Call this on the thread that writes rows, because
+    /// the recording names the calling thread as its writer.
     pub(crate) fn flush(&mut self, open: u64) {
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
         if !std::mem::take(&mut self.has_unmarked_rows) {
@@ -206,8 +206,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Stops recording because of an error. The file is kept in case the process is killed, because it may cover hours.
-    /// The head of the file states that rows after the last mark are missing.
+    /// Stops recording because of an error. The file may cover hours, so it is kept in case the process is killed. The
+    /// head of the file states that rows after the last mark are missing.
     fn fail_recording(&mut self, error: Error) {
         if let GrowingOutput::Open(file, _) =
             std::mem::replace(&mut self.recording, GrowingOutput::Failed(error))
@@ -307,8 +307,8 @@ impl GrowingOutputs {
         Some((path, published))
     }
 
-    /// Returns the path for a text. All processes of a tree inherit the same path. So if another process has written
-    /// the file since this process began, appends the process id to the name.
+    /// Returns the path for a text. All processes of a tree inherit the same path, so if another process has written
+    /// the file since this process began, the process id is appended to the name.
     fn path_free_of_siblings(&self, path: PathBuf) -> PathBuf {
         let file = path.metadata().ok().filter(|file| file.len() > 0);
         if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
@@ -352,8 +352,8 @@ impl GrowingOutputs {
     }
 }
 
-/// Whether the row is written even after the recording has reached its limit. There are few such rows, and they
-/// describe the coverage of the recording.
+/// Whether the row is written even after the recording has reached its limit. Such rows are few, and they describe the
+/// coverage of the recording.
 fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     matches!(
         row,
@@ -533,7 +533,7 @@ fn find_draft(mut draft: Draft, path: &Path) -> Result<(Draft, FileLocation)> {
 
 /// Renames a file that `find_draft` returned to `path`, or to a similar name that is free.
 fn publish((draft, fate): (Draft, FileLocation), path: &Path) -> Result<WrittenFile> {
-    // If a file grew under its final name and a user has moved it, the file stays where the user has moved it.
+    // If a file grew under its final name and a user has moved the file, it stays at the user's path.
     let stays = fate == FileLocation::Moved && draft.path() == draft.target();
     let target = if stays { draft.path().to_owned() } else { path.to_owned() };
     let used = draft.publish_new_as(&target)?;

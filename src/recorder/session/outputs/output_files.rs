@@ -1,5 +1,5 @@
-//! Writes the outputs under names that are free. If an output cannot be written, the other outputs are not affected.
-//! Failures with the same cause are reported once.
+//! Writes the outputs under free names. A failure of one output does not affect the other outputs, and failures with
+//! the same cause are reported once.
 
 use std::ffi::OsString;
 use std::fs;
@@ -53,8 +53,8 @@ pub(super) fn write_all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    // The name of the recording must be free as well, even if no recording is written. Otherwise, if another process
-    // has left a recording with this name, converting it would produce files with the same names.
+    // The name of the recording must be free as well, even if no recording is written: if another process has left a
+    // recording of that name, converting that recording would produce files with the names chosen here.
     let has_recording = wanted.contains(&Output::Recording) || wanted.contains(&Output::Sums);
     let left = (!has_recording).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
@@ -72,7 +72,7 @@ pub(super) fn write_all(
         let _ = make_folders(about);
         match Claim::acquire(about) {
             Ok(claim) => {
-                // Another process may have created its files after the names were checked and before the claim.
+                // Another process may have created its files between the check of the names and the claim.
                 let is_free = !paths.iter().any(|path| is_foreign(path));
                 claimed = is_free.then_some(claim);
                 is_free
@@ -150,8 +150,8 @@ pub(super) fn write_replacing(
     Ok(path.to_owned())
 }
 
-/// Writes a complete file under a temporary name. Creates the folders of the path only if the file cannot be created
-/// otherwise, because there may be a thousand windows, each with its files.
+/// Writes a complete file under a temporary name. Creates the folders of the path only after the file could not be
+/// created without that, because there may be a thousand windows, each with its files.
 fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Result<()>) -> Result<Draft> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

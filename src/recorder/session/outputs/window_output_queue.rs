@@ -1,9 +1,9 @@
 //! Draws the files of windows while the process runs, on a dedicated thread, if each window has its own files (`%w` in
 //! the prefix).
 //!
-//! This drawing thread has a profile of its own, to which only new definitions are added, so that each frame is
-//! symbolized once. No other thread waits for a file system: the thread that ends the process only checks whether the
-//! drawing thread makes progress.
+//! The drawing thread has a profile of its own, to which only new definitions are added, so that each frame is
+//! symbolized once. Only the drawing thread waits for a file system: the thread that ends the process just checks
+//! whether the drawing thread makes progress.
 //!
 //! ```text
 //! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
@@ -42,7 +42,7 @@ use crate::session::process::progress;
 pub(crate) struct WindowOutput {
     /// Number of the window.
     pub(crate) number: u64,
-    /// Whether `bytes` contains all definitions, so that no earlier definition applies.
+    /// Whether `bytes` contains all definitions, so that earlier definitions no longer apply.
     pub(crate) is_fresh: bool,
     /// Definitions and sums of the window, in the format of a recording.
     pub(crate) bytes: Vec<u8>,
@@ -66,7 +66,7 @@ pub(crate) struct WindowOutputQueue {
     thread: CpuClock,
 }
 
-/// State that is needed for drawing. One thread uses it at a time.
+/// State that drawing needs. Only one thread uses the state at a time.
 #[derive(Debug)]
 struct WindowRenderer {
     explain: Explain,
@@ -129,7 +129,7 @@ impl WindowOutputQueue {
     }
 
     /// Draws the remaining windows when the process ends. Returns `None` if the drawing thread has made no progress for
-    /// `limit`. In this case a file system may be blocking that thread, so the caller must not open a file either.
+    /// `limit`: a file system may then block that thread, so the caller must not open a file either.
     pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;
@@ -161,8 +161,8 @@ impl WindowOutputQueue {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The first hash table of a thread asks for random numbers, and for that the loader resolves symbols. This is
-        // done now, because it may be impossible when the process ends (see `shutdown`).
+        // The first hash table of a thread asks for random numbers, for which the loader resolves symbols. So a table
+        // is created now: resolving symbols may be impossible when the process ends (see `shutdown`).
         drop(RandomState::new());
         loop {
             // After gpuflame was switched off, windows are drawn only if the process exits normally.
@@ -250,8 +250,7 @@ fn sums_reader(settings: &Settings) -> Explain {
 }
 
 impl RenderedWindows {
-    /// Adds the report of one window. Only the first failure is kept, so that a cause that affects all windows is
-    /// printed once.
+    /// Adds the report of one window. Keeps only the first failure, so that a failure of all windows is printed once.
     fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);

@@ -1,5 +1,5 @@
-//! Reads the environment, unless it cannot be trusted. A process with more rights than the user who started it (a
-//! setuid program) ignores the whole environment. That includes the settings, the folders to search, and the values in
+//! Reads the environment, unless it cannot be trusted. If the process has more rights than the user who started it (a
+//! setuid program), gpuflame ignores the whole environment: the settings, the folders to search, and the values in
 //! names of files.
 
 use gpuflame_config::PrefixMacros;

@@ -1,6 +1,6 @@
 //! Reports to the program that started this process, as files in the folder that `GPUFLAME_REPORT` names. The names of
-//! the files begin with the host name, the process id and the time at which the session began. The time is needed
-//! because `exec` begins another session in the same process.
+//! the files begin with the host name, the process id and the time at which the session began. The time is part of the
+//! name because `exec` begins another session in the same process.
 //!
 //! ```text
 //! STEM.called         CUDA was called: the program's name and, after a NUL, why nothing can be recorded.
@@ -58,8 +58,8 @@ pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
 pub(crate) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
-        // If the folder belongs to another user, it may be impossible to remove this file. The program that reads the
-        // folder finds the complete report nevertheless.
+        // If the folder belongs to another user, this file may not be removable. The program that reads the folder
+        // still finds the complete report.
         Ok(()) => drop(fs::remove_file(report_path(folder, "called"))),
         Err(error) => {
             print_from_own(&format!(

@@ -1,5 +1,5 @@
-//! Messages while the application runs: lines on stderr. Printing a line never fails, and a line is never split. Lines
-//! that stderr does not accept are kept until the exit, and are then written to a file next to the outputs.
+//! Prints messages while the application runs, as lines on stderr. Printing a line never fails, and a line is never
+//! split. Lines that stderr does not accept are kept until the exit, and then written to a file next to the outputs.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub(crate) fn print_from_own(message: &str) {
 
 /// Returns the line with gpuflame's prefix.
 pub(crate) fn format_line(message: &str) -> String {
-    // The message may contain names and values of settings, which come from outside. They must not end the line or
-    // control a terminal.
+    // The message may contain text from outside (names and values of settings), which must not end the line or control
+    // a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 

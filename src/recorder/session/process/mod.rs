@@ -1,5 +1,5 @@
-//! The parts of a session that deal with its process: the environment, messages, reports to the program that started
-//! the process, progress, and the ways in which a session ends.
+//! Code of a session that deals with its process: the environment, messages, reports to the program that started the
+//! process, progress, and the ways in which a session ends.
 
 pub(super) mod environment;
 pub(super) mod launcher_report;

@@ -1,4 +1,4 @@
-//! Ends a session for which there is no more memory. The checkpoint keeps the rows recorded so far, and the application
+//! Ends a session when memory has run out. The checkpoint keeps the rows recorded so far, and the application
 //! continues.
 
 use std::sync::OnceLock;
@@ -24,8 +24,8 @@ pub(crate) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
     let _ = HANDLER.set(handler);
 }
 
-/// Ends the session. Reports this once: first on stderr, which takes no memory, then in the checkpoint or recording,
-/// which takes little.
+/// Ends the session. Reports the end once: first on stderr, for which no memory is needed, then in the checkpoint or
+/// recording, for which little is needed.
 pub(crate) fn end_session() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();
@@ -42,8 +42,8 @@ pub(crate) fn end_session() {
     }
 }
 
-/// Ends the session, and stops the calling thread permanently. The thread is one of gpuflame's, and may hold locks. The
-/// application never waits for such a lock without a time limit.
+/// Ends the session, and stops the calling thread, one of gpuflame's, permanently. The thread may hold locks; the
+/// application never waits for a lock of gpuflame without a time limit.
 pub fn end_this_thread() -> ! {
     shortage::set_thread_stopped();
     end_session();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Interval at which a waiting thread checks for progress.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Upper bound for the time between two checks: if more time has passed, only this much counts as waiting time.
+/// Maximum time between two checks that counts as waiting time. If more time has passed, only this much is counted.
 const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
@@ -17,8 +17,8 @@ pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `ask`, which calls CUPTI or the loader. That call may never return, so [`StallLimit::foreign`] applies until
-/// it does.
+/// Calls `ask`, which calls CUPTI or the loader. `ask` may never return, so [`StallLimit::foreign`] applies until it
+/// returns.
 pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
     let answer = ask();
@@ -36,8 +36,9 @@ pub(crate) struct StallLimit {
     pub(crate) own: Duration,
 }
 
-/// Waiting time of a thread that checks for progress now and then. If the machine or the process is suspended, the
-/// awaited thread cannot run either. So the time between two checks counts only up to [`MAX_COUNTED_INTERVAL`].
+/// Waiting time of a thread that checks regularly for another thread's progress. While the machine or the process is
+/// suspended, the other thread cannot run either. So the time between two checks counts only up to
+/// [`MAX_COUNTED_INTERVAL`].
 pub(super) struct WaitingTime {
     last_check: Instant,
     sum: Duration,
@@ -69,7 +70,7 @@ impl ProgressWatch {
         Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: WaitingTime::start() }
     }
 
-    /// Whether the collector has made no step for longer than the limit, so that it is pointless to wait.
+    /// Whether the collector has made no step for longer than the limit. If so, there is no point in waiting.
     pub(crate) fn is_exceeded(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);
         if steps != self.steps {

@@ -1,9 +1,9 @@
-//! The shutdown thread gathers the remaining rows and writes the outputs when the process ends. This is its only task.
-//! It is woken by an exit, by a signal, or by the end of a Python program.
+//! The only task of the shutdown thread is to gather the remaining rows and write the outputs when the process ends. An
+//! exit, a signal or the end of a Python program wakes this thread.
 //!
 //! If a signal ends the process, the interrupted thread may hold any lock of the application, including the lock of the
-//! application's heap. The shutdown thread therefore uses a separate heap ([`heap`]). CUPTI and the loader may need
-//! such a lock, so the shutdown thread waits for them only for a limited time.
+//! application's heap. The shutdown thread therefore uses a separate heap ([`heap`]). CUPTI and the loader may need a
+//! lock that the interrupted thread holds, so the shutdown thread waits for them only for a limited time.
 //!
 //! ```text
 //! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit continues
@@ -13,9 +13,9 @@
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! A thread that waits for the shutdown thread waits as long as that thread makes progress, and then for the limit
-//! (`GPUFLAME_EXIT_LIMIT`). Making the request takes no lock and no memory: a signal handler may make it, and may have
-//! interrupted a thread that holds a lock.
+//! A thread that requests the outputs waits as long as the shutdown thread makes progress, and then for the limit
+//! (`GPUFLAME_EXIT_LIMIT`). A request takes no lock and no memory, because a signal handler that makes a request may
+//! have interrupted a thread that holds a lock.
 
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,22 +38,22 @@ use gpuflame_unwind::python_exit;
 use super::messages::print_from_app;
 use super::progress::{StallLimit, WaitingTime};
 
-/// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that the request was carried
+/// Requests to gather all rows, and to write the outputs. The same bits in `done` mean that these requests were carried
 /// out.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
 /// Flag in `done` only: the shutdown thread needs nothing more from the loader.
 const READY: u32 = 4;
 
-/// Signals that arrive within this time count as one signal, because a terminal, `torchrun` and a job's runner each
-/// send one.
+/// Signals that arrive within this time count as one signal, because a terminal, `torchrun` and the runner of a job
+/// each send one.
 const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for an answer of CUPTI or the loader, if a signal ends the process.
 const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval at which a waiting thread checks whether the shutdown thread makes progress.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time for which the setup waits until the shutdown thread has started. This usually takes 0.2 ms, but the
-/// thread cannot start while its creator holds the loader's lock.
+/// Maximum time for which the setup waits until the shutdown thread has started. The start usually takes 0.2 ms, but
+/// the thread cannot start while its creator holds the loader's lock.
 const THREAD_START_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum time for which the last message waits while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
@@ -148,14 +148,14 @@ pub(crate) fn move_exit_handler_first() {
     });
 }
 
-/// Ends the process. Called when `main` has ended by `pthread_exit` and only threads of ours are left, which would keep
-/// the process alive.
+/// Ends the process. Called when `main` has ended by `pthread_exit` and only gpuflame's threads are left, because they
+/// would keep the process alive.
 pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
-/// Whether the process was already exiting at `time`. If so, a wait that began at `time` or later was caused by
-/// gpuflame.
+/// Whether the process was already exiting at `time`. If so, gpuflame has caused any wait that began at `time` or
+/// later.
 pub(crate) fn was_exiting_at(time: Nanos) -> bool {
     let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);
     since != 0 && time.0 >= since
@@ -181,9 +181,9 @@ impl Shutdown {
     fn run(&self, steps: &impl ShutdownSteps) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The next two calls resolve symbols when they are first made, for which they take the loader's lock. They are
-        // made now, because later a stopped thread may hold that lock forever. The first hash table asks for random
-        // numbers.
+        // The first of each of the next two calls resolves symbols, and so takes the loader's lock. These calls are
+        // made now, because later a stopped thread may hold that lock forever. (A hash table resolves symbols because
+        // it asks for random numbers.)
         drop(RandomState::new());
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
@@ -240,18 +240,18 @@ impl Shutdown {
         }
     }
 
-    /// Whether no thread needs to wait for `what` any more. As long as this is false, an exit handler registers itself
-    /// again each time it has run.
+    /// Whether no thread needs to wait for `what` any more. As long as this function returns false, an exit handler
+    /// registers itself again each time it has run.
     fn is_done_or_abandoned(&self, what: u32) -> bool {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the shutdown thread will do nothing more. This is so if it belongs to the parent process, if it has
-    /// ended, or if it made no progress and a thread that waited for it has timed out.
+    /// Whether the shutdown thread will do nothing more: it belongs to the parent process, or it has ended, or it made
+    /// no progress and a thread that waited for it has timed out.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
-        // If gpuflame is switched off and no thread has requested the outputs, the reason can only be a panic of
-        // gpuflame. If a thread has requested them, `done` states when they are written.
+        // If no thread has requested the outputs, only a panic of gpuflame can have switched gpuflame off. If a thread
+        // has requested the outputs, `done` states when they are written.
         let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         is_forked || is_over || shortage::has_stopped_thread() || self.is_given_up.load(Ordering::Acquire)
     }
@@ -274,9 +274,9 @@ impl Shutdown {
         self.request(GATHER | WRITE);
     }
 
-    /// Runs on the thread that ends the Python program, when the program has nothing more to do than to exit. By then
-    /// CPython has restored the signal handlers, so ours are installed again: a second Ctrl+C must not interrupt the
-    /// writing that the first Ctrl+C has started.
+    /// Runs on the thread that ends the Python program, when the program only has to exit. CPython has already restored
+    /// the signal handlers, so ours are installed again: a second Ctrl+C must not interrupt the writing that the first
+    /// Ctrl+C has started.
     fn on_python_program_end(&self) {
         fatal_signals::handle_new_defaults();
         self.request(GATHER | WRITE);
@@ -337,7 +337,7 @@ impl Shutdown {
         heap::populate_pages_at_once();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.requested.set(WRITE);
-        // The shutdown thread may just have finished. In this case it does not see the signal.
+        // If the shutdown thread has finished just now, it does not see the signal.
         if self.done.has(WRITE) {
             die(signal);
         }

@@ -1,5 +1,6 @@
-//! The ledger as text: launches and activities that were seen, losses, and gpuflame's own cost. It is printed to stderr at
-//! exit on request, and is otherwise in the recording. Scripts parse the ledger, so its lines keep their wording and order.
+//! Writes the ledger as text: launches and activities that were seen, losses, and gpuflame's own cost. The ledger is
+//! printed to stderr at exit on request, and is otherwise in the recording. Scripts parse the ledger, so its lines keep
+//! their wording and order.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -70,9 +71,8 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the rest of the ledger is not. These lines are about causes
-/// of missing or wrong results that the summary does not name, and about files whose names differ from the requested
-/// names.
+/// Returns the lines of the ledger that are printed even if the ledger itself is not: causes of missing or wrong
+/// results that the summary does not name, and files whose names differ from the requested names.
 pub(super) fn remarks(
     ledger: &Ledger,
     profile: &Profile,
@@ -130,7 +130,7 @@ fn python_functions(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Returns a line with the number of activities that CUPTI delivered twice. Each of them counts only once.
+/// Returns a line with the number of activities that CUPTI delivered twice. Each of these activities counts only once.
 fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -140,7 +140,7 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have impossible correlation ids. They are not drawn.
+/// Returns a line with the number of activities that have impossible correlation ids. Such activities are not drawn.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
@@ -163,8 +163,8 @@ fn callbacks_off(ledger: &Ledger) -> Option<String> {
 }
 
 /// Returns a line that explains why launches have no activities: another client of CUPTI may have got the records.
-/// CUPTI delivers its records to the client that asked last. A client such as Kineto asks without a subscription, so no
-/// other client is notified.
+/// CUPTI delivers its records to the client that asked last. A client such as Kineto asks without a subscription, so
+/// CUPTI does not notify us.
 fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
@@ -305,7 +305,7 @@ fn renamed_file(rename: &RenamedOutput) -> String {
     format!("{} is taken; wrote {} instead", rename.intended.display(), rename.actual.display())
 }
 
-/// Returns text with the busy share of a device in the steady part of the run, and the length of the other parts.
+/// Returns text with the busy share of a device in the steady part of the run, and how long the other parts took.
 fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let BusyIdle { busy, .. } = time.steady();

@@ -1,8 +1,9 @@
-//! A session is one process's recording: it opens and closes windows, gathers rows, and writes the outputs at exit.
+//! A session is one run of a process under gpuflame: it opens and closes windows, gathers rows, and writes the outputs
+//! at exit.
 //!
-//! The session owns the parts (collector, pipeline, checkpoint and so on). The threads of these parts call the session
-//! back through traits, which it implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`, `OnMemoryExhausted`
-//! and `ShutdownSteps`.
+//! The session owns the collector, the pipeline, the checkpoint and so on. Their threads call the session back through
+//! traits that it implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`, `OnMemoryExhausted` and
+//! `ShutdownSteps`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,8 +49,8 @@ use crate::session::sampler::{Sampler, SamplerOptions};
 
 /// Maximum time for which the application waits for a flush while the collector makes no progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for which a flush waits for the recording's file while its file system makes no progress. It is shorter
-/// than [`FLUSH_TIMEOUT`].
+/// Maximum time for which a flush waits for the recording's file while the file system makes no progress. This time is
+/// shorter than [`FLUSH_TIMEOUT`].
 const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time for which an application thread that ends a context waits while the collector makes no progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
 /// Maximum time by which printing the ledger may delay the exit.
 const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum time by which the text of the tutorial's tracer may delay the exit, while standard output is full.
+/// Maximum time by which printing the text of the tutorial's tracer may delay the exit, while standard output is full.
 const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The session of this process.
@@ -180,7 +181,7 @@ impl Session {
     }
 
     /// Handles a step that begins on this thread. The step is recorded if a window is open, even if the step itself has
-    /// opened it.
+    /// opened that window.
     pub(crate) fn on_step(&self, number: u64, name: &str) {
         if let Some(scheduler) = &self.scheduler {
             scheduler.apply_schedule(self);
@@ -221,8 +222,8 @@ impl Session {
     /// Like [`Session::open_window`], for a caller inside a CUPTI callback.
     pub(crate) fn open_window_in_callback(&self) {
         if !lifecycle::is_over() && !window::state().is_open() {
-            // A callback must not wait for the lock that `are_records_taken` needs. So that function only tries to take
-            // the lock, which is almost always free.
+            // A callback must not wait for the lock that `are_records_taken` needs. So `are_records_taken` only tries
+            // to take the lock, which is almost always free.
             let is_taken = self.clients.are_records_taken();
             self.callbacks.before_window_opens(
                 self.api,
@@ -292,7 +293,7 @@ impl Session {
     }
 
     /// Handles the end of a context: makes the collector flush the completed records of the context. If CUPTI does not
-    /// answer, the application's thread is blocked for only one second, and only once per process. Records that are not
+    /// answer, the application's thread is blocked for one second, and only once per process. Records that are not
     /// flushed now arrive with the next flush, or are counted as dropped.
     pub(crate) fn on_context_end(&self) {
         let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
@@ -309,7 +310,7 @@ impl Session {
         }
     }
 
-    /// Handles another client that is about to take the records or asks for the subscription. Makes the collector flush
+    /// Handles another client that is about to take the records or asks for the subscription: makes the collector flush
     /// the completed records or release the subscription. If CUPTI does not answer, the other client is blocked for one
     /// second.
     pub(crate) fn on_client_takeover(&self) {
@@ -468,8 +469,8 @@ impl Session {
         lines.iter().map(|line| messages::format_line(line)).collect()
     }
 
-    /// Writes text that could not be printed on stderr to a file next to the outputs. Returns the path of the file. If
-    /// this fails, nothing can be reported, because stderr does not accept text.
+    /// Writes text that could not be printed on stderr to a file next to the outputs. Returns the path of the file. A
+    /// failure is not reported, because stderr does not accept text.
     fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
@@ -661,9 +662,8 @@ impl ShutdownSteps for Session {
         self.close_window();
     }
 
-    /// Makes CUPTI deliver all records, with two exceptions. If nothing was launched since the last request, CUPTI is
-    /// not asked again, because the driver may be gone by now. And if CUPTI has failed to answer once, it is never
-    /// asked again.
+    /// Makes CUPTI deliver all records, with two exceptions. CUPTI is not asked if nothing was launched since the last
+    /// request, because the driver may be gone by now. And CUPTI is not asked if it has once failed to answer.
     fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::stop_regular);
         let calls = capture::cost().calls;
@@ -691,8 +691,8 @@ impl ShutdownSteps for Session {
         // The last stacks may refer to modules that were loaded last.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
-        // Notes the rows that are ready but not read yet; they are read below. Launches are accepted until this point.
-        // If they were rejected earlier, there would be GPU work without a launch.
+        // Notes the rows that are ready but unread, so that they are read below. Launches are accepted until this
+        // point: if they were rejected earlier, there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.record_modules(&new);
             pipeline.note_unread();
@@ -767,7 +767,7 @@ impl ShutdownSteps for Session {
         if is_printed && !print_results(&text) {
             rest = text;
         }
-        // Any message that was added since `take_unprinted` was last called is about the folder of reports.
+        // Messages that were added since the last call of `take_unprinted` can only be about the folder of reports.
         rest += &messages::take_unprinted();
         if has_work {
             self.write_unprinted(&rest, &report);

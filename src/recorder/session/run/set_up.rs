@@ -28,8 +28,8 @@ pub(crate) fn set_up_on_call() -> Result<&'static Session> {
     set_up(true)
 }
 
-/// Writes messages that could not be printed to a file, in the place where the outputs would be. Used if there is no
-/// session that would write the messages at exit.
+/// Writes messages that could not be printed to a file, in the folder where the outputs would be. Used if there is no
+/// session that would write these messages at exit.
 pub(crate) fn write_unprinted() {
     let text = messages::take_unprinted();
     if !text.is_empty() {

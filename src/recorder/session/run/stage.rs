@@ -45,7 +45,8 @@ pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option
 }
 
 /// Returns the session; if there is none, creates it by calling `set_up`. If another thread is creating the session,
-/// waits for that thread. Returns `None` if this thread itself is creating it, in a function further up the stack.
+/// waits for that thread. Returns `None` if this thread itself is creating the session, in a function further up the
+/// stack.
 pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
@@ -86,8 +87,8 @@ pub(crate) fn running_session() -> Result<&'static Session> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
-    // A child may have been forked while a thread held the stage's lock, but only if a session was requested before. So
-    // without a request, the lock is free.
+    // In a forked child, another thread of the parent may have left the stage's lock locked, but only if a session was
+    // requested before the fork. So without a request, the lock is free.
     if !forked_child::session_has_begun() {
         return Err(no_session());
     }

@@ -27,8 +27,8 @@ pub struct Stats {
     pub steps: u64,
 }
 
-/// Passes results from the collector, which computes them, to a thread of the program, which has asked for them. The
-/// collector may wait for memory forever. Even then, no thread of the program may wait forever for the collector.
+/// Passes results from the collector to a thread of the program that has asked for them. No thread of the program may
+/// wait forever for the collector, even if the collector itself waits forever for memory.
 #[derive(Debug, Default)]
 pub(super) struct StatsExchange {
     is_requested: AtomicBool,
@@ -36,7 +36,7 @@ pub(super) struct StatsExchange {
 }
 
 impl StatsExchange {
-    /// Asks for results. The collector computes them at the next visit that a thread has requested.
+    /// Asks for results. The collector computes the results at the next visit that a thread has requested.
     pub(super) fn request(&self) {
         self.is_requested.store(true, Ordering::Release);
     }
@@ -49,7 +49,7 @@ impl StatsExchange {
         }
     }
 
-    /// Removes and returns the results. Returns `None` if another thread has taken them.
+    /// Removes and returns the results. Returns `None` if another thread has taken the results.
     pub(super) fn take_result(&self) -> Option<Stats> {
         self.result.lock().take()
     }
@@ -87,7 +87,7 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     let sums = KernelSums::from_profile(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
-        // If there are many kernels, this comparison rejects nearly all of them without further work.
+        // If there are many kernels, this comparison rejects nearly all kernels without further work.
         if heaviest.len() < max_count || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }
@@ -98,7 +98,7 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     heaviest.into_sorted_vec().into_iter().map(KernelTime::from).collect()
 }
 
-/// Total time, name and number of runs of a kernel. Sorts by descending time.
+/// Total time, name and number of runs of a kernel. The type's order is descending time.
 type KernelSum<'a> = (Reverse<u64>, &'a str, u64);
 
 /// Name, total time and number of runs for each kernel, device and overload. Sorted by name, so that equal names are
