@@ -1,8 +1,8 @@
-//! Bounds of the stack that a thread was started on.
+//! Determines the bounds of the stack that a thread was started on.
 //!
-//! The bounds are queried once per thread, because this stack stays mapped as long as the thread runs. Any other stack
-//! (a coroutine's, a signal stack) may be unmapped or resized at any moment, so the bounds of such stacks are neither
-//! queried nor cached: see `copy`.
+//! The bounds are queried once per thread, because the stack that a thread was started on stays mapped as long as the
+//! thread runs. Any other stack (a coroutine's, a signal stack) may be unmapped or resized at any moment, so its bounds
+//! are neither queried nor cached: see `copy`.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -14,8 +14,8 @@ pub(crate) struct StackBounds {
 }
 
 impl StackBounds {
-    /// Returns the stack that the calling thread was started on, or an empty range if it cannot be determined.
-    /// This function calls `pthread_getattr_np`, which allocates, so call it once per thread.
+    /// Returns the bounds of the stack that the calling thread was started on, or an empty range if they cannot be
+    /// determined. Call this function once per thread, because it calls `pthread_getattr_np`, which allocates.
     pub(crate) fn of_this_thread() -> Self {
         query_stack().unwrap_or_default()
     }
@@ -26,7 +26,8 @@ impl StackBounds {
     }
 }
 
-/// Size in bytes assumed for the main thread's stack if its limit (`RLIMIT_STACK`) is larger than this, or unknown.
+/// Size in bytes that is assumed for the main thread's stack if its limit (`RLIMIT_STACK`) is larger than this size, or
+/// unknown.
 const MAX_MAIN_STACK_BYTES: u64 = 64 << 20;
 
 /// `__libc_stack_end`: the top of the main thread's stack. The pointer is null until [`prepare`], and stays null if
@@ -49,8 +50,8 @@ fn query_stack() -> Option<StackBounds> {
     thread_stack()
 }
 
-/// Returns the bounds of the main thread's stack, from the stack's top and its size limit. For the main thread,
-/// `pthread_getattr_np` would parse `/proc/self/maps`, which this function avoids.
+/// Returns the bounds of the main thread's stack, from the stack's top and its size limit. This function avoids
+/// `pthread_getattr_np`, which would parse `/proc/self/maps` for the main thread.
 fn main_stack() -> Option<StackBounds> {
     let end = STACK_END.load(Ordering::Relaxed);
     if end.is_null() {
@@ -64,8 +65,8 @@ fn main_stack() -> Option<StackBounds> {
     let size = if known { limit.rlim_cur.min(MAX_MAIN_STACK_BYTES) } else { MAX_MAIN_STACK_BYTES };
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
-    // After a fork by a thread other than the main thread, the child's only thread does not run on the main stack. But
-    // it has the process's id, so it looks like the main thread.
+    // After a fork by a thread other than the main thread, the child's only thread looks like the main thread, because
+    // it has the process's id, but it does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 

@@ -1,23 +1,23 @@
 //! Back-off for the stack caches: limits the cost of look-ups and insertions in programs whose stacks do not
 //! repeat.
 //!
-//! Each look-up adds 1 to a budget, and each insertion subtracts its cost from the budget. The cost is at least eight,
-//! so there is at most one insertion per eight look-ups. The cost rises while insertions evict entries that were never
-//! hit. A sum of misses controls the look-ups: a miss adds 2, and a hit subtracts 1. While the sum is high, only one
-//! look-up in sixteen is made.
+//! Each look-up adds 1 to a budget, and each insertion subtracts its cost from the budget. An insertion costs at least
+//! eight, so there is at most one insertion per eight look-ups. Insertions become more expensive while they evict
+//! entries that were never hit. A sum of misses limits the look-ups: a miss adds 2 to the sum, and a hit subtracts 1.
+//! While the sum is high, only one look-up in sixteen is made.
 
-/// Minimum and maximum cost of an insertion, in look-ups. The cost reaches the maximum if one insertion after another
-/// evicts an entry that was never hit.
+/// Minimum and maximum cost of an insertion, in look-ups. The cost rises to the maximum if each insertion evicts an
+/// entry that was never hit.
 const MIN_INSERT_COST: u32 = 8;
 const MAX_INSERT_COST: u32 = 128;
 /// Maximum budget, in look-ups.
 const MAX_BUDGET: u32 = 64 * MIN_INSERT_COST;
-/// Number that a miss adds to the sum `misses` (a hit subtracts 1), and the maximum of the sum.
+/// Amount that a miss adds to the sum `misses` (a hit subtracts 1), and the maximum of the sum.
 const MISS_WEIGHT: u32 = 2;
 const MAX_MISSES: u32 = 64;
-/// Value of the sum `misses` from which on only one look-up in sixteen is made; each hit then subtracts
-/// `BACKOFF_HIT_WEIGHT`. If a program's stacks begin to repeat (for example after the program has captured a graph and
-/// now launches it), every look-up is made again after about 64 captures.
+/// From this value of the sum `misses` on, only one look-up in sixteen is made, and each hit subtracts
+/// `BACKOFF_HIT_WEIGHT`. If a program's stacks begin to repeat (for example because it now launches a graph that it has
+/// captured before), every look-up is made again after about 64 captures.
 const BACKOFF_MISSES: u32 = MAX_MISSES / 2;
 const BACKOFF_HIT_WEIGHT: u32 = 8;
 /// Maximum value of an entry's hit count.
@@ -93,8 +93,8 @@ pub(super) fn count_hit(hits: &mut u8) {
     *hits = (*hits + 1).min(MAX_HITS);
 }
 
-/// Chooses the slot of a set for a new entry with this tag. Chooses a free slot (tag 0) if there is one, or else the
-/// slot whose entry has the lowest hit count. Also returns whether the new entry evicts an entry that has no hits.
+/// Chooses the slot of a set for a new entry with this tag: a free slot (tag 0) if there is one, or else the slot whose
+/// entry has the lowest hit count. Also returns whether the new entry evicts an entry without hits.
 pub(super) fn choose_way<const WAYS: usize>(
     tags: &mut [u32; WAYS],
     hits: &mut [u8; WAYS],

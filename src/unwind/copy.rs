@@ -1,24 +1,25 @@
-//! Reads stacks other than the thread's own, such as coroutine stacks. They are read through a copy.
+//! Reads stacks other than the thread's own, such as coroutine stacks, through a copy.
 //!
 //! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbouring mapping since
 //! the previous capture of that stack. The frames on such a stack may also mislead the walk: if a host switches stacks
-//! by hand, unwind information of its outermost frames may point beyond the stack's end. So no word of such a stack is
-//! read in place. The kernel copies the stack from the stack pointer upwards, checks every page as it copies, and the
-//! walk reads the copy. Nothing about a stack is remembered between captures, so 2,000 fibers cost as much as one.
+//! by hand, the unwind information of the outermost frames may point beyond the stack's end. So no word of such a stack
+//! is read in place. Instead, the kernel copies the stack from the stack pointer upwards, checks every page as it
+//! copies, and the walk reads the copy. Nothing about a stack is stored between captures, so 2,000 fibers cost as much
+//! as one.
 //!
-//! Stacks that match an earlier stack need no copy: `x86_64/foreign_path_cache.rs` explains when a word of such a stack
-//! may be read in place anyway.
+//! A stack that matches an earlier stack needs no copy: `x86_64/foreign_path_cache.rs` explains when a word of a
+//! foreign stack may nevertheless be read in place.
 //!
-//! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used; if that
-//! is too little, the copy is doubled until the walk ends. Each copy extends to the end of a page, which costs no more
-//! than copying a part of the page. The stack ends at an unreadable page, or after 8 MiB. So a capture makes at most 14
+//! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used. If these
+//! are too few, the copy is doubled until the walk ends. Each copy extends to the end of a page, because a whole page
+//! costs no more than a part of it. The stack ends at an unreadable page, or after 8 MiB. So a capture makes at most 14
 //! of these system calls per stack, and nearly always one.
 
 use std::ptr::NonNull;
 
 use super::memory;
 
-/// Size of the ABI's red zone: a leaf function may keep data in this number of bytes below its stack pointer.
+/// Size of the ABI's red zone in bytes: a leaf function may store data this far below its stack pointer.
 pub(crate) const RED_ZONE: u64 = 128;
 
 /// Minimum and maximum size in bytes of the first copy. Between these limits the size is the number of bytes that the
@@ -28,8 +29,8 @@ const FIRST_COPY_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 const MIN_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of bytes copied per stack.
 const MAX_STACK_BYTES: usize = 8 << 20;
-/// Maximum number of bytes copied per capture. A stack may contain signal frames that seem to lead to many other
-/// stacks, and each of these would be copied.
+/// Maximum number of bytes copied per capture. The limit is needed because signal frames on a stack may seem to lead to
+/// many other stacks, and each of these would be copied.
 const MAX_CAPTURE_BYTES: usize = 2 * MAX_STACK_BYTES;
 
 const PAGE: u64 = 4096;
@@ -44,7 +45,7 @@ pub(crate) struct StackCopy {
     length: usize,
     /// Whether the copy reaches the end of the stack.
     is_complete: bool,
-    /// Number of copied bytes that the present walk has used so far, and number of bytes that the last walk used.
+    /// Number of copied bytes that the present walk has used so far, and that the last walk used.
     used: usize,
     used_before: usize,
     /// Number of bytes that this capture may still copy.
@@ -83,8 +84,8 @@ impl StackCopy {
         Some(unsafe { memory::word(buffer.as_ptr() as u64 + (address - self.base)) })
     }
 
-    /// Whether a word at `address` belongs to this stack, so that all bytes from the stack pointer up to the word are
-    /// readable.
+    /// Whether a word at `address` belongs to this stack, that is, whether all bytes from the stack pointer up to the
+    /// word are readable.
     #[inline]
     pub(crate) fn reaches(&mut self, address: u64) -> bool {
         let Some(distance) = address.checked_sub(self.base) else { return false };

@@ -1,17 +1,17 @@
-//! A permanent list of loaded objects with their address ranges. It contains every object in which a capture has found
-//! a frame, and every object that the module map has listed.
+//! A permanent list of objects (libraries and the program) with their address ranges. The list contains every object in
+//! which a capture has found a frame, and every object that the module map has listed.
 //!
-//! One address may belong to many objects (libraries) in turn, as they are loaded and unloaded; often the same few
-//! objects alternate. So each object at each address range has a number, its *epoch*, and a frame contains the epoch of
-//! its object. No two objects whose ranges overlap have the same epoch. So address and epoch together identify the
-//! object of a frame, no matter how much later the frame is resolved. If other objects are loaded or unloaded, a stack
-//! stays equal to its earlier captures. An object that is loaded again at the same address gets its old epoch. (An
-//! object is identified by its address range, path and build id. Function names depend on nothing else, so objects that
-//! agree in these three have the same function names.)
+//! One address may belong to many objects in turn, as they are loaded and unloaded; often the same few objects
+//! alternate. So each object at each address range has a number, its *epoch*, and a frame contains the epoch of its
+//! object. Two objects whose ranges overlap have different epochs, so address and epoch together identify the object of
+//! a frame, however late the frame is resolved. A stack stays equal to its earlier captures even if other objects are
+//! loaded or unloaded. An object that is loaded again at the same address gets its old epoch. (An object is identified
+//! by its address range, path and build id. Function names depend on nothing else, so objects that agree in these three
+//! have the same function names.)
 //!
 //! Objects are added from inside callbacks, while the loader's lock is held. So only one thread at a time adds objects.
 //! A signal handler that interrupts this thread cannot add an object and gets no epoch. Entries are never changed or
-//! removed, so readers need no lock. Objects for which no space is left get the epoch for "unknown module", because no
+//! removed, so readers need no lock. Objects for which no space is left get the epoch for "unknown module": a missing
 //! function name is better than a wrong one.
 
 use std::cell::UnsafeCell;
@@ -23,8 +23,8 @@ use super::loader_state::LoaderState;
 use super::memory;
 use gpuflame_model::record::ModuleEpoch;
 
-/// Size in bytes of one mapping for entries, and maximum number of mappings: 4 MiB in total, which hold about 20,000
-/// objects.
+/// Size in bytes of one mapping for entries, and maximum number of mappings. In total these are 4 MiB, enough for about
+/// 20,000 objects.
 const CHUNK_BYTES: usize = 64 << 10;
 const MAX_CHUNKS: usize = 64;
 /// Maximum length of a path in bytes: the longest path that Linux can open.
@@ -56,7 +56,7 @@ static FIRST: AtomicPtr<EpochEntry> = AtomicPtr::new(null_mut());
 /// The newest entry of each hash bucket. An object's start address selects the bucket.
 static BUCKETS: [AtomicPtr<EpochEntry>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
 
-/// Free memory for the next entry. It is owned by the thread that set `IS_ADDING`.
+/// Free memory for the next entry. The thread that set `IS_ADDING` owns this memory.
 static ARENA: ArenaCell =
     ArenaCell(UnsafeCell::new(Arena { at: null_mut(), left: 0, chunks: 0, last: null() }));
 static IS_ADDING: AtomicBool = AtomicBool::new(false);
@@ -73,8 +73,8 @@ struct Arena {
     last: *const EpochEntry,
 }
 
-/// Returns the epoch of `object` in the loader's present state. Call while the loader's lock is held. Returns `None` if
-/// a signal handler calls this function after it has interrupted its own thread in the middle of adding an object.
+/// Returns the epoch of `object` in the loader's present state. Call while the loader's lock is held. Returns `None` to
+/// a signal handler that has interrupted its own thread in the middle of adding an object.
 pub(super) fn epoch_of(object: &Object, state: LoaderState) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
     let was_found = |entry: &&EpochEntry| {

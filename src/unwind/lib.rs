@@ -1,14 +1,14 @@
-//! Stack unwinding: turns registers and memory into code addresses.
+//! Unwinds stacks: turns registers and memory into code addresses.
 //!
-//! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback. The callback may
-//! run anywhere: under the program's allocator, in a signal handler, on a coroutine's stack. So a capture takes no lock
+//! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback. A callback may run
+//! anywhere: inside the program's allocator, in a signal handler, on a coroutine's stack. So a capture takes no lock
 //! that another thread may hold for long, and allocates nothing. Once rules and caches are filled, a capture on the
 //! thread's own stack makes no system call, and a capture on any other stack nearly always makes one. A capture reads
 //! no word outside the stack that it runs on. On x86-64 the frames are the same as those of libgcc's unwinder. In code
 //! without unwind information the unwinder follows frame pointers and flags the stack as guessed.
 //!
-//! [`ModuleMap`] remembers which file was mapped at which address, so that addresses can be symbolized later.
-//! [`python`] inserts Python frames among the native ones.
+//! [`ModuleMap`] stores which file was mapped at which address, so that addresses can be symbolized later. [`python`]
+//! inserts Python frames among the native ones.
 //!
 //! A [`CopyUnwinder`] walks a copy of another thread's stack.
 //!
@@ -18,50 +18,50 @@
 //!
 //! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be any value. So a walk
 //! may arrive at any address, and each of the walk's *reads* must be safe for any address. The numbered statements
-//! below explain why this is so. Each statement names the tests that check it. If a path like `unwind/foreign.rs` is
-//! given, the test is in that file of `tests/`; otherwise it is in the named module.
+//! below explain why each read is safe. Each statement names the tests that check it. If a path like
+//! `unwind/foreign.rs` is given, the test is in that file of `tests/`; otherwise it is in the named module.
 //!
 //! **A stack is read in place only if it is the thread's own, and only in one range: from 128 bytes (the red zone)
 //! below the stack pointer at which the capture began, up to the stack's end.**
 //!
-//! 1. That range is mapped and stays mapped while the capture runs: our own frames are directly below it, and the
-//!    frames of the thread's callers are in it, up to the frame in which the thread began
-//!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). A host
-//!    that unmapped pages between a thread's stack pointer and the stack's end would make this statement false; no such
-//!    host is known.
-//! 2. The walk checks every address against that range. This is necessary because each way to leave a frame (a plain
-//!    rule, a rule for a realigned frame, a register rule, an expression) may yield any address or stack pointer. The
-//!    caller's stack pointer must be above the frame's stack pointer and not beyond the stack's end. Otherwise the walk
-//!    ends and the stack is flagged as cut (`x86_64/words.rs`; `walking_with_broken_unwind_information_is_safe` of
+//! 1. That range is mapped and stays mapped while the capture runs, because it contains the frames of the thread's
+//!    callers, up to the frame in which the thread began, and our own frames are directly below it
+//!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). Only a
+//!    host that unmaps pages between a thread's stack pointer and the stack's end would make this statement false; no
+//!    such host is known.
+//! 2. The walk checks every address against that range. The check is necessary because each way to leave a frame (a
+//!    plain rule, a rule for a realigned frame, a register rule, an expression) may yield any address or stack pointer.
+//!    The caller's stack pointer must be above the frame's stack pointer and not beyond the stack's end. Otherwise the
+//!    walk ends and the stack is flagged as cut (`x86_64/words.rs`; `walking_with_broken_unwind_information_is_safe` of
 //!    `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information).
-//! 3. The code that a signal interrupted may be on any stack. If that code is further up on the same stack, the walk
-//!    continues; if it is on another stack, the walk starts over and reads all stacks through a copy
+//! 3. A signal may interrupt code on any stack. If the interrupted code is further up on the same stack, the walk
+//!    continues. If the code is on another stack, the walk starts again and reads all stacks through a copy
 //!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
-//! 4. The last-stack cache reads only words that an earlier walk of the thread's own stack read before, and that are in
-//!    frames above the present stack pointer. It reads them only in a capture that begins on the thread's own stack
-//!    (`cached_and_uncached_walks_give_equal_stacks` of `unwind/fuzz.rs`; greenlets, which move parts of a stack aside,
-//!    in `host/runtimes.rs`). The same holds for the cache of whole stacks: an entry is compared only if the capture
-//!    begins at exactly the stack pointer at which the entry's walk began
-//!    (`a_repeated_stacks_number_refers_to_an_equal_stack` of `unwind/fuzz.rs`).
+//! 4. The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that are in
+//!    frames above the present stack pointer. It reads such words only in a capture that begins on the thread's own
+//!    stack (`cached_and_uncached_walks_give_equal_stacks` of `unwind/fuzz.rs`; greenlets, which move parts of a stack
+//!    aside, in `host/runtimes.rs`). The cache of whole stacks compares an entry only if the capture begins at exactly
+//!    the stack pointer at which the entry's walk began (`a_repeated_stacks_number_refers_to_an_equal_stack` of
+//!    `unwind/fuzz.rs`).
 //! 5. Expressions terminate, because they are limited to 256 operations and fixed memory (`sp_for_ever` and
 //!    `cfa_for_ever`, tested as in 2).
 //!
 //! **If a capture begins on a stack other than the thread's own, or reaches one, it reads all stacks (including the
-//! thread's own) through a copy that the kernel makes.** There is one exception. **Words on the page that contains the
+//! thread's own) through a copy that the kernel makes.** There is one exception: **words on the page that contains the
 //! capture's own outermost frame** are read in place, if an earlier walk through a copy read equal words up to the
 //! stack's end.
 //!
-//! 6. The kernel checks each page when it copies the page, so no bounds are cached that could be out of date
+//! 6. The kernel checks each page when it copies the page, so no cached bounds are needed, which could be out of date
 //!    (`a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs`,
 //!    `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
 //!    `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`).
-//! 7. A walk through the copy stays in the readable range that starts at the walk's stack pointer and ends at the first
-//!    gap, at most 8 MiB later; a capture copies at most 16 MiB
+//! 7. A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at the first
+//!    gap, at most 8 MiB later. A capture copies at most 16 MiB
 //!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`, `a_capture_copies_at_most_its_limit` of
 //!    `copy`).
 //! 8. A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a copy
-//!    before. That page contains our own frames, so no other thread can unmap the page without crashing the program
-//!    anyway (`x86_64/foreign_path_cache.rs`; `a_foreign_path_never_reads_past_the_stack_pointers_page`,
+//!    before. That page contains our own frames, so another thread that unmapped it would crash the program even
+//!    without gpuflame (`x86_64/foreign_path_cache.rs`; `a_foreign_path_never_reads_past_the_stack_pointers_page`,
 //!    `a_foreign_path_is_followed_only_with_the_same_frame_pointer` in that file; compared with the copy:
 //!    `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`; a page that another thread protects
 //!    and unprotects: `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
@@ -79,14 +79,14 @@
 //!
 //! **Machine code is read through a system call**, never in place, since code without unwind information may be
 //! unmapped or replaced at any time (`x86_64/generated.rs`). Every stack address that is derived from the code's
-//! instructions is checked against the stack's bounds. The same check covers rbp, which may have any value in such code
+//! instructions is checked against the stack's bounds. The check includes rbp, which may have any value in such code
 //! (`generated_frames_are_walked_to_the_root_for_any_value_of_rbp`,
 //! `unwalkable_generated_frames_do_not_crash_the_unwinder` of `unwind/generated.rs`).
 //!
 //! **The memory of a loaded object is read only while the loader's lock is held**, so that no other thread can unload
-//! the object meanwhile. An address on a stack may be garbage, so it may be in any object.
+//! the object meanwhile. The reason is that an address on a stack may be garbage, and so may be in any object.
 //!
-//! 12. This rule covers the object's headers, unwind information, build id and name
+//! 12. The lock is held for the object's headers, unwind information, build id and name
 //!     (`unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`).
 //! 13. No thread waits forever for the loader; `loader` explains why. While no object is loaded or unloaded, captures
 //!     of known code do not query the loader (`a_self_checking_capture_does_not_wait_for_the_loader` of
@@ -94,8 +94,8 @@
 //!
 //! # Why no frame has a wrong name
 //!
-//! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares them. So a
-//!     rule is never applied to other code that was loaded later at the same address
+//! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares these
+//!     counters. So a rule is never applied to other code that was loaded later at the same address
 //!     (`a_self_checking_capture_needs_no_poll`, `a_library_loaded_at_an_address_without_rules_is_recognised_at_once`,
 //!     `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`). A load or unload during a capture is
 //!     detected at the end of the capture (`threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`;
@@ -103,8 +103,8 @@
 //!     is used only for the address and the loader state for which it was stored
 //!     (`a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`; compared with the plain walk: the fuzzer of
 //!     4).
-//! 15. An epoch permanently belongs to one file at one address, and frames carry the epoch. So function names and the
-//!     equality of stacks do not depend on the thread that looked them up, or on the time of the look-up (names:
+//! 15. An epoch permanently belongs to one file at one address, and frames contain the epoch. So function names, and
+//!     whether stacks are equal, do not depend on the thread or the time of a look-up (names:
 //!     `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in `recorded/modules.rs`;
 //!     `overlapping_objects_have_different_epochs` of `epochs`; stacks:
 //!     `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
@@ -112,9 +112,10 @@
 //!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
 //!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
 //!
-//! Three cases are not covered. A program may replace libc's `dl_iterate_phdr` by a function that does not take the
-//! loader's lock. A program may map a file by hand in place of another file while no object is loaded or unloaded. And
-//! the engine `portable` reads unwind information of objects that another thread may unload during the read.
+//! Three cases are not covered:
+//! - A program may replace libc's `dl_iterate_phdr` by a function that does not take the loader's lock.
+//! - A program may map a file by hand in place of another file while no object is loaded or unloaded.
+//! - The engine `portable` reads unwind information of objects that another thread may unload during the read.
 //!
 //! ```
 //! use gpuflame_unwind::{Skip, Unwinder};
@@ -129,8 +130,8 @@ use std::ops::Range;
 
 use gpuflame_model::record::{ContextFlags, Frame};
 
-// Only our own engine for x86-64 uses everything in these modules. The portable engine needs only a part of them,
-// because framehop finds objects by itself.
+// Only our own engine for x86-64 uses everything in these modules. The portable engine needs only some of it, because
+// framehop finds objects by itself.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bounds;
 mod cache_backoff;
@@ -173,8 +174,8 @@ pub use verify::{Verifier, VerifyResult};
 /// Maximum number of frames per captured stack. If the stack is deeper, its root-side frames are omitted.
 pub const MAX_FRAMES: usize = 1024;
 
-/// Looks up symbols of the C library that cannot be looked up later, inside a callback. Call when the library is
-/// loaded, on any thread; captures before this call are slower, but correct.
+/// Looks up those symbols of the C library that cannot be looked up later, inside a callback. Call this when the
+/// library is loaded, on any thread. Captures before this call are slower, but correct.
 pub fn prepare() {
     object_lookup::prepare();
     loader::prepare();
@@ -182,20 +183,19 @@ pub fn prepare() {
     memory::prepare();
 }
 
-/// Makes this process look up objects in the way that is used with a glibc before 2.35, whatever version is installed.
-/// For tests.
+/// Makes this process look up objects as it would with a glibc before 2.35, whatever version is installed. For tests.
 #[doc(hidden)]
 pub fn emulate_older_glibc() {
     object_lookup::disable_find_object();
 }
 
-/// Asks the loader whether objects were loaded or unloaded (about 12 ns). Returns whether an object has been loaded or
-/// unloaded since any thread last asked.
+/// Asks the loader (about 12 ns) whether an object was loaded or unloaded since any thread last asked, and returns the
+/// answer.
 ///
-/// Rules for unloaded code are dropped when the unload is noticed: by this function, or by any capture that reaches an
-/// address without a rule. Until then, other code that is loaded at the same address may be unwound by the rules of the
-/// unloaded code, and may get the name of the unloaded code. Call this function after a `dlclose` that you know of,
-/// poll it from a housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
+/// When this function, or a capture that reaches an address without a rule, notices an unload, the rules for the
+/// unloaded code are dropped. Until then, other code that is loaded at the same address may be unwound by the rules of
+/// the unloaded code, and may get its name. Call this function after a `dlclose` that you know of, poll it from a
+/// housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
     let before = loader_state::latest();
     loader::poll() != before
@@ -204,16 +204,16 @@ pub fn poll() -> bool {
 /// Leading frames (at the leaf side) to omit, usually those of the callback that captures.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Skip {
-    /// Keep all frames, beginning with the function that called [`Unwinder::capture`].
+    /// Keep all frames, starting at the function that called [`Unwinder::capture`].
     #[default]
     None,
     /// Omit this number of frames. Inlined functions have no frame of their own, so the number depends on the compiler.
     Count(usize),
     /// Omit all leading frames whose code is in this range, such as that of our own library.
     Inside(Range<u64>),
-    /// Omit the frames up to and including the frame that contains this stack address. A callback passes the address of
-    /// a local variable to omit its own frame. A frame extends from its own stack pointer to its caller's stack
-    /// pointer.
+    /// Omit the frames up to the frame that contains this stack address, including that frame. To omit its own frame, a
+    /// callback passes the address of one of its local variables. A frame extends from its own stack pointer to its
+    /// caller's stack pointer.
     UpTo(u64),
 }
 
@@ -263,12 +263,12 @@ impl Captured<'_> {
 /// Number of registers that are passed to [`CopyUnwinder::walk`].
 pub const REGISTERS: usize = 17;
 
-/// Walks stacks of other threads. Each walk reads a copy of the thread's stack and registers that the kernel has made,
-/// for example for a sample of `perf_event_open`.
+/// Walks stacks of other threads. The kernel has copied the thread's stack and registers, for example for a sample of
+/// `perf_event_open`, and a walk reads this copy.
 ///
-/// A walk reads nothing from the original stack, because the thread has continued to run. If the copy is too short, the
-/// stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code may have been
-/// unloaded since the copy was made: see [`CopyUnwinder::check_loaded_objects`].
+/// A walk reads nothing from the original stack, because the thread has since continued to run. If the copy is too
+/// short, the stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code may
+/// have been unloaded since the copy was made: see [`CopyUnwinder::check_loaded_objects`].
 #[derive(Debug)]
 pub struct CopyUnwinder(engine::CopyWalker);
 
@@ -279,15 +279,16 @@ impl CopyUnwinder {
         engine::CopyWalker::new().map(Self)
     }
 
-    /// Checks whether objects were unloaded since the last call. Call before each batch of walks. If an object was
-    /// unloaded, addresses in the copied stacks may belong to that object instead of the object that is loaded there
-    /// now. So all stacks are flagged as guessed until the next call.
+    /// Checks whether objects were unloaded since the last call. Call this before each batch of walks. If an object was
+    /// unloaded, addresses in the copied stacks may belong to the unloaded object instead of the object that is loaded
+    /// there now. So all stacks are flagged as guessed until the next call.
     pub fn check_loaded_objects(&mut self) {
         self.0.check_loaded_objects();
     }
 
-    /// Walks the stack of a thread that had these register values when its stack was copied (rax to r15 and the
-    /// instruction pointer, in DWARF order). `stack` is the copied memory, starting at the thread's stack pointer.
+    /// Walks the copied stack of a thread. `registers` are the thread's registers at the time of the copy (rax to r15
+    /// and the instruction pointer, in DWARF order). `stack` is the copied memory, starting at the thread's stack
+    /// pointer.
     pub fn walk(&mut self, registers: &[u64; REGISTERS], stack: &[u8]) -> Captured<'_> {
         self.0.walk(registers, stack)
     }
@@ -313,21 +314,22 @@ impl Unwinder {
     /// Creates an unwinder for the calling thread, in its own memory mapping. `None` if the kernel refuses the
     /// memory.
     ///
-    /// This call queries the bounds of the thread's stack (on all but the main thread by `pthread_getattr_np`, which
-    /// allocates). So create one unwinder per thread and keep it.
+    /// Create one unwinder per thread and keep it, because this call queries the bounds of the thread's stack, except
+    /// on the main thread by `pthread_getattr_np`, which allocates.
     pub fn new() -> Option<Self> {
         Some(Self { engine: engine::ThreadEngine::new()? })
     }
 
     /// Sets whether every capture checks if objects were unloaded. If the loader's own counters were found (glibc), the
-    /// check only loads these two counters; else it takes about 12 ns and a short loader lock. Default: no; see
-    /// [`poll`].
+    /// check only loads these two counters. Otherwise, the check takes about 12 ns and a short loader lock. Default:
+    /// no; see [`poll`].
     pub fn check_every_capture(&mut self, check: bool) {
         self.engine.check_every_capture(check);
     }
 
     /// Sets whether the last stack is cached, so that only new frames are walked. Default: yes. Without the cache,
-    /// every capture walks to the root. The frames are the same with and without the cache, so tests can compare both.
+    /// every capture walks to the root. The frames are the same with and without the cache, so tests can compare the
+    /// two.
     pub fn use_caches(&mut self, enabled: bool) {
         self.engine.use_caches(enabled);
     }
@@ -342,8 +344,8 @@ impl Unwinder {
         self.engine.capture(skip)
     }
 
-    /// As [`Unwinder::capture`], but does not walk a stack that [`Unwinder::cache_last`] has cached: the stack's number
-    /// is returned instead. `hint` is an additional value that distinguishes stacks, such as the address of the
+    /// As [`Unwinder::capture`], but for a stack that [`Unwinder::cache_last`] has cached, returns the stack's number
+    /// without walking the stack. `hint` is an additional value that distinguishes stacks, such as the address of the
     /// launched kernel. A stack is found again only with the hint with which it was cached.
     #[inline(always)]
     pub fn capture_with_cache(&mut self, skip: Skip, hint: u64) -> CachedCapture<'_> {
@@ -351,8 +353,8 @@ impl Unwinder {
     }
 
     /// Caches the stack that [`Unwinder::capture_with_cache`] captured last, and returns its number, which is less than
-    /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this number before is evicted. `None` if the stack cannot be
-    /// cached, or if too few captures were made since the last insertion.
+    /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this number before is evicted. Returns `None` if the stack
+    /// cannot be cached, or if too few captures were made since the last insertion.
     #[inline(always)]
     pub fn cache_last(&mut self) -> Option<usize> {
         self.engine.cache_last()

@@ -1,13 +1,12 @@
-//! Detects with two loads, and without a lock, whether objects were loaded or unloaded since the loader was last
+//! Detects by two memory reads, without a lock, whether objects were loaded or unloaded since the loader was last
 //! queried.
 //!
-//! `dl_iterate_phdr` would report loads and unloads too, but it takes the loader's lock, and all launching threads
-//! would contend for that lock. glibc keeps two counters in `_rtld_global`: how many objects were ever loaded, and how
-//! many objects of the program's own namespace are loaded now. The counters' offsets are not part of any interface. So
-//! the counters are searched for once, by the pattern of the data around them (see [`find`]), and every later
+//! `dl_iterate_phdr` would report loads and unloads too, but it takes the loader's lock, for which all launching
+//! threads would contend. glibc has two counters in `_rtld_global`: how many objects were ever loaded, and how many
+//! objects of the program's own namespace are loaded now. The counters' offsets are not part of any interface. So the
+//! counters are searched for once, by the pattern of the data around them (see [`find`]), and every later
 //! [`read_under_lock`] compares them with the numbers that `dl_iterate_phdr` reports. If the counters are not found, or
-//! ever differ from these numbers, [`is_unchanged`] always returns false from then on, and every capture queries the
-//! loader.
+//! once they differ from these numbers, [`is_unchanged`] always returns false, and every capture queries the loader.
 //!
 //! ```text
 //! _rtld_global: { map of the program | loaded now: u32 | … } namespace 0, … namespace 15
@@ -15,8 +14,8 @@
 //! ```
 //!
 //! A thread that runs code of a newly loaded object has synchronized with the thread that loaded the object, and so
-//! sees the new values of the counters. The counters include the loads of objects in other namespaces (`dlmopen`), but
-//! not their unloads. As long as another namespace contains objects, every capture queries the loader.
+//! sees the new values of the counters. For other namespaces (`dlmopen`), the counters include loads, but not unloads.
+//! So while another namespace contains objects, every capture queries the loader.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -34,8 +33,8 @@ static LAST_NUMBERS: AtomicU64 = AtomicU64::new(0);
 /// Whether both counters have the same values as at the last call of [`note`].
 #[inline(always)]
 pub(super) fn is_unchanged() -> bool {
-    // Load the noted numbers before the counters. The loader state that belongs to the noted numbers was published
-    // before them, so a match proves that this state is current.
+    // Load the noted numbers before the counters. The loader state of the noted numbers was published before these
+    // numbers, so if the counters match them, that state is current.
     let noted = LAST_NUMBERS.load(Ordering::Acquire);
     numbers().is_some_and(|numbers| numbers == noted)
 }
@@ -54,8 +53,8 @@ fn numbers() -> Option<u64> {
     Some(ever << 32 | u64::from(now))
 }
 
-/// Reads both counters while the loader's lock is held. `None` if they differ from `counters` (the numbers that the
-/// loader reports), or if another namespace contains objects.
+/// Reads both counters while the loader's lock is held. Returns `None` if the counters differ from `counters` (the
+/// numbers that the loader reports), or if another namespace contains objects.
 pub(super) fn read_under_lock(counters: LoaderCounters) -> Option<u64> {
     let numbers = numbers()?;
     if (numbers >> 32) as u32 != counters.loads() {
@@ -65,8 +64,8 @@ pub(super) fn read_under_lock(counters: LoaderCounters) -> Option<u64> {
     (numbers as u32 == counters.loaded()).then_some(numbers)
 }
 
-/// Stores the counters that [`read_under_lock`] returned, for later calls of [`is_unchanged`]. Call after publishing
-/// the loader state that belongs to them.
+/// Stores the counters that [`read_under_lock`] returned, for later calls of [`is_unchanged`]. Call this after
+/// publishing the loader state that belongs to these counters.
 pub(super) fn note(numbers: Option<u64>) {
     if let Some(numbers) = numbers {
         LAST_NUMBERS.store(numbers, Ordering::Release);
@@ -77,9 +76,9 @@ pub(super) fn note(numbers: Option<u64>) {
 /// of `dl_iterate_phdr`, which runs under the loader's lock; `counters` are the numbers that the loader passed to the
 /// visitor.
 ///
-/// The counter of loads is found as a word with the expected value that directly follows a plausible number of
-/// namespaces and two or three recursive mutexes. This thread must hold the second of these mutexes. The search
-/// succeeds only if exactly one word matches.
+/// The counter of loads is a word with the expected value that directly follows a plausible number of namespaces and
+/// two or three recursive mutexes, of which this thread must hold the second. The search succeeds only if exactly one
+/// word matches.
 ///
 /// # Safety
 /// The `bytes` bytes from `global` on must be readable, and `global` must be aligned to 8 bytes.
@@ -87,8 +86,8 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, counters: LoaderCou
     // SAFETY: the caller guarantees that these words are readable. The loader's lock is held, so no word of
     // interest changes.
     let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
-    // Other threads may start to wait for the lock meanwhile, which changes words of the lock. So take a copy, for
-    // which each word is read only once.
+    // Read each word only once, into a copy: other threads may start to wait for the lock meanwhile, which changes
+    // words of the lock.
     let mut copy = [0; MAX_WORDS];
     copy.iter_mut().zip(words).for_each(|(copied, word)| *copied = word.load(Ordering::Relaxed));
     let words = &copy[..words.len().min(MAX_WORDS)];

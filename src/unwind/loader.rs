@@ -1,28 +1,28 @@
-//! The dynamic loader's state: which objects are loaded, and whether that has changed.
+//! Queries the dynamic loader's state: which objects are loaded, and whether any were loaded or unloaded.
 //!
-//! The loader is queried by `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in
-//! `dlopen`. If glibc's own object counters were found (see `load_counters`), [`current`] queries the loader only when
-//! these counters have changed. The latest known state is in `loader_state`; `object_lookup` maps an address to its
-//! object.
+//! The query is `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in `dlopen`. If
+//! glibc's own object counters were found (see `load_counters`), [`current`] queries the loader only when these
+//! counters have changed. The latest known state is in `loader_state`; `object_lookup` maps an address to its object.
 //!
-//! While a visitor (callback) of `dl_iterate_phdr` runs, no object can be loaded or unloaded in any namespace. The
-//! reason is that glibc holds a lock during the visit, and takes the same lock to map, list, unlist and unmap objects
-//! and to free their names. The contents of an object are read only inside [`with_lock`] and [`visit`]. Without the
-//! lock, another thread could unload the object at any time: an address on a stack may be garbage, so it does not prove
-//! that the object is in use.
+//! While a visitor (callback) of `dl_iterate_phdr` runs, no object can be loaded or unloaded in any namespace, because
+//! glibc holds a lock during the visit. glibc takes the same lock to map, list, unlist and unmap objects and to free
+//! their names. The contents of an object are read only inside [`with_lock`] and [`visit`]. Without the lock, another
+//! thread could unload the object at any time: an address on a stack may be garbage, so it does not prove that the
+//! object is in use.
 //!
-//! No thread waits forever for that lock. The loader runs no code of the program under the lock (constructors,
+//! No thread waits forever for the loader's lock. The loader runs no code of the program under the lock (constructors,
 //! destructors and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on
 //! the thread that holds the lock. Our visitors take no other lock and do not allocate. A deadlock remains possible in
-//! two cases. Either one of the program's own visitors waits for a launching thread, or an allocator launches GPU work
-//! while it holds a lock that the loader's `free` needs.
+//! two cases. First, a visitor of the program itself may wait for a launching thread. Second, an allocator may launch
+//! GPU work while it holds a lock that the loader's `free` needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::load_counters;
 use super::loader_state::{self, LoaderCounters, LoaderState};
 
-/// Returns the present state. This takes two loads; only if an object was loaded or unloaded, the loader is queried.
+/// Returns the present state. Usually reads two words of memory; queries the loader only if an object was loaded or
+/// unloaded.
 #[inline(always)]
 pub(crate) fn current() -> LoaderState {
     if load_counters::is_unchanged() { loader_state::latest() } else { poll() }
@@ -95,8 +95,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A loaded object. Read it only while the loader's lock is held, because its pointers are valid until the object is
-/// unloaded.
+/// A loaded object. Its pointers are valid only until the object is unloaded, so use them only while the loader's lock
+/// is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     /// First mapped address.
@@ -105,7 +105,7 @@ pub(crate) struct Object {
     pub end: u64,
     /// Mapped address minus address in the file, which is the same for all bytes of the object.
     pub bias: u64,
-    /// The loader's name for the object: a path, an empty string for the program, or a made-up name for the vdso.
+    /// The loader's name for the object: a path, an empty string for the program, or an invented name for the vdso.
     name: *const c_char,
     headers: *const libc::Elf64_Phdr,
     header_count: usize,
@@ -268,7 +268,7 @@ fn gnu_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether a visitor wants to see another object.
+/// A visitor's answer: whether it wants to see another object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
     Next,
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn the_loader_is_found_unchanged_through_glibcs_counter() {
         prepare();
-        // Another test may load an object between the two calls, but not in every attempt.
+        // Another test may load an object between the two calls, so there are several attempts.
         let unchanged = |_: i32| {
             poll();
             load_counters::is_unchanged()

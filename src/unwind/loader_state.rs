@@ -1,18 +1,17 @@
-//! The latest known loader state, stored in one word that every capture loads.
+//! Stores the latest known loader state in one word that every capture reads.
 //!
 //! A thread that gets a newer state from the loader (see `loader`) publishes the state in this word. Unwind rules,
-//! notes about code outside all objects, and copies of the loader's list are each valid for one loader state.
+//! notes about code outside all objects, and copies of the loader's list are valid for one loader state each.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes. If two such pairs are equal, nothing was loaded or
 /// unloaded between them.
 ///
-/// Nothing else may be concluded from these counters. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but
-/// glibc computes it as `dlpi_adds` minus the number of loaded objects. For a namespace other than the program's
-/// (`dlmopen`), glibc subtracts that number once per object in the namespace, so `dlpi_subs` jumps back and forth.
-/// Still, each load increases `dlpi_adds` and each unload increases `dlpi_subs`, so every load or unload changes the
-/// pair.
+/// Nothing else may be concluded from this pair. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but glibc
+/// computes it as `dlpi_adds` minus the number of loaded objects. For a namespace other than the program's (`dlmopen`),
+/// glibc subtracts that number once per object in the namespace, so `dlpi_subs` rises and falls. Still, each load
+/// increases `dlpi_adds` and each unload increases `dlpi_subs`, so every load or unload changes the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct LoaderCounters {
     loads: u32,
@@ -81,14 +80,14 @@ pub(crate) fn latest() -> LoaderState {
 /// Converts the loader's counters to a state, and publishes the state. Call while the loader's lock is held, because
 /// the lock serializes these calls. `has_one_namespace` means that all objects are in the program's namespace.
 ///
-/// If a signal handler queries the loader during this call, one unload too many is counted, which only makes caches
-/// drop valid rules.
+/// If a signal handler queries the loader during this call, one unload too many is counted. The only effect is that
+/// caches drop valid rules.
 pub(super) fn publish(counters: LoaderCounters, has_one_namespace: bool) -> LoaderState {
     let last = COUNTERS.load(Ordering::Relaxed);
     if counters.as_word() == last {
         return latest();
     }
-    // An unload can be ruled out only if there is a single namespace.
+    // Only with a single namespace do the counters prove that nothing was unloaded.
     let nothing_unloaded =
         has_one_namespace && HAD_ONE_NAMESPACE.load(Ordering::Relaxed) && last as u32 == counters.unloads;
     let later = |latest: u64| {

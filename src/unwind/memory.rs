@@ -1,9 +1,9 @@
-//! Memory that is mapped directly from the kernel.
+//! Maps memory directly from the kernel.
 //!
 //! The callback runs inside the host program, possibly inside the program's allocator (some programs launch a kernel in
 //! `malloc`), so no code that the callback runs may call `malloc`. The only exception is a thread's first launch, which
 //! calls `malloc` to query the bounds of the thread's stack. All memory that `unwind` and `capture` need per thread or
-//! per process is mapped by this module, zeroed. Every byte is counted, and the ledger prints the sum.
+//! per process is mapped by this module, zeroed. Every mapped byte is counted, and the ledger prints the sum.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering};
@@ -102,8 +102,8 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a copy has to open a file, because `process_vm_readv` was refused. If so, no thread should copy often: as
-/// long as our file is open, the files that the host opens get other descriptor numbers than usual.
+/// Whether a copy has to open a file, because `process_vm_readv` was refused. If so, threads should not copy often:
+/// while our file is open, the files that the host opens get other descriptor numbers than usual.
 pub(super) fn needs_descriptor() -> bool {
     IS_SYSCALL_REFUSED.load(Ordering::Relaxed)
 }
@@ -113,8 +113,8 @@ pub(super) fn needs_descriptor() -> bool {
 unsafe fn copy_by_syscall(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let local = libc::iovec { iov_base: to.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
-    // Pass 64-bit arguments: the upper half of the register of a narrower argument may contain garbage, which the
-    // kernel would read.
+    // Pass 64-bit arguments, because the kernel reads the whole register, and the upper half would be garbage for a
+    // narrower argument.
     let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
     let this = this_process();
     // SAFETY: the caller guarantees that `to` is writable; the kernel checks the source address itself.
@@ -165,8 +165,8 @@ fn this_process() -> i64 {
 
 /// As [`copy_by_syscall`], but reads through the file that shows this process's memory. The file is opened each time,
 /// because the host could close a long-lived descriptor of ours and reuse its number for another file. Like a debugger,
-/// this function also reads pages without read permission, so the guard page at a stack's end may look like a part of
-/// the stack that contains zeroes.
+/// this function also reads pages without read permission. So the guard page at a stack's end may look like a part of
+/// the stack that is filled with zeroes.
 ///
 /// # Safety
 /// `bytes` bytes at `to` must be writable.

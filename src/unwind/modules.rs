@@ -1,9 +1,9 @@
-//! The module map records which file is mapped at which address. It does so while the modules are still loaded.
+//! The module map records which file is mapped at which address, while the modules are still loaded.
 //!
 //! A housekeeping thread owns the map and polls it for new modules, which come from two sources. The first source is
 //! the permanent list of objects (see `epochs`), to which captures add objects, and to which the map adds all objects
-//! that the loader lists. The second source is the notes that captures leave about pages of code outside all objects
-//! (see `outside_pages`). Function names are resolved elsewhere.
+//! that the loader lists. The second source is the notes that captures write about pages of code outside all objects
+//! (see `outside_pages`). Function names are resolved in another crate.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -35,12 +35,12 @@ impl ModuleMap {
         Self::default()
     }
 
-    /// Appends every module that is new since the last call to `new`, in order of appearance. The call is cheap (about
-    /// 12 ns) if nothing changed, so call it every few milliseconds.
+    /// Appends to `new` every module that has appeared since the last call, in order of appearance. Call this every few
+    /// milliseconds: a call takes only about 12 ns if nothing has changed.
     ///
-    /// A frame belongs to the module that covers the frame's address and has the frame's epoch. Only for
-    /// [`ModuleEpoch::OUTSIDE`], several modules may cover the address; then it is unknown which of them is the right
-    /// one. Generated code has an empty path. Do not call inside a callback.
+    /// A frame belongs to the module that covers the frame's address and has the frame's epoch. For
+    /// [`ModuleEpoch::OUTSIDE`] only, several modules may cover the address, and the right one is then unknown.
+    /// Generated code has an empty path. Do not call this inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let state = loader::poll();
         if self.listed != Some(state) {
@@ -67,8 +67,8 @@ impl ModuleMap {
     }
 
     /// Processes the captures' notes about code outside all objects. If objects were loaded or unloaded since a note
-    /// was written, another file may be mapped at the note's page by now. The file of the page is then unknown, so the
-    /// page is reported as a module without a path.
+    /// was written, another file may by now be mapped at the note's page. Such a page is reported as a module without a
+    /// path, because its file is unknown.
     fn read_notes(&mut self, state: LoaderState, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         outside_pages::drain(|note| notes.push(note));
@@ -116,9 +116,9 @@ fn unknown_module(range: Range<u64>) -> Module {
     Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: PathBuf::new(), build_id: Vec::new() }
 }
 
-/// Completes a module's path. The loader's name for the program is "", and its name for the vdso is not an existing
-/// file. Its name for any other object is the path by which the object was requested, which may be relative to the
-/// working directory at the time of loading.
+/// Completes a module's path. The loader's name for the program is "", and the loader's name for the vdso is not an
+/// existing file. For any other object, the loader's name is the path by which the object was requested, which may be
+/// relative to the working directory at the time of loading.
 fn with_full_path(mut module: Module) -> Module {
     let name = module.path.as_os_str().as_bytes();
     if name.is_empty() {
@@ -134,13 +134,13 @@ fn with_full_path(mut module: Module) -> Module {
     module
 }
 
-/// Returns the path of the program's file, which is mapped at `start`. `/proc/self/exe` is used only if this fails,
-/// because it is the loader if the program was started through the loader (`ld.so program`).
+/// Returns the path of the program's file, which is mapped at `start`. `/proc/self/exe` is only the second choice: if
+/// the program was started through the loader (`ld.so program`), it is the loader.
 fn program_path(start: u64) -> PathBuf {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let mapping = ProcMapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
-    // The kernel escapes unusual characters in this file with a backslash, so a path that contains a backslash is not
-    // used.
+    // In `/proc/self/maps`, the kernel escapes unusual characters with a backslash, so a path that contains a backslash
+    // is not used.
     match mapping.filter(|mapping| mapping.name.starts_with(b"/") && !mapping.name.contains(&b'\\')) {
         Some(mapping) => OsStr::from_bytes(mapping.name).into(),
         None => fs::read_link("/proc/self/exe").unwrap_or_default(),

@@ -1,12 +1,11 @@
 //! A copy of the list of loaded objects, sorted by address, for glibc before 2.35, which has no `_dl_find_object`.
 //!
-//! Without this copy, the loader would have to walk its whole list under its lock for every address without an unwind
-//! rule. Each walk takes 2 us. So after each load or unload the list is copied and sorted, and addresses are looked up
-//! in the copy.
+//! Without this copy, the loader would have to walk its whole list under its lock, in 2 us, for every address without
+//! an unwind rule. So after each load or unload the list is copied and sorted, and addresses are looked up in the copy.
 //!
-//! No thread waits. One thread at a time copies the list. Any other thread that needs the copy meanwhile asks the
-//! loader instead. A reader checks a sequence number before and after it reads (a seqlock): the number is odd while the
-//! copy is being written, and different after the copy has changed. All memory is static, so nothing is allocated or
+//! No thread waits. One thread at a time copies the list, and any other thread that needs the copy meanwhile asks the
+//! loader instead. A reader checks a sequence number before and after it reads the copy (a seqlock): the number is odd
+//! while the copy is being written, and changes with each write. All memory is static, so nothing is allocated or
 //! freed.
 
 use std::cell::UnsafeCell;
@@ -34,8 +33,8 @@ struct ObjectList {
 
 static LIST: ObjectList = ObjectList::new();
 
-/// Buffer in which the loader's list is sorted, before the sorted list is published as the new copy. The thread that
-/// set `IS_WRITING` owns the buffer.
+/// Buffer in which the loader's list is sorted before it is published as the new copy. The thread that set `IS_WRITING`
+/// owns the buffer.
 static SORT_BUFFER: SortBuffer = SortBuffer(UnsafeCell::new([Object::NONE; MAX_OBJECTS]));
 static IS_WRITING: AtomicBool = AtomicBool::new(false);
 
@@ -44,7 +43,7 @@ struct SortBuffer(UnsafeCell<[Object; MAX_OBJECTS]>);
 // SAFETY: only `refresh` accesses the buffer, while its thread owns `IS_WRITING`.
 unsafe impl Sync for SortBuffer {}
 
-/// Error: the copy of the list cannot be used now, so the caller must ask the loader.
+/// Error that tells the caller to ask the loader, because the copy of the list cannot be used now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MustAskLoader;
 
@@ -104,8 +103,8 @@ impl ObjectList {
         let after = copy.partition_point(|words| words[0].load(Ordering::Relaxed) <= address);
         let last =
             after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
-        // This fence orders the loads above before the load below: if the sequence number is unchanged, the loads above
-        // read one version of the list.
+        // This fence orders the loads above before the load below. So if the sequence number is unchanged, the loads
+        // above have read one version of the list.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) != before {
             return Err(MustAskLoader);
@@ -161,7 +160,7 @@ mod tests {
     }
 
     /// Publishes many different lists while another thread looks objects up. Each word contains the number of its list,
-    /// so words of different lists in one answer would be noticed.
+    /// so that a mixture of words from different lists would be noticed.
     #[test]
     fn an_object_list_copy_read_during_a_write_is_not_trusted() {
         const OBJECTS: u64 = 40;

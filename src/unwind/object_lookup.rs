@@ -1,10 +1,11 @@
-//! Maps an address to its loaded object, from inside a callback, possibly while another thread is in `dlopen`.
+//! Finds the loaded object that contains an address, from inside a callback, possibly while another thread is in
+//! `dlopen`.
 //!
 //! `_dl_find_object` (glibc 2.35 and newer) may be called inside a callback. `dladdr`, `dlsym` and `dlopen` may not,
-//! because they wait for the loader's main lock. So [`prepare`] looks `_dl_find_object` up at load time; if it is
-//! missing, a copy of the loader's list replaces it (see `object_list`). `_dl_find_object` takes no lock and may return
-//! an object that is just being unmapped, so it is called, and its result is used, only while the loader's lock is
-//! held.
+//! because they wait for the loader's main lock. So [`prepare`] looks up `_dl_find_object` at load time. If the
+//! function is missing, a copy of the loader's list replaces it (see `object_list`). Because `_dl_find_object` takes no
+//! lock and may return an object that is just being unmapped, it is called, and its result is used, only while the
+//! loader's lock is held.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -53,9 +54,9 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Finds the loaded object that contains `address` and calls `look` with it. Returns the loader's state and the result
-/// of `look`, if there is such an object. The object cannot be unloaded while `look` runs. `None` if the loader's lock
-/// could not be taken. Safe inside a callback.
+/// Finds the loaded object that contains `address` and calls `look` with the object, which cannot be unloaded while
+/// `look` runs. Returns the loader's state, and the result of `look` if there is such an object. Returns `None` if the
+/// loader's lock could not be taken. Safe inside a callback.
 pub(crate) fn with_object_at<T>(
     address: u64,
     look: impl FnOnce(&Object, LoaderState) -> T,
@@ -75,8 +76,8 @@ fn object_at(address: u64, state: LoaderState) -> Option<Object> {
 }
 
 /// Asks `_dl_find_object` for the object that contains `address`. If `_dl_find_object` finds no object, the loader's
-/// list may still contain one: an object's resolvers run while the object is being loaded, before `_dl_find_object`
-/// knows the object.
+/// list may still contain one: a resolver of an object runs during the load of the object, before `_dl_find_object` can
+/// find it.
 fn call_find_object(find: *mut c_void, address: u64) -> Result<Option<Object>, MustAskLoader> {
     // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };

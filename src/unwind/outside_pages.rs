@@ -2,9 +2,9 @@
 //! time, or its file was mapped by hand.
 //!
 //! A capture writes a note when it reaches an address on a page of such code, and the rule table has no rule for the
-//! address. Captures write one note per page and loader state. Captures run inside callbacks, so writing a note takes
-//! no lock and allocates nothing: notes are written to a ring of fixed size. The module map reads the ring. If the ring
-//! is full, the note is counted as lost, and the next capture without a rule on that page tries again.
+//! address. Captures write one note per page and loader state. Because captures run inside callbacks, writing a note
+//! takes no lock and allocates nothing: notes are written to a ring of fixed size, which the module map reads. If the
+//! ring is full, the note is counted as lost, and the next capture that has no rule on that page tries again.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,9 +25,9 @@ pub(super) struct OutsideNote {
     pub(super) state: LoaderState,
 }
 
-/// A slot of the ring, which is used for many positions in turn. The slot's `turn` decides which thread may use it. If
-/// `turn` equals the write turn of a position, that is the thread that writes the position. If `turn` is one more, that
-/// is the thread that reads the position.
+/// A slot of the ring, which is used for many positions in turn. The slot's `turn` decides which thread may use the
+/// slot: the thread that writes a position if `turn` equals the position's write turn, and the thread that reads the
+/// position if `turn` is one more.
 struct RingSlot {
     turn: AtomicUsize,
     note: UnsafeCell<OutsideNote>,
@@ -48,8 +48,8 @@ static RING: NoteRing = NoteRing::new();
 static LOST: AtomicU64 = AtomicU64::new(0);
 static NOTED_PAGES: [AtomicU64; MAX_NOTED_PAGES] = [const { AtomicU64::new(0) }; MAX_NOTED_PAGES];
 
-/// Writes a note that a stack contains `address`, which is not in any object, unless a note about its page was already
-/// written.
+/// Writes a note that a stack contains `address`, which is outside all objects, unless a note about its page was
+/// already written.
 pub(super) fn note(address: u64, state: LoaderState) {
     let page = address & !(PAGE - 1);
     let mark = page | (u64::from(state.unloads()) << 48);
@@ -63,7 +63,7 @@ pub(super) fn note(address: u64, state: LoaderState) {
     }
 }
 
-/// Passes every pending note to `read`. Call from one thread at a time, the thread of the module map.
+/// Passes every pending note to `read`. Only the thread of the module map may call this.
 pub(super) fn drain(read: impl FnMut(OutsideNote)) {
     RING.drain(read);
 }

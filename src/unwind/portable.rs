@@ -21,13 +21,13 @@ use super::{CachedCapture, Captured, MAX_FRAMES, Skip, epochs, memory, outside_p
 pub(super) const STACKS: usize = 1;
 use gpuflame_model::record::{ContextFlags, Frame, ModuleEpoch};
 
-/// Mask of the lower 48 bits of a return address, which are the address. The bits above may contain a pointer
+/// Mask of the lower 48 bits of a return address, which are the code's address. The upper bits may contain a pointer
 /// signature.
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// The state with which one thread unwinds its stacks.
 pub(super) struct ThreadEngine {
-    /// The loader state that `unwinder` was built for.
+    /// The loader state for which `unwinder` was built.
     listed_state: Option<LoaderState>,
     checks_every_capture: bool,
     unwinder: UnwinderAarch64<&'static [u8], MustNotAllocateDuringUnwind>,

@@ -1,17 +1,17 @@
 //! Calls a function at the end of a Python interpreter that runs a whole program, as in `python train.py`. After an
 //! uncaught KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its
-//! own process, so the C library's exit handlers never run. CPython's own exit callbacks (`Py_AtExit`), which it calls
-//! at the end of finalization, are then the only opportunity to act before the process dies.
+//! own process, so the C library's exit handlers never run. Then only CPython's own exit callbacks (`Py_AtExit`), which
+//! run at the end of the finalization, can act before the process dies.
 //!
-//! A program that embeds CPython may finalize the interpreter and continue to run. The stack distinguishes the two
-//! cases. Only a few functions of CPython run a whole program and may end the process by a signal. If such a function
-//! finalizes the interpreter, the function is on the stack.
+//! A program that embeds CPython may finalize the interpreter and continue to run. The stack shows whether the program
+//! ends with the interpreter: only a few functions of CPython run a whole program and may end the process by a signal,
+//! and one of them is then on the stack.
 //!
-//! This module calls two functions of CPython. The first reads a flag. The second stores a pointer in a table with 32
-//! entries. Since CPython 3.12, the second function takes a lock that is held for nothing but this store. Before 3.12
-//! only the GIL serializes the store, and the thread that makes the first CUDA call has usually released the GIL. So if
-//! another thread registers a callback within the same few instructions, one of the two callbacks is lost. This is
-//! unlikely, because the few modules that register a callback do so when they are imported.
+//! This module calls two functions of CPython: one reads a flag, the other stores a pointer in a table with 32 entries.
+//! Since CPython 3.12, the second function takes a lock that is held only for this store. Before 3.12 only the GIL
+//! serializes the store, and the thread that makes the first CUDA call has usually released the GIL. So if another
+//! thread registers a callback within the same few instructions, one of the two callbacks is lost. This is unlikely,
+//! because only few modules register a callback, and they do so when they are imported.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -21,8 +21,8 @@ use super::symbols::{ExportedSymbol, Exports};
 use super::{Skip, Unwinder, python};
 use gpuflame_model::record::FrameKind;
 
-/// Functions that run a whole program. The second and third function call `Py_RunMain`, which may have been inlined
-/// into them.
+/// Functions that run a whole program. The second and third function call `Py_RunMain`, or contain it because it was
+/// inlined.
 const PROGRAMS: [&str; 3] = ["Py_RunMain", "Py_BytesMain", "Py_Main"];
 
 /// The callback to run at the end of the interpreter.
@@ -42,11 +42,13 @@ struct InterpreterExports {
 }
 
 /// Registers `callback` to be called when this process's interpreter ends. `callback` is called only if the interpreter
-/// runs the whole program, and if `is_due` returns true at that time. Call once, after the interpreter was initialized,
-/// and not inside a callback. Returns false if there is no interpreter, or if its table of callbacks is full. A forked
-/// child inherits the registration. In the child `is_due` must return false, because a stack is captured before
-/// `callback` is called, and the capture takes the loader's lock. If another thread held this lock at the time of the
-/// fork, the lock is never released in the child.
+/// runs the whole program, and if `is_due` returns true at that time. Call this once, after the interpreter was
+/// initialized, and not inside a callback. Returns false if there is no interpreter, or if its table of callbacks is
+/// full.
+///
+/// A forked child inherits the registration, but `is_due` must return false in the child. The reason is that a stack is
+/// captured before `callback` is called, and the capture takes the loader's lock, which is never released in the child
+/// if another thread held it at the time of the fork.
 pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
     let found = loader::with_lock(|_| {
         let mut found = None;
@@ -68,8 +70,8 @@ pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
 /// loader's lock is held.
 fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
     exports.find("_PyRuntime")?;
-    // An interpreter that is not initialized has no table yet, and nothing that needs to be finalized. Its library may
-    // still have to be relocated, so its functions cannot even be called.
+    // An interpreter that is not initialized has no table yet, and nothing to finalize. Its functions cannot even be
+    // called, because its library may not be relocated yet.
     if !python::is_initialized() {
         return None;
     }

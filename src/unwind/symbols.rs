@@ -1,8 +1,8 @@
 //! Reads an object's exported symbols from the object's own tables.
 //!
-//! `dlsym` cannot be used, because it takes the loader's load lock, and a thread may hold that lock while it runs a
-//! constructor that launches GPU work. Like all contents of an object, the tables are read only while the lock of
-//! `dl_iterate_phdr` is held.
+//! `dlsym` cannot be used: it takes the loader's load lock, which a thread may hold while it runs a constructor that
+//! launches GPU work. Like all contents of an object, the tables are read only while the lock of `dl_iterate_phdr` is
+//! held.
 
 use super::loader::Object;
 
@@ -37,8 +37,8 @@ pub(super) struct Exports<'a> {
 }
 
 impl<'a> Exports<'a> {
-    /// Finds the symbol tables of `object`. `None` if the object exports nothing, or has no GNU hash table, but only
-    /// the older format that was usual before 2006.
+    /// Finds the symbol tables of `object`. Returns `None` if the object exports nothing, or has only a hash table in
+    /// the format that was usual before 2006, and none in GNU's format.
     pub(super) fn read(object: &'a Object) -> Option<Self> {
         let dynamic = object.dynamic()?;
         let entry = |tag: u64| {

@@ -1,19 +1,19 @@
-//! One pointer per thread that can be read inside any callback.
+//! Stores one pointer per thread, which can be read inside any callback.
 //!
 //! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs only one load
 //! per access, but its variables take space in a static reserve. The reserve is small (1,664 bytes in glibc), and all
 //! libraries that are loaded at run time share it. Once other libraries have used up the reserve, a library with this
 //! model cannot be loaded at all. With *TLS descriptors*, the loader chooses the kind of access when it loads the
 //! library. If the reserve has space for the library's block of thread-locals, an access is a load and a call of a
-//! function of two instructions. Such an access takes 1 ns more than with initial-exec. Otherwise the loader searches
-//! for the thread's block at each access, and allocates the block at the thread's first access. The block holds all of
-//! the library's thread-locals: the eight bytes of this pointer, and about 330 bytes of the standard library and other
-//! crates, which the callback never touches. In an executable the linker turns the access into one load. Stable Rust
-//! has no switch for the TLS model, so the variable and its access are written in assembly.
+//! function of two instructions, which takes 1 ns more than with initial-exec. If the reserve has no space, the loader
+//! searches for the thread's block at each access, and allocates the block at the thread's first access. The block
+//! contains all of the library's thread-locals: the eight bytes of this pointer, and about 330 bytes of the standard
+//! library and other crates, which the callback never touches. In an executable the linker turns the access into one
+//! load. Stable Rust has no switch for the TLS model, so the variable and its access are written in assembly.
 
 #[cfg(target_arch = "x86_64")]
 mod by_descriptor {
-    // The symbol name contains the version, so that two versions of this crate in one program keep separate variables.
+    // The symbol name contains the version, so that two versions of this crate in one program have separate variables.
     std::arch::global_asm!(
         ".pushsection .tbss.gpuflame_thread_0_1,\"awT\",@nobits",
         ".globl gpuflame_thread_0_1",
@@ -31,8 +31,8 @@ mod by_descriptor {
     fn offset() -> usize {
         let offset;
         // SAFETY: these are the psABI's two instructions, which the linker may replace by a constant. The called
-        // function preserves all registers but rax; before glibc 2.40 it does not preserve vector registers when it has
-        // to allocate the thread's block.
+        // function preserves all registers but rax. The exception is glibc before 2.40, where vector registers are not
+        // preserved if the function has to allocate the thread's block.
         unsafe {
             std::arch::asm!(
                 "leaq gpuflame_thread_0_1@tlsdesc(%rip), %rax",
@@ -100,7 +100,7 @@ pub fn get() -> *mut u8 {
     by_descriptor::get()
 }
 
-/// Sets the calling thread's pointer. The memory it points to is not freed when the thread ends.
+/// Sets the calling thread's pointer. When the thread ends, the memory behind the pointer is not freed.
 #[inline(always)]
 pub fn set(value: *mut u8) {
     by_descriptor::set(value);

@@ -2,7 +2,7 @@
 //! agree.
 //!
 //! Verification is for users who want to check the stacks of their own programs (`GPUFLAME_VERIFY`), and for bug
-//! reports. It costs about 20 us per stack; libgcc may take the loader's lock and allocate.
+//! reports. Verifying a stack takes about 20 us, in which libgcc may take the loader's lock and allocate.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ pub struct VerifyResult {
     /// Whether our walk without caches gives the same stack. If the stack is truncated, only the frames that both
     /// captures contain must agree.
     pub plain_agrees: bool,
-    /// Whether libgcc gives the same stack. libgcc stops at code without unwind information; in stacks with such code,
+    /// Whether libgcc gives the same stack. libgcc stops at code without unwind information. In stacks with such code,
     /// only the frames that libgcc finds must agree.
     pub libgcc_agrees: bool,
 }
@@ -25,8 +25,7 @@ pub struct VerifyResult {
 #[derive(Debug)]
 pub struct Verifier {
     plain: Unwinder,
-    /// Addresses that libgcc found. They are stored in their own mapping, because small thread stacks have no space for
-    /// them.
+    /// Addresses that libgcc found, in their own mapping because a small thread stack has no space for so many.
     theirs: NonNull<Addresses>,
 }
 
@@ -53,8 +52,8 @@ impl Verifier {
     pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> VerifyResult {
         let again = self.plain.capture(Skip::UpTo(below));
         let plain_agrees = if again.flags.has(ContextFlags::TRUNCATED) {
-            // The second capture began further leafward than the first, so it omits more frames at the root, and does
-            // not know whether the omitted frames were guessed.
+            // The second capture began nearer to the leaf than the first. So it omits more frames at the root, and does
+            // not contain the flag that omitted frames were guessed.
             captured.frames.starts_with(again.frames)
                 && (captured.flags.has(ContextFlags::GUESSED) || !again.flags.has(ContextFlags::GUESSED))
         } else {
@@ -119,7 +118,7 @@ unsafe extern "C" fn note(context: *mut c_void, addresses: *mut c_void) -> c_int
     let pc = unsafe { _Unwind_GetIPInfo(context, &mut is_exact) } as u64;
     // SAFETY: libgcc passed this context for the duration of the callback.
     let sp = unsafe { _Unwind_GetCFA(context) } as u64;
-    // libgcc reports an invalid return address as an additional frame, which is not counted.
+    // libgcc reports an invalid return address as an additional frame, which is ignored.
     let is_code = pc.wrapping_sub(1) >> 47 == 0;
     if (sp > found.below || found.count > 0) && is_code && found.count < MAX_FRAMES {
         found.list[found.count] = if is_exact != 0 { pc } else { pc - 1 };

@@ -1,12 +1,13 @@
 //! Finds the interpreter of this process, if there is one, in a program or library that exports `_PyRuntime`.
 //!
 //! The search runs when a thread captures a stack that is not in its cache, and objects were loaded since the last
-//! search. So programs without Python pay nothing for cached stacks, and a program that embeds Python may load it at
-//! any time. Once an interpreter is found, the result is permanent, even if its frames cannot be read.
+//! search. So a program without Python pays nothing for cached stacks, and a program that embeds Python may load Python
+//! at any time. Once an interpreter is found, the search never runs again, even if the interpreter's frames cannot be
+//! read.
 //!
-//! While another thread is in `dlopen`, the loader lists a library before it has relocated it, so a call of a function
-//! of that library can jump to any address. The search therefore skips an interpreter that was not initialized
-//! yet, and repeats after the initialization: CPython can only initialize itself after it was relocated.
+//! While another thread is in `dlopen`, the loader may list a library that is not relocated yet, so a call of one of
+//! the library's functions can jump to any address. The search therefore skips an interpreter that is not initialized
+//! yet, and runs again after the initialization, because CPython can only initialize itself after it was relocated.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -29,16 +30,16 @@ pub(super) struct Interpreter {
     pub(super) runtime: u64,
     /// Size of `_PyRuntime` in bytes.
     pub(super) runtime_bytes: u64,
-    /// Offsets for finding the states of other threads. `None` if they are not known for this version.
+    /// Offsets for finding the states of other threads. `None` if these offsets are not known for this version.
     pub(super) thread_list: Option<ThreadList>,
     /// `PyGILState_GetThisThreadState`, which returns the state of the calling thread, or null. The function reads
     /// thread-local storage, so its result is correct whichever thread holds the GIL.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
-    /// Addresses of the types of code objects, strings and bytes, and of the type of frames in versions in which frames
-    /// are objects.
+    /// Addresses of the types of code objects, strings and bytes, and of the type of frames (in versions in which
+    /// frames are objects).
     pub(super) types: Types,
-    /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part. The cold part is empty in most builds. In
-    /// profile-guided builds, such as Debian's and conda's, it is a fifth of the function.
+    /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part. The cold part is empty in most builds, but is
+    /// a fifth of the function in profile-guided builds, such as Debian's and conda's.
     pub(super) evaluator: [Range<u64>; 2],
 }
 
@@ -128,8 +129,9 @@ static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
 /// if no interpreter was skipped. Read and written while the loader's lock is held.
 static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
 
-/// Offset of `tp_basicsize` in a type object, and of `tp_flags`, the same since CPython 3.0 in builds with the GIL. In
-/// builds without the GIL, each object begins with 16 more bytes, and the first offset contains 0.
+/// Offsets of `tp_basicsize` and `tp_flags` in a type object. In builds with the GIL, they have not changed since
+/// CPython 3.0. In builds without the GIL, each object begins with 16 more bytes, and the word at the first offset is
+/// 0.
 const TYPE_SIZE: u64 = 32;
 const TYPE_FLAGS: u64 = 168;
 /// The flag (`Py_TPFLAGS_READY`) that CPython sets in its own types when it initializes itself.
@@ -157,8 +159,9 @@ pub(super) fn turn_off(why: OffReason) {
     let _ = OFF_REASON.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Returns the interpreter of this process, if there is one whose frames can be read. Searches for it only if, since the
-/// last search, objects were loaded or unloaded, or an interpreter was initialized. Safe inside a callback.
+/// Returns the interpreter of this process, if there is one whose frames can be read. Searches for an interpreter only
+/// if objects were loaded or unloaded, or an interpreter was initialized, since the last search. Safe inside a
+/// callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_ENABLED.load(Ordering::Relaxed) || OFF_REASON.load(Ordering::Relaxed) != 0 {
@@ -261,9 +264,9 @@ fn publish(interpreter: Interpreter) {
     }
 }
 
-/// Looks for an interpreter in the object with these exports. `None` if the object contains none; an error if it
-/// contains an interpreter whose frames cannot be read; `Ok(None)` if it contains an interpreter that was not
-/// initialized yet. Call while the loader's lock is held.
+/// Looks for an interpreter in the object with these exports. Returns `None` if the object contains no interpreter,
+/// `Ok(None)` if its interpreter is not initialized yet, and an error if the interpreter's frames cannot be read. Call
+/// this while the loader's lock is held.
 fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Option<Interpreter>, OffReason>> {
     if exports.find("pypy_main_startup").is_some() {
         return Some(Err(OffReason::PyPy));
@@ -322,9 +325,8 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Returns the symbol to which the program and its libraries resolve the name. It may differ from the symbol's
-/// address in the library itself, because a program that is not position-independent has its own copies of libraries'
-/// variables.
+/// Returns the symbol to which the program and its libraries resolve the name. Its address may differ from the one in
+/// the library itself, because a program that is not position-independent has its own copies of libraries' variables.
 fn resolve_symbol(name: &str) -> Option<ExportedSymbol> {
     let mut found = None;
     loader::visit(|object| {
@@ -347,7 +349,7 @@ fn layout(version: u64, runtime: ExportedSymbol) -> Result<(Layout, Option<Threa
     Ok((layout, ThreadList::for_version(version, &table)))
 }
 
-/// Returns CPython's version number, such as `0x030b07f0`. Since 3.11, CPython exports the number as a variable. Before
+/// Returns CPython's version number, such as `0x030b07f0`. CPython exports the number as a variable since 3.11; before
 /// 3.11, the number is parsed from the version string. The interpreter must be initialized.
 fn version(exports: &Exports<'_>) -> Option<u64> {
     if let Some(version) = exports.find("Py_Version").filter(|version| version.bytes == 8) {
@@ -356,7 +358,7 @@ fn version(exports: &Exports<'_>) -> Option<u64> {
     }
     let text = exports.find("Py_GetVersion")?.address;
     // SAFETY: the function that CPython exports under this name takes no argument, returns a static C string, and needs
-    // no lock of Python's. Its library was relocated, because the interpreter is initialized.
+    // no lock of Python's. The function's library was relocated, because the interpreter is initialized.
     let text = unsafe {
         let text =
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *const std::ffi::c_char>(text as usize)();

@@ -2,8 +2,8 @@
 //!
 //! The offsets for versions up to 3.12 were taken from the headers of each version, and later releases of the same
 //! version keep these offsets. From 3.13 on, the interpreter publishes the offsets itself, in a table at the start of
-//! `_PyRuntime`. The layout of this table also depends on the version. The layout of a version that is not listed here
-//! is not guessed, and frames of such a version are not recorded.
+//! `_PyRuntime`. The layout of this table also depends on the version. For a version that is not listed here, no layout
+//! is guessed, and no frames are recorded.
 //!
 //! ```text
 //! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one evaluator call
@@ -42,13 +42,13 @@ pub(super) struct CFrame {
 /// Offsets in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameLayout {
-    /// Number of bytes from the start of a frame that must be readable for a walk.
+    /// Number of bytes, from the start of a frame, that a walk reads and that must be readable.
     pub(super) bytes: u32,
     pub(super) previous: u32,
     pub(super) code: u32,
     pub(super) position: u32,
-    /// Offset of two adjacent words that are compared at once: one is `previous`, the other is `code` or `position`,
-    /// depending on the version.
+    /// Offset of two adjacent words that are compared at once. One word is `previous`; the other is `code` or
+    /// `position`, depending on the version.
     pub(super) link: u32,
     /// Offset of the byte that identifies the frame's owner.
     pub(super) owner: u32,
@@ -57,8 +57,8 @@ pub(super) struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// Returns the same frame layout with constants in place of the offsets that are equal in all versions since 3.12.
-    /// Call only for 3.12 or later.
+    /// Returns the same frame layout, with constants for the offsets that are equal in all versions since 3.12. Call
+    /// this only for 3.12 or later.
     #[inline(always)]
     const fn with_shim_constants(&self) -> Self {
         let (previous, code, position, link) = (8, 0, 56, 0);
@@ -84,18 +84,17 @@ pub(super) enum Boundary {
     /// A byte at this offset in the frame is nonzero if the frame is the first frame of a call. The byte after it is
     /// the owner.
     Flag(u32),
-    /// The frame that precedes a call's first frame is a shim: a frame that belongs to the evaluator, not to a
-    /// function.
+    /// The frame that precedes a call's first frame is a shim, that is, a frame of the evaluator and not of a function.
     Shim,
 }
 
-/// Values of the owner byte: frames of generators, and frames of the evaluator (shims). Frames with larger values do
-/// not belong to functions either.
+/// Values of the owner byte for frames of generators, and for frames of the evaluator (shims). Frames with larger
+/// values do not belong to functions either.
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
-/// The bits of a frame's reference to its code object that are not part of the address. Since 3.14 these bits encode
-/// how the frame holds the code object.
+/// The bits of a frame's reference to its code object that are not part of the address. They encode, since 3.14, how
+/// the frame holds the code object.
 pub(super) const HOLD_BITS: u64 = 3;
 #[cfg(test)]
 pub(super) const FIRST_WITH_HOLD_BITS: u16 = 0x030e;
@@ -122,7 +121,7 @@ pub(super) struct CodeLayout {
 /// Offsets in a string or bytes object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TextLayout {
-    /// Offset of the characters in a string with only ASCII characters, and in any other string.
+    /// Offsets of the characters in a string with only ASCII characters (`ascii`), and in any other string (`wide`).
     pub(super) ascii: u32,
     pub(super) wide: u32,
 }
@@ -130,12 +129,12 @@ pub(super) struct TextLayout {
 /// Offsets of the fields through which the states of all Python threads of the process are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadList {
-    /// In `_PyRuntime`: the first interpreter.
+    /// Offset in `_PyRuntime` of the first interpreter.
     pub(super) interpreters: u32,
-    /// In an interpreter: the next interpreter, and the interpreter's first thread.
+    /// Offsets in an interpreter of the next interpreter, and of the interpreter's first thread.
     pub(super) next_interpreter: u32,
     pub(super) threads: u32,
-    /// In a thread's state: the next thread, and the number that the C library gives the thread (`pthread_t`).
+    /// Offsets in a thread's state of the next thread, and of the thread's number in the C library (`pthread_t`).
     pub(super) next: u32,
     pub(super) identity: u32,
 }
@@ -149,7 +148,7 @@ impl ThreadList {
         };
         let version = (version >> 16) as u16;
         // Distance in the table from the entry of the thread's frame to the entry of the thread's number. Since 3.15
-        // there are three more entries between them.
+        // there are three more entries between these two.
         let identity = match version {
             0x0309 | 0x030a => return known(32, 8, 176),
             0x030b => return known(40, 16, 152),
@@ -190,8 +189,8 @@ const BEFORE_3_11: Layout = Layout {
         code: 32,
         position: 104,
         link: 24,
-        // This version has no owner byte, so this offset refers to a byte of the pointer to the object's type, which
-        // never changes.
+        // This version has no owner byte. This offset is of a byte of the pointer to the object's type, which never
+        // changes.
         owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,
@@ -368,8 +367,8 @@ impl Layout {
         }
     }
 
-    /// Returns the same layout with compile-time constants in place of the offsets that are equal in all versions since
-    /// 3.12. Call only for 3.12 or later.
+    /// Returns the same layout, with compile-time constants for the offsets that are equal in all versions since 3.12.
+    /// Call this only for 3.12 or later.
     #[inline(always)]
     pub(super) fn with_shim_constants(&self) -> Self {
         debug_assert!(self.has_shims());

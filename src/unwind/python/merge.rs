@@ -1,10 +1,10 @@
 //! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python
-//! frames that it was evaluating. The merge is done once for each distinct pair of stacks.
+//! frames that it was evaluating. Each distinct pair of stacks is merged once.
 //!
-//! Since 3.11, one call of the evaluator runs many Python frames. For each call, the Python frames lead to an address
-//! on the C stack. The native frame that contains this address is the frame of the call, whatever the name of its
-//! function. Before 3.11, each call of the evaluator runs one Python frame, and calls and Python frames are paired by
-//! counting from the innermost one.
+//! Since 3.11, one call of the evaluator runs many Python frames. The Python frames of a call lead to an address on the
+//! C stack, and the native frame that contains this address is the frame of the call, whatever the name of its
+//! function. Before 3.11, each call of the evaluator runs one Python frame, so calls and Python frames are paired one
+//! by one, from the innermost outwards.
 
 use std::ops::Range;
 
@@ -87,8 +87,8 @@ impl StackPair<'_> {
             self.at_outermost_call(&mut out);
             return (out.finish(), Agreement::None);
         }
-        // The native stack lacks frames at the root, and the calls of the remaining Python frames are among the missing
-        // frames.
+        // The native stack lacks frames at the root. The evaluator calls of the remaining Python frames are among these
+        // missing frames.
         out.push_python(left);
         (out.finish(), agreement)
     }
@@ -119,8 +119,8 @@ impl StackPair<'_> {
         (left, Agreement::Complete)
     }
 
-    /// Replaces the native frames of evaluator calls by Python frames, one for one, from the innermost on. If there are
-    /// more calls than Python frames, the outer calls belong to another thread state, and stay native.
+    /// Replaces the native frames of evaluator calls by Python frames, one for one, starting at the innermost. If there
+    /// are more calls than Python frames, the outer calls belong to another thread state and are not replaced.
     fn by_count(&self, out: &mut MergedFrames<'_>) -> (&[InterpreterFrame], Agreement) {
         let mut left = self.items;
         let mut calls = 0;
@@ -138,8 +138,8 @@ impl StackPair<'_> {
         (left, if is_complete { Agreement::Complete } else { Agreement::MoreNative })
     }
 
-    /// Replaces the outermost native frame of the evaluator by all Python frames, because no better place is known for
-    /// them.
+    /// Replaces the outermost native frame of the evaluator by all Python frames, because their native frames are not
+    /// known.
     fn at_outermost_call(&self, out: &mut MergedFrames<'_>) {
         let outermost = self.native.iter().rposition(|native| self.is_evaluator(*native));
         for (at, native) in self.native.iter().enumerate() {

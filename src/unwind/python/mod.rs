@@ -1,8 +1,8 @@
 //! Reads the Python frames of the calling thread from CPython's memory, and merges them with the native frames.
 //!
-//! A walk calls only one function of CPython, which reads thread-local storage (before 3.11, `interpreter` also calls a
-//! function that returns the version string). No function is called that takes the GIL or counts references. The frames
-//! of a thread do not change while the thread is inside a call to a C function, even if another thread holds the GIL.
+//! A walk calls only one function of CPython, which reads thread-local storage. (Before 3.11, `interpreter` also calls
+//! a function that returns the version string.) Neither function takes the GIL or counts references. The frames of a
+//! thread do not change while the thread is inside a call to a C function, even if another thread holds the GIL.
 //!
 //! * `interpreter`: finds the interpreter of this process, its version and whether its frames can be read.
 //! * `layout`: lists the offsets of the fields to read, as data for each version.
@@ -15,19 +15,20 @@
 //!
 //! # What it relies on, and what it checks
 //!
-//! 1. Frames are read only if the layout of the CPython version is known, and if the layout that the interpreter
-//!    publishes matches it (`layout`).
+//! 1. Frames are read only if the layout of the CPython version is known, and matches the layout that the interpreter
+//!    publishes (`layout`).
 //! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames is
-//!    corrupted, the walk ends and Python frames are no longer recorded, but there is no other harm.
+//!    corrupted, the walk ends and Python frames are no longer recorded, but nothing else happens.
 //! 3. A code object, its name, file and line table must have their expected types. The types are compared by address
 //!    when a walk first reaches the object (`code`).
 //! 4. The native stack must agree with the Python frames. Since 3.11, the C stack addresses to which the Python frames
 //!    lead must be inside native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`).
-//!    If the two disagree for a stack, and no earlier stack has agreed, Python frames are switched off.
-//! 5. When the interpreter is finalized, it frees the frames of other threads. It sets a flag before it frees them, and
-//!    once the flag is set, only the finalizing thread's frames are read. One case is not excluded: the kernel preempts
-//!    a thread in the middle of a walk (which takes about 50 ns). Before that thread continues, the interpreter sets
-//!    the flag and unmaps the thread's frames. Then the walk reads freed memory.
+//!    If native and Python frames disagree for a stack, and have not agreed for any earlier stack, Python frames are
+//!    switched off.
+//! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once the flag is
+//!    set, only the finalizing thread's frames are read. One case is not excluded. The kernel may preempt a thread in
+//!    the middle of a walk (which takes about 50 ns). If the interpreter then sets the flag and unmaps the thread's
+//!    frames before the thread continues, the walk reads freed memory.
 
 mod code;
 mod interpreter;
@@ -59,8 +60,8 @@ pub fn set_enabled(enabled: bool) {
     interpreter::set_enabled(enabled);
 }
 
-/// The reason why Python frames are not recorded although the process has an interpreter. `None` if they are recorded,
-/// or if there is no interpreter.
+/// The reason why Python frames are not recorded although the process has an interpreter. `None` if Python frames are
+/// recorded, or if there is no interpreter.
 pub fn off_reason() -> Option<OffReason> {
     interpreter::off_reason()
 }
@@ -70,7 +71,7 @@ pub fn off_reason() -> Option<OffReason> {
 pub struct PythonUnwinder {
     state: NonNull<PythonState>,
     interpreter: &'static Interpreter,
-    /// The loader's unload count when it was last checked that the interpreter is loaded.
+    /// The loader's unload count at the last check whether the interpreter is loaded.
     unloads: u32,
 }
 
@@ -125,8 +126,8 @@ impl PythonUnwinder {
         Some(Self { state, interpreter, unloads: interpreter::unloads() })
     }
 
-    /// Walks along the frames. `native` is a value that identifies the thread's native frames, as far as these are
-    /// known. `number` returns the number for a code object that is new to the thread.
+    /// Walks along the frames. `native` identifies the thread's native frames, as far as these are known. `number`
+    /// returns the number for a code object that is new to the thread.
     #[inline(always)]
     pub fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
         let Self { interpreter, .. } = *self;
@@ -171,7 +172,7 @@ impl PythonUnwinder {
         if walk_cache.can_insert() { walk_cache.insert(walk) } else { None }
     }
 
-    /// Walks along the frames after they were found to have changed. `thread` is 0 if no frame may be read. Not
+    /// Walks along the frames, which have changed since the last walk. `thread` is 0 if no frame may be read. Not
     /// inlined, because this function needs more registers than are available.
     #[inline(never)]
     fn walk_changed(
@@ -214,14 +215,14 @@ impl PythonUnwinder {
         WalkOutcome::Unreadable
     }
 
-    /// Returns the number of frames at the root that the last walk shares with the walk before it. For each other
-    /// frame, also returns a word that identifies the frame, outermost first.
+    /// Returns how many frames at the root the last walk has in common with the walk before it. For each other frame,
+    /// also returns a word that identifies the frame, outermost first.
     #[inline(always)]
     pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
-        // The word also states whether an evaluator call starts at the frame, because the same Python frames may be
-        // spread over more or fewer evaluator calls.
+        // The word includes whether an evaluator call starts at the frame, because the same Python frames may be spread
+        // over more or fewer evaluator calls.
         let word = |item: &walk::InterpreterFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
         (walk.unchanged, walk.items[walk.unchanged..walk.count].iter().map(word))
     }
@@ -240,8 +241,8 @@ impl PythonUnwinder {
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), MergedFrames::new(merged));
         match agreement {
             Agreement::Complete => HAS_AGREED.store(true, Ordering::Relaxed),
-            // This does not prove a mismatch, because it also occurs at the first launch of a program that launches
-            // only from greenlets.
+            // More native frames do not prove a mismatch, because they also occur at the first launch of a program that
+            // launches only from greenlets.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
             Agreement::None => interpreter::turn_off(OffReason::Mismatch),

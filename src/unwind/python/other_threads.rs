@@ -1,22 +1,22 @@
 //! Reads the Python frames of sampled threads, which may be running.
 //!
-//! A sample is a copy of a thread's registers and of its stack at one moment. The Python frames are not in the copy, and
-//! are read soon afterwards. All memory is read through copies that the kernel makes, because the thread may free any of it
-//! at any time. The frames are used only if they fit the sample:
+//! A sample is a copy of a thread's registers and stack at one moment. The copy does not contain the Python frames,
+//! which are read soon afterwards. All memory is read through copies that the kernel makes, because the thread may free
+//! any of this memory at any time. The frames are used only if they fit the sample:
 //!
 //! 1. Two reads find the same frames. (Only the positions in the functions may differ.)
 //! 2. Afterwards the thread's stack is compared with the copy. Only stack frames further in than the innermost
-//!    evaluator call may have changed. If so, the thread is still in that evaluator call.
-//! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the copy, up
-//!    to the end of the evaluator call, or a register must contain the address of the innermost Python frame.
+//!    evaluator call may differ; the thread is then still in that evaluator call.
+//! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address
+//!    of the innermost Python frame must be in a register, or in the copy up to the end of the evaluator call.
 //! 4. Each evaluator call in the copied stack has its Python frames, and each Python frame has its evaluator call.
 //!
 //! A launch after the sample changes the stack, so the frames of a later launch are never used. One error remains
-//! possible: within one evaluator call, the sampled function has returned, and the frame of the next function has an
-//! address that the copy still contains.
+//! possible: within one evaluator call, the sampled function returns, and the address of the next function's frame is
+//! still in the copy.
 //!
-//! Threads of all interpreters are read. A thread that has states in several interpreters is read in the one that is
-//! listed first, and its samples in another interpreter count as not read.
+//! Threads of all interpreters are read. If a thread has states in several interpreters, only its state in the
+//! interpreter that is listed first is read, and its samples in another interpreter count as not read.
 
 use std::time::{Duration, Instant};
 
@@ -30,11 +30,13 @@ use crate::{Captured, MAX_FRAMES, REGISTERS, memory};
 use gpuflame_model::record::{CodeId, Frame, LabelId};
 
 const PAGE_BYTES: usize = 4096;
-/// Number of pages held during a read. A thread's frames are mostly on one or two pages; before 3.11 they are scattered.
+/// Number of pages that are copied and held during a read. A thread's frames are mostly on one or two pages; before
+/// 3.11 they are scattered.
 const PAGES: usize = 16;
-/// Time after which the list of threads is searched again for a thread that had no state.
+/// Time after which the threads are listed again to look for a thread that had no state.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
-/// Limits on lists that a running program may change during a read, so that they may even be cyclic.
+/// Limits on the lengths of lists. A running program may change these lists during a read, so they may even seem
+/// cyclic.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 4096;
 const MAX_CODES: usize = 1 << 14;
@@ -43,7 +45,7 @@ const MAX_STACK_BYTES: usize = 32 << 10;
 const SP_INDEX: usize = 7;
 const FIRST_ARGUMENT_INDEX: usize = 5;
 
-/// Reads the Python frames of any thread of this process. Use on a gpuflame thread, because it allocates.
+/// Reads the Python frames of any thread of this process. Use this on a gpuflame thread, because it allocates.
 #[derive(Debug)]
 pub struct OtherThreads {
     pages: PageCopies,
@@ -60,8 +62,8 @@ pub struct OtherThreads {
     frames: Vec<CopiedFrame>,
     /// Whether frames are missing at the root of `frames`.
     is_cut: bool,
-    /// The memory of the sampled stack after the frames were read, as far as it is readable. `None` if the frames could not
-    /// be read, or if two reads differ.
+    /// The memory of the sampled stack after the frames were read, as far as this memory is readable. `None` if the
+    /// frames could not be read, or if two reads differ.
     stack_now: Option<Vec<u8>>,
     scratch: Box<Scratch>,
     items: Vec<InterpreterFrame>,
@@ -75,7 +77,7 @@ pub enum SampledPython {
     NoFrames,
     /// The stack has its Python frames.
     Read,
-    /// The stack is in Python code, and it is not certain in which functions.
+    /// The stack is in Python code, but the functions are not certain.
     NotRead,
 }
 
@@ -105,7 +107,7 @@ impl CopiedFrame {
 }
 
 impl OtherThreads {
-    /// Creates a reader. `None` if this process has no interpreter whose threads can be found.
+    /// Creates a reader. Returns `None` if this process has no interpreter whose threads can be found.
     pub fn new() -> Option<Self> {
         interpreter::interpreter()?.thread_list?;
         Some(Self::without_threads())
@@ -170,7 +172,8 @@ impl OtherThreads {
         self.pages.forget();
         let state = self.state_of(thread, interpreter)?;
         self.read_state_twice(interpreter, state, || ())?;
-        // A function may be freed when its frame ends, so functions are read before the check that the frames still exist.
+        // Functions are read before the check that the frames still exist, because a function may be freed when its
+        // frame ends.
         self.name_frames(interpreter, number)?;
         let mut now = vec![0; stack.len().min(MAX_STACK_BYTES)];
         let copied = copy_readable(sp, &mut now);
@@ -196,7 +199,7 @@ impl OtherThreads {
         if !is_same {
             return None;
         }
-        // The first read was made closest in time to the sample, so the frames have its instruction positions.
+        // The instruction positions come from the first read, because it was made closest in time to the sample.
         (self.frames, self.is_cut) = (first, before);
         Some(())
     }
@@ -304,7 +307,7 @@ impl OtherThreads {
         Some(state)
     }
 
-    /// Lists all Python threads by the kernel's numbers.
+    /// Returns the kernel's thread number of each Python thread.
     pub fn all(&mut self) -> Vec<i32> {
         self.pages.forget();
         let interpreter = interpreter::interpreter().filter(|_| !Self::is_refused());
@@ -335,18 +338,19 @@ impl OtherThreads {
         found
     }
 
-    /// Returns the kernel's number of the thread whose number in the C library is stored at this address.
+    /// Returns the kernel's number of a thread. The thread's number in the C library is stored at the address
+    /// `identity`.
     fn number_of(&mut self, identity: u64) -> Option<i32> {
         let thread = self.pages.word(identity)?;
         let mut number = [0; 4];
-        // This word is not on a page of frames, so no whole page is copied.
+        // Only this word is copied and not its whole page, because no frames are on this page.
         let is_copied = copy_into(thread.checked_add(self.number_offset?)?, &mut number);
-        // The number 0 would stand for the calling thread.
+        // The kernel would take the number 0 as the calling thread.
         is_copied.then(|| i32::from_ne_bytes(number)).filter(|number| *number > 0)
     }
 
-    /// Merges the frames that [`OtherThreads::read`] has read with the native frames of the sample, and returns the stack.
-    /// In stacks that are in Python code, but whose frames were not read, a label replaces the interpreter's frames.
+    /// Merges the frames that [`OtherThreads::read`] has read with the native frames of the sample, and returns the
+    /// stack. If a stack is in Python code, but its frames were not read, a label replaces the interpreter's frames.
     pub fn merge(
         &mut self,
         captured: &Captured<'_>,
@@ -383,7 +387,7 @@ impl OtherThreads {
             is_partial: captured.is_partial() || self.is_cut,
             evaluator: &interpreter.evaluator,
         };
-        // The last frame of a cut stack is of unknown size, so its Python frames are appended together with the frames
+        // The size of a cut stack's last frame is unknown, so its Python frames are appended together with the frames
         // of outer calls.
         if let [others @ .., last] = pair.native
             && captured.is_partial()
@@ -391,7 +395,7 @@ impl OtherThreads {
         {
             pair.native = others;
         }
-        // Memory above the root of the stack is not the thread's stack, and may change at any time.
+        // Memory above the root of the stack does not belong to the thread's stack, and may change at any time.
         let base = registers[SP_INDEX];
         let root = stack_pointers.last()?.saturating_sub(base) as usize;
         let compared = if captured.is_partial() { stack.len() } else { root.min(stack.len()) };
@@ -453,8 +457,8 @@ impl HeldWords<'_> {
     }
 }
 
-/// Whether a thread with these registers waits in the kernel for a lock that is part of the interpreter's own variables. The
-/// GIL is the only such lock for which threads wait long.
+/// Whether a thread with these registers waits in the kernel for a lock that is one of the interpreter's own variables.
+/// Threads wait long for only one of these locks, the GIL.
 pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
     let is_within = |interpreter: &Interpreter| {
         registers[FIRST_ARGUMENT_INDEX].wrapping_sub(interpreter.runtime) < interpreter.runtime_bytes
@@ -480,9 +484,9 @@ fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize>
     at.checked_sub(1).filter(|_| at < stack_pointers.len())
 }
 
-/// Whether no native frame of the evaluator is left further in than the outermost Python frame. Such a call would have
-/// begun or ended between the sample and the read. Outer calls may belong to another interpreter, or to the stack below
-/// a greenlet.
+/// Whether no native frame of the evaluator is left further in than the outermost Python frame. A native frame that is
+/// left belongs to a call that began or ended between the sample and the read. Calls further out may belong to another
+/// interpreter, or to the stack below a greenlet.
 fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     use gpuflame_model::record::FrameKind;
     let is_python = |frame: &Frame| matches!(frame.kind(), FrameKind::Python { .. });
@@ -521,7 +525,7 @@ fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
 }
 
 /// Returns the offset of the kernel's thread number in the C library's description of a thread. A thread's number in
-/// the C library is the address of this description (glibc, musl). The offset is found in the description of the
+/// the C library is the address of this description (glibc, musl). The offset is determined from the description of the
 /// calling thread.
 fn thread_number_offset() -> Option<u64> {
     const DESCRIPTION_BYTES: usize = 1024;
@@ -574,7 +578,7 @@ impl PageCopies {
     }
 
     fn page(&mut self, number: u64) -> Option<&[u8]> {
-        // The first page is never mapped, and its number marks free slots.
+        // The number 0 marks free slots. It is the number of the first page, which is never mapped.
         if number == 0 {
             return None;
         }
@@ -604,7 +608,7 @@ mod tests {
 
     const EVALUATOR: u64 = 0x5000;
 
-    /// Memory that contains only zeroes, and serves as the interpreter's variables.
+    /// Memory filled with zeroes that serves as the interpreter's variables.
     static NOTHING: [u64; 512] = [0; 512];
 
     fn interpreter(layout: Layout, has_root: bool, seed: u64) -> FakeInterpreter {
@@ -843,7 +847,7 @@ mod tests {
     fn a_thread_without_a_state_is_not_looked_for_again_at_once_and_no_thread_has_number_0() {
         let number = [7_i32, 0];
         let of_thread = |at: usize| (&raw const number[at]) as u64;
-        // The state's thread has not begun, so its number is still 0.
+        // The thread of this state has not begun, so its number is still 0.
         let state = [0, of_thread(1)].map(AtomicU64::new);
         let listed = [0, state.as_ptr() as u64];
         let runtime = [listed.as_ptr() as u64];

@@ -1,10 +1,10 @@
 //! Reads memory through pointers that may be corrupted.
 //!
-//! Memory on a page is read in place only after the kernel has reported the page as readable. Until then, memory is
+//! Memory on a page is read in place only after the kernel has reported the page as readable. Before that, memory is
 //! read through a copy that the kernel makes (`memory::copy_mapped`), which fails for unmapped memory. A page that was
-//! readable may have been unmapped since. But an intact chain of frames never leads to such a page, because Python does
-//! not free memory that the chain uses. One risk remains: a chain that is corrupted, and leads to an unmapped page on
-//! which frames once were.
+//! readable may be unmapped later. But an intact chain of frames never leads to an unmapped page, because Python does
+//! not free memory that the chain uses. One risk remains: a corrupted chain may lead to an unmapped page on which
+//! frames once were.
 
 use crate::memory;
 
@@ -26,7 +26,7 @@ const PAGE_BITS: u32 = 12;
 
 impl ReadablePages {
     /// Whether `bytes` bytes (less than a page) at `address` are readable. Returns false for an address that is not
-    /// aligned to 8 bytes, because all of Python's objects are aligned.
+    /// aligned to 8 bytes, because all Python objects are aligned.
     #[inline(always)]
     pub(super) fn are_readable(&mut self, address: u64, bytes: u32) -> bool {
         let end = address.wrapping_add(u64::from(bytes) - 1);

@@ -1,11 +1,12 @@
 //! Walks the Python frames of the calling thread, from the innermost one outwards.
 //!
-//! A thread's frames are pushed and popped only by the thread itself. During a walk the thread is inside a call, and
-//! each frame holds a reference to its code object. So the frames do not change, even if another thread holds the GIL.
+//! Only the thread itself pushes and pops its frames. During a walk the thread is inside a call, and each frame holds a
+//! reference to its code object, so the frames do not change, even if another thread holds the GIL.
+//!
 //! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last walk,
-//! the frames are only compared. Otherwise new frames are followed until they lead to a frame of the last walk. From
-//! that frame to the root, the stored frames are compared with memory, by loads that do not depend on each other. The
-//! frames that are unchanged up to the root are kept.
+//! the stored frames are only compared with memory. Otherwise new frames are followed until they lead to a frame of the
+//! last walk, and the stored frames from there to the root are compared with memory. The loads of these comparisons do
+//! not depend on each other. Frames that are unchanged up to the root are kept.
 
 use super::code::{self, CodeFingerprint, CodeTable, CodeTexts, Description, Scratch, version_of};
 use super::interpreter::Interpreter;
@@ -31,11 +32,11 @@ pub(super) struct InterpreterFrame {
     /// For the first frame of an evaluator call, an address on the C stack inside the native frame of that call, or
     /// [`SOMEWHERE`]. For any other frame, 0.
     pub(super) boundary: u64,
-    /// The frame as it is recorded in stacks. 0 if the frame is hidden, because Python hides it too.
+    /// The frame as it is recorded in stacks. 0 if Python hides the frame, which is then hidden in stacks too.
     pub(super) frame: Frame,
     /// The version number that Python gave the code object; 0 if Python gave none.
     version: u32,
-    /// The owner byte of the frame, and in versions with a byte that marks the first frame of a call, also that byte.
+    /// The owner byte of the frame. In versions in which another byte marks the first frame of a call, also that byte.
     owner: u16,
 }
 
@@ -44,8 +45,8 @@ const _: () = assert!(
     "InterpreterFrame grew: every frame of every launch compares one (two cache lines)"
 );
 
-/// Returns the address of the code object to which `holds` refers. Tag bits are masked only for layouts that may have
-/// them, so the compiler can omit the mask for other layouts.
+/// Returns the address of the code object to which `holds` refers. Masks tag bits only for layouts that may have tag
+/// bits, so the compiler can omit the mask for other layouts.
 #[inline(always)]
 fn code_of(holds: u64, layout: &Layout) -> u64 {
     match layout.frame.boundary {
@@ -55,8 +56,7 @@ fn code_of(holds: u64, layout: &Layout) -> u64 {
 }
 
 impl InterpreterFrame {
-    /// Whether this item is a frame with the same reference to its code object and the same position, and the code
-    /// object is unchanged.
+    /// Whether this item has this reference to its code object and this position, and the code object is unchanged.
     ///
     /// # Safety
     /// A frame must refer to that code object, or its address must have been readable when this item was filled.
@@ -89,7 +89,8 @@ impl InterpreterFrame {
             && unsafe { self.has_same_code(self.holds, layout) }
     }
 
-    /// Whether the memory at the code object's address still contains the same code object. Its texts are not compared.
+    /// Whether the memory at the code object's address still contains the same code object. Does not compare the
+    /// object's texts.
     ///
     /// # Safety
     /// A frame must refer to the code object by this word, or the object's address must have been readable when this
@@ -115,8 +116,8 @@ unsafe fn pair(address: u64) -> u128 {
     unsafe { (address as *const u128).read_unaligned() }
 }
 
-/// Returns the owner byte of a readable frame, and in versions with a byte that marks the first frame of a call, also
-/// that byte.
+/// Returns the owner byte of a readable frame. In versions in which another byte marks the first frame of a call, also
+/// returns that byte.
 #[inline(always)]
 fn owner(frame: u64, layout: &Layout) -> u16 {
     let owner = frame + u64::from(layout.frame.owner);
@@ -158,9 +159,8 @@ impl InterpreterFrame {
     }
 }
 
-/// Returns the frame as it is recorded in stacks. The Python frame is at `position` of the code object at `code`. The
-/// other arguments are the number of this code object, and the number of its instruction bytes that precede the first
-/// complete frame.
+/// Returns the frame as it is recorded in stacks. The Python frame is at `position` of the code object at `code`.
+/// `number` and `traceable` describe this code object (see `CachedCode`).
 #[inline(always)]
 pub(super) fn recorded_frame(
     (code, position): (u64, u64),
@@ -172,7 +172,7 @@ pub(super) fn recorded_frame(
     let into = match layout.frame.unit {
         // The position is -1 if the frame has not started yet.
         Unit::Index(unit) => u64::from((position as i32).max(0) as u32 * unit),
-        // Likewise, the position is one unit before the first instruction if the frame has not started yet.
+        // If the frame has not started yet, the position is one unit before the first instruction.
         Unit::Address => (position.wrapping_sub(first) as i64).max(0) as u64,
     };
     let is_incomplete = may_be_incomplete
@@ -203,7 +203,7 @@ pub(super) struct PythonWalk {
     /// Number of `items` that the last walk filled in.
     pub(super) count: usize,
     pub(super) is_cut: bool,
-    /// Number of frames at the root that the last walk shares with the walk before it, at the same positions.
+    /// Number of frames at the root that are the same, at the same positions, in the last walk and the walk before it.
     pub(super) unchanged: usize,
     pub(super) head: ThreadHead,
     pages: ReadablePages,
@@ -238,8 +238,8 @@ struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct ThreadHead {
-    /// Address of the thread state. 0 if later walks must not be compared with this walk. This is so if memory that
-    /// this walk needed was unreadable, or if the walk was cut.
+    /// Address of the thread state. 0 if later walks must not be compared with this walk, because this walk was cut or
+    /// needed unreadable memory.
     pub(super) thread: u64,
     cframe: u64,
     /// Address of the evaluator's frame around the outermost function; 0 if there is no such frame.
@@ -255,12 +255,12 @@ pub(super) struct ReachedFrames<F> {
 }
 
 impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
-    /// Whether the thread is still in these frames: its frames have the same addresses, functions and positions. The
-    /// functions' texts are not compared.
+    /// Whether the thread is still in these frames, that is, its frames have the same addresses, functions and
+    /// positions. Does not compare the functions' texts.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
-        // The offsets of versions before 3.12 are passed as constants, because more fields are compared in these
-        // versions, and constants save ten instructions per frame.
+        // For versions before 3.12, which compare more fields, the offsets are passed as constants, which saves ten
+        // instructions per frame.
         match interpreter.layout.version {
             0x0309 => self.are_still_by(const { &Layout::from_headers(0x0309) }, thread),
             0x030a => self.are_still_by(const { &Layout::from_headers(0x030a) }, thread),
@@ -303,8 +303,8 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
         // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
-        // The addresses of all frames are known from the earlier walk, so no load has to wait for the result of another
-        // load.
+        // No load has to wait for the result of another load, because the addresses of all frames are known from the
+        // earlier walk.
         for index in (0..self.count).rev() {
             let item = (self.item)(index);
             // SAFETY: this is a frame of the thread, because the frame before it links to it.
@@ -314,9 +314,9 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
-                // The frame is not the first of its call, so the call stays the same. (The flag itself was compared as
-                // a part of the frame.) In the cases below, the memory of the call was readable at the earlier walk, or
-                // no field of the call is read.
+                // The frame is not the first frame of its call, so the call stays the same. (The flag itself was
+                // compared as a part of the frame.) In the cases below, the call's memory was readable at the earlier
+                // walk, or no field of the call is read.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
@@ -405,8 +405,8 @@ impl PythonWalk {
         Ok(is_same)
     }
 
-    /// Returns how many of the `joined` frames that are shared with the last walk have unchanged texts, counted from
-    /// the root up to the first frame with changed texts.
+    /// The first `joined` frames from the root are the same as in the last walk. Returns how many of them, counted from
+    /// the root, precede the first frame with changed texts.
     #[inline(always)]
     fn count_with_same_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;
@@ -418,7 +418,7 @@ impl PythonWalk {
     }
 
     /// Follows the frames to the root, or until all remaining frames are unchanged since the last walk. Returns the
-    /// number of these unchanged frames, and the number of frames that were followed.
+    /// number of unchanged frames at the root, and the number of frames that were followed.
     #[inline(always)]
     fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), WalkError> {
         let layout = &interpreter.layout.frame;
@@ -438,8 +438,8 @@ impl PythonWalk {
         (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
             let index = usize::from(self.slots[slot_of(at)]);
-            // If the stack is deeper than `MAX_FRAMES`, its outermost frames are omitted. To find out whether it is
-            // deeper, the walk must follow the frames up to that limit instead of joining the last walk.
+            // If the stack may be deeper than `MAX_FRAMES`, the walk does not join the last walk: it must follow the
+            // frames up to this limit to find out, because the outermost frames of a deeper stack are omitted.
             if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
                 // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was
                 // readable.
@@ -469,7 +469,7 @@ impl PythonWalk {
                 }
                 match self.links[..count].last_mut() {
                     Some(link) if link.boundary == 0 => link.boundary = at,
-                    // This evaluator frame belongs to a call in which no function has a frame, or is the outermost
+                    // This evaluator frame belongs to a call in which no function has a frame, or it is the outermost
                     // frame.
                     _ => root = at,
                 }
@@ -502,7 +502,7 @@ impl PythonWalk {
         Ok((0, count))
     }
 
-    /// Fills item number `item` with the frame at `link`. Returns whether the last walk had the same frame in this
+    /// Stores the frame at `link` in the item number `item`. Returns whether the last walk had the same frame in this
     /// item.
     #[inline(always)]
     fn visit(
@@ -854,7 +854,7 @@ pub(super) mod tests {
             self.calls.extend(call);
         }
 
-        /// Applies a random change to the frames, of the kinds that a program makes between two launches.
+        /// Changes the frames at random, as a program does between two launches.
         pub(in crate::python) fn step_program(&mut self) {
             let count = self.calls.len();
             let (leaf, any) = (count.saturating_sub(1), self.below(count));
@@ -897,7 +897,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A thread's walk state, stored in a memory mapping of its own as in `PythonUnwinder`.
+    /// A thread's walk state in its own memory mapping, as in `PythonUnwinder`.
     pub(in crate::python) struct MappedWalk(std::ptr::NonNull<PythonWalk>);
 
     impl MappedWalk {
@@ -948,7 +948,8 @@ pub(super) mod tests {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
-    /// All kinds of layouts. The flag states whether a frame of the evaluator is outside the outermost function.
+    /// All kinds of layouts, each with a flag: whether the outermost frame belongs to the evaluator and not to a
+    /// function.
     pub(in crate::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::from_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };

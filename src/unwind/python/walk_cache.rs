@@ -1,16 +1,15 @@
 //! A cache of the thread's earlier Python walks, each identified by a number.
 //!
 //! A program launches from the same few hundred places again and again. If the thread's frames are the same as in a
-//! cached walk, no frame has to be looked up or hashed, because the walk's number identifies the whole stack. A cached
-//! walk is compared with memory frame by frame, starting at the innermost frame. Each comparison proves that the next
-//! frame may be read.
+//! cached walk, the walk's number identifies the whole stack, and no frame has to be looked up or hashed. A cached walk
+//! is compared with memory frame by frame, starting at the innermost frame; each comparison proves that the next frame
+//! may be read.
 //!
-//! Frames that several walks share are stored once, as in a tree, so a look-up reads mostly the same memory as the
-//! previous look-up. A look-up first tries the predicted walk. It is the walk that followed the last time after the
-//! same two walks, with the same native frames. If the prediction fails, the look-up tries the walks whose innermost
-//! frame has the same address and position as the thread's innermost frame. At most one walk is inserted per eight
-//! look-ups, and insertions become rarer while inserted walks are never hit. So programs whose walks do not repeat pay
-//! little.
+//! A frame that is part of several walks is stored once, as in a tree, so a look-up reads mostly the same memory as the
+//! previous look-up. A look-up first tries the predicted walk: the walk that came last time after the same two walks,
+//! with the same native frames. If the prediction fails, the look-up tries the walks whose innermost frame has the same
+//! address and position as the thread's innermost frame. At most one walk is inserted per eight look-ups, and
+//! insertions become rarer while inserted walks are never hit. So programs whose walks do not repeat pay little.
 
 use std::ptr::NonNull;
 
@@ -19,12 +18,12 @@ use super::walk::{InterpreterFrame, PythonWalk, ReachedFrames, ThreadHead};
 use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
 use crate::memory;
 
-/// Number of cached walks per thread. The cache is 8-way set-associative. Together with their frames, the walks take
-/// 800 KiB, and a thread touches only the part that it uses.
+/// Number of cached walks per thread. The cache is 8-way set-associative. The walks and their frames take 800 KiB, of
+/// which a thread touches only what it uses.
 pub const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Maximum number of different frames of all cached walks together. If this number is reached, the cache is emptied.
+/// Maximum number of different frames in all cached walks together. Once this number is reached, the cache is emptied.
 const MAX_FRAMES: usize = 4096;
 /// Number of slots in the hash table of all stored frames.
 const FRAME_SLOTS: usize = 2 * MAX_FRAMES;
@@ -58,9 +57,9 @@ struct WalkCacheMemory {
     sets: [WalkSet; SETS],
     followers: [u16; FOLLOWERS],
     walks: [CachedWalk; WALKS],
-    /// For each hash slot, the number of a frame plus 1; 0 for a free slot.
+    /// For each hash slot, 1 + the number of a frame; 0 for a free slot.
     frame_slots: [u16; FRAME_SLOTS],
-    /// For each frame, the number of its caller's frame plus 1; 0 for an outermost frame.
+    /// For each frame, 1 + the number of its caller's frame; 0 for an outermost frame.
     around: [u16; MAX_FRAMES],
     frames: [InterpreterFrame; MAX_FRAMES],
 }
@@ -92,8 +91,8 @@ const _: () = assert!(
 );
 
 impl WalkCache {
-    /// Sets the value that identifies the thread's native frames. This is a separate function so that the value does
-    /// not occupy a register during the walk.
+    /// Sets the value that identifies the thread's native frames. This is a separate function, so that the value takes
+    /// no register during the walk.
     #[inline(always)]
     pub(super) fn set_native(&mut self, native: usize) {
         self.native = native;
@@ -182,7 +181,7 @@ impl WalkCache {
         Some(number)
     }
 
-    /// Empties the cache. This is necessary when the texts to which its entries refer are dropped.
+    /// Empties the cache. Call this when the texts to which the entries refer are dropped.
     #[cold]
     pub(super) fn clear(&mut self) {
         // SAFETY: `insert` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
@@ -195,7 +194,7 @@ impl WalkCache {
     }
 
     /// Counts newly used memory. The count is an upper bound, because a new entry may reuse the memory of an evicted
-    /// one.
+    /// entry.
     fn count_memory(&mut self, bytes: usize) {
         let bytes = bytes.min(size_of::<WalkCacheMemory>() - self.used);
         memory::count_used(bytes);
@@ -296,9 +295,9 @@ fn mix(one: u64, other: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Returns the slot that predicts the next walk, after the last two walks and with these native frames. The native
-/// frames are included because one line of Python usually launches several kernels in a row, and only the native frames
-/// distinguish these launches.
+/// Returns the slot that predicts the next walk from the last two walks and these native frames. The native frames are
+/// needed because one line of Python usually launches several kernels in a row, and these launches differ only in their
+/// native frames.
 #[inline(always)]
 fn follower_slot(last: [u16; 2], native: usize) -> usize {
     (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1]) ^ native.wrapping_mul(389)) % FOLLOWERS

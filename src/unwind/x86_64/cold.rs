@@ -1,18 +1,19 @@
-//! Finds the cold part of a function: code that the compiler expects to run rarely, and moved elsewhere.
+//! Finds the cold part of a function: the code that the compiler has moved elsewhere, because it expects this code to
+//! run rarely.
 //!
 //! No symbol table that is loaded into memory contains the cold part (`f.cold` is a local symbol), but the cold part
 //! has its own unwind information. A piece of code counts as the cold part if the function branches to the start of the
 //! piece, and the piece branches back into the middle of the function. To find the branches, the bytes are searched for
-//! branch opcodes, and the instructions are not decoded. This is sufficient, because nearly all byte sequences that
-//! only look like a branch have a target outside all code.
+//! branch opcodes, without decoding the instructions: nearly all byte sequences that only look like a branch have a
+//! target outside all code.
 
 use std::ops::Range;
 
 use super::compile_eh_frame::function;
 use crate::loader::Object;
 
-/// Maximum number of branch targets that are examined per function. Real functions have one or two cold parts, and few
-/// byte sequences that only look like branches.
+/// Maximum number of branch targets that are examined per function. Real functions have one or two cold parts, and
+/// contain few byte sequences that only look like branches.
 const MAX_CANDIDATES: usize = 16;
 
 /// Returns the cold part of the function `hot`. Call while the loader's lock is held.
@@ -29,7 +30,7 @@ pub(crate) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>>
     }
     let branches_back = |part: &Range<u64>| {
         let mut back = branches(object, part).into_iter().flatten();
-        // Other functions also branch to `hot`, but not into the middle of it.
+        // Other functions branch only to the start of `hot`, not into its middle.
         back.any(|(target, _)| target > hot.start && target < hot.end)
     };
     let found = candidates.iter().filter(|(part, count)| *count > 0 && branches_back(part));

@@ -1,7 +1,7 @@
 //! Compiles the unwind programs in `.eh_frame` to compact rules. A few frames cannot be described by such a rule; for
 //! these frames, `slow` runs the unwind program at each walk.
 //!
-//! All storage has a fixed size, because rules are compiled inside the host program, perhaps inside its allocator.
+//! All storage has a fixed size, because rules are compiled inside the host program, possibly inside its allocator.
 
 use std::ops::Range;
 
@@ -18,8 +18,8 @@ use crate::loader::Object;
 type Bytes = EndianSlice<'static, LittleEndian>;
 
 /// Storage for running one unwind program: rules for 18 registers (a frame that the kernel pushes has 17), and 6 rows
-/// that the program may save with `DW_CFA_remember_state`. The storage is small, because a row is copied on the stack
-/// of the launching thread, which may be small.
+/// that the program may save with `DW_CFA_remember_state`. The storage is small, because rows are copied on the
+/// launching thread's stack, which may be small.
 pub(super) struct UnwindStorage;
 
 impl UnwindContextStorage<usize> for UnwindStorage {
@@ -37,14 +37,13 @@ impl EvaluationStorage<Bytes> for UnwindStorage {
 /// loop.
 const MAX_OPERATIONS: u32 = 256;
 
-/// The unwind information of one frame: the row of its unwind program that applies to the requested address, and what
-/// is needed to evaluate the row's expressions.
+/// The unwind information of one frame: the row of its unwind program that applies to the requested address, and the
+/// data needed to evaluate the row's expressions.
 pub(super) struct UnwindRow<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
     pub(super) row: &'a UnwindTableRow<usize, UnwindStorage>,
-    /// Whether this frame is a signal trampoline: the function above it did not call it, but was interrupted by a
-    /// signal.
+    /// Whether this frame is a signal trampoline: its caller did not call it, but was interrupted by a signal.
     pub(super) is_signal: bool,
 }
 
@@ -52,9 +51,9 @@ pub(super) struct UnwindRow<'a> {
 /// it needs.
 pub(super) struct Compiler {
     context: UnwindContext<usize, UnwindStorage>,
-    /// The unwind program that is being run. It is stored here to save stack space.
+    /// The unwind program that is being run, stored here to save stack space.
     found: Option<FoundFde>,
-    /// State of the checks by which the present walk finds out whether rules of generated code are still up to date.
+    /// State of the checks by which the present walk detects outdated rules of generated code.
     pub(super) checks: Checks,
 }
 
@@ -69,8 +68,8 @@ impl Compiler {
         self.run(address)
     }
 
-    /// Runs the unwind program in `found` up to `address`. This function and the search for the program are separate
-    /// functions that are not inlined, because each needs 1 KiB of the stack, and the stack may be small.
+    /// Runs the unwind program in `found` up to `address`. This function, and the function that finds the program, are
+    /// not inlined: each needs 1 KiB of the stack, which may be small.
     #[inline(never)]
     fn run(&mut self, address: u64) -> Option<UnwindRow<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;
@@ -93,9 +92,9 @@ impl Compiler {
     }
 }
 
-/// Whether `pc` is the first byte of a function. Call for a return address whose call instruction would be in code
-/// without unwind information. No call pushes the address of a function's first byte, so the frame is the outermost
-/// frame of a stack that `makecontext` or similar code set up.
+/// Whether `pc` is the first byte of a function. Call this for a return address whose call instruction would be in code
+/// without unwind information. No call instruction pushes the address of a function's first byte. So if `pc` is such an
+/// address, the frame is the outermost frame of a stack that `makecontext` or similar code set up.
 #[inline(never)]
 pub(super) fn is_handwritten(object: &Object, pc: u64) -> bool {
     find_fde(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
@@ -148,8 +147,8 @@ fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u6
 }
 
 impl UnwindRow<'_> {
-    /// Converts this row to a rule. This function is not inlined into the code that runs the unwind program, so that
-    /// the two do not need stack space at the same time.
+    /// Converts this row to a rule. Not inlined into the code that runs the unwind program, so that this function and
+    /// that code do not need stack space at the same time.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {
@@ -172,8 +171,8 @@ impl UnwindRow<'_> {
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RSP => (false, *offset),
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RBP => (true, *offset),
             CfaRule::RegisterAndOffset { .. } => return None,
-            // The linker describes the CFA in PLT code by an expression. For a given pc, its result is always `rsp + n`
-            // with the same `n`.
+            // In PLT code, the linker describes the CFA by an expression, whose result for a given pc is always `rsp +
+            // n` with the same `n`.
             CfaRule::Expression(_) if !is_exact => return None,
             CfaRule::Expression(expression) => (false, self.constant_above_rsp(expression, pc)?),
         };
@@ -230,8 +229,7 @@ impl UnwindRow<'_> {
         (end.is_none()).then(|| register_offset(&first, register))?
     }
 
-    /// Returns `n` if the expression evaluates to `rsp + n` at this `pc`, whatever the value of rsp. To test this, the
-    /// expression is evaluated with two values of rsp.
+    /// Returns `n` if the expression evaluates to `rsp + n` at this `pc` for two different values of rsp.
     fn constant_above_rsp(&self, expression: &UnwindExpression<usize>, pc: u64) -> Option<i64> {
         let at = |rsp: u64| {
             let registers = |register| match register {

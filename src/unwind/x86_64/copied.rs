@@ -1,8 +1,8 @@
 //! Walks another thread's stack, from copies of the stack and of the thread's registers that the kernel made at one
 //! moment.
 //!
-//! The thread has continued to run since the copy was made, so no word is read from the original stack: words outside
-//! the copy are unknown, and the stack is cut where the copy ends.
+//! The thread has continued to run since the copy was made, so no word is read from the original stack. Words outside
+//! the copy are unknown, so the stack is cut where the copy ends.
 
 use std::ptr::NonNull;
 
@@ -30,8 +30,8 @@ unsafe impl Send for CopyWalker {}
 #[repr(C)]
 struct WalkerState {
     flags: ContextFlags,
-    /// The loader's unload count at the last call of `check_loaded_objects`, and whether that call found that objects
-    /// had been unloaded since the call before it.
+    /// The loader's unload count at the last call of `check_loaded_objects`, and whether objects were unloaded between
+    /// the last two calls.
     unloads: u32,
     had_unloads: bool,
     count: usize,
@@ -91,8 +91,8 @@ impl WalkerState {
         let mut state = loader::current();
         for _ in 0..MAX_ATTEMPTS {
             self.walk_once(registers, stack, state);
-            // If the loader's state changed during the walk, rules that the walk used may have been overwritten, so
-            // walk again.
+            // Walk again if the loader's state changed during the walk, because rules that the walk used may have been
+            // overwritten.
             let now = loader_state::latest();
             if now == state {
                 return;
@@ -106,7 +106,7 @@ impl WalkerState {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], state: LoaderState) {
         let at = CopiedRegisters(registers);
-        // The thread was not in code of user space. For example, it was in the vsyscall page of old kernels. Such an
+        // The thread was not in code of user space, but for example in the vsyscall page of old kernels. Such an
         // address is not looked up.
         if check_return_address(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
@@ -198,15 +198,15 @@ impl Words for CopiedStack<'_> {
             return None;
         }
         let slot = cfa.wrapping_sub(saved);
-        // Directly after the `pop` that restored rbp, the unwind information still states that rbp is saved in the
-        // popped slot.
+        // Directly after a `pop` has restored rbp, the unwind information still states that rbp is saved in the popped
+        // slot.
         let was_popped = sp == self.base && (sp.saturating_sub(RED_ZONE)..sp).contains(&slot);
         let saved = if was_popped { self.bp } else { self.word(sp, slot)? };
         Some((saved, self.word_at(cfa - 8)?))
     }
 
-    /// Moves to the code that a signal interrupted, if that code is further up on this stack. There is no copy of any
-    /// other stack.
+    /// Moves to the code that a signal interrupted, if that code is further up on this stack. (No other stack was
+    /// copied.)
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd> {
         if sp > from && self.word_at(sp).is_some() { Ok(()) } else { Err(WalkEnd::Lost) }
     }

@@ -1,9 +1,9 @@
 //! Unwinds a function without unwind information that returns soon after its call. The instructions after the call (the
 //! epilogue) show where the caller's stack frame is.
 //!
-//! Code generated at run time often has neither unwind information nor a frame pointer. CPython's trampolines for
-//! `perf`, and thunks, consist of a call and an epilogue. The code is read from the return address on, so the
-//! instructions that are read are exactly those that will run next.
+//! Code generated at run time often has neither unwind information nor a frame pointer. Some of this code, such as
+//! CPython's trampolines for `perf`, and thunks, consists of a call and an epilogue. The code is read from the return
+//! address on, so exactly the instructions are read that will run next.
 
 use super::super::memory::copy_mapped;
 

@@ -1,20 +1,19 @@
 //! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along the same
-//! path reads the stack in place. Without the cache, the stack is copied through the kernel (`unwind::copy`). The copy
-//! takes at least 2 us per launch: for the system call itself, for the cache lines that it evicts, and for the return
-//! predictions that it spoils. The cache works because programs with many coroutines launch from the same few places in
-//! each coroutine.
+//! path reads the stack in place, instead of copying it through the kernel (`unwind::copy`). A copy takes at least 2 us
+//! per launch: for the system call itself, for the cache lines that it evicts, and for the return predictions that it
+//! spoils. The cache works because programs with many coroutines launch from the same few places in each coroutine.
 //!
-//! A path is the result of a walk through a copy that took only plain steps and reached the root. For each frame, the
-//! path contains three values: the frame's offset above the first frame, its return address, and its rule. The path
-//! does not contain the address of the stack, so thousands of coroutines with the same frames share one path. A path is
-//! stored when a walk takes it for the second time.
+//! A path is the result of a walk through a copy, if the walk took only plain steps and reached the root. For each
+//! frame, a path contains the frame's offset above the first frame, its return address, and its rule. A path does not
+//! contain the address of the stack, so thousands of coroutines with the same frames share one path. A path is stored
+//! when it is walked for the second time.
 //!
 //! All words of a path are on the page that contains our own outermost frame, and no thread can unmap that page without
-//! crashing us. If a stack's frames extend beyond that page, the stack is copied each time. One could ask the kernel
-//! whether the next page is readable, for a tenth of the cost of a copy. But if that page is no longer in use and only
-//! looks like the earlier stack, another thread may unmap it between the kernel's answer and the read.
+//! crashing us. If a stack's frames extend beyond that page, the stack is copied each time. It would cost only a tenth
+//! of a copy to ask the kernel whether the next page is readable. But the next page may no longer be in use, and only
+//! look like the earlier stack. Another thread may then unmap it between the kernel's answer and the read.
 //!
-//! If a stack differs from the path, the walk starts over through a copy.
+//! If a stack differs from the path, the walk starts again, through a copy.
 
 use std::hint::select_unpredictable;
 use std::ptr::NonNull;
@@ -26,8 +25,8 @@ use super::walk_end::WalkEnd;
 use crate::loader_state::LoaderState;
 use crate::memory;
 
-/// Number of cached paths per thread. The cache has 256 KiB, and exists only on threads that launch from coroutines. A
-/// thread touches only the paths that it uses.
+/// Number of cached paths per thread. The cache takes 256 KiB, of which a thread touches only the paths that it uses.
+/// Only threads that launch from coroutines have a cache.
 const PATHS: usize = 128;
 /// Maximum number of frames per path.
 const MAX_PATH_FRAMES: usize = 84;
@@ -40,12 +39,12 @@ pub(super) struct ForeignPathCache(Option<NonNull<[ForeignPath; PATHS]>>);
 #[derive(Debug)]
 #[repr(C)]
 struct ForeignPath {
-    /// Address of the first frame, and the stack pointer's offset in its page. The offset suffices, because stacks
-    /// start at page boundaries.
+    /// Code address of the first frame, and the stack pointer's offset in its page. The offset is enough, because
+    /// stacks start at page boundaries.
     pc: u64,
     offset: u64,
-    /// Offset in bytes from the first frame's stack pointer to the outermost frame's end. If the outermost frame has no
-    /// return address, the offset to the outermost frame's stack pointer.
+    /// Offset in bytes from the first frame's stack pointer to the outermost frame's end (or to its stack pointer, if
+    /// the outermost frame has no return address).
     end_offset: u64,
     /// The loader's unload count when the path was stored.
     unloads: u32,
@@ -87,8 +86,8 @@ impl ForeignPathCache {
         Some(WalkResult { count: path.len as usize, end, is_guessed: false, is_plain: false })
     }
 
-    /// Records the result of a walk through a copy. The first walk along a path only reserves the slot for the path;
-    /// the second one stores the path.
+    /// Records the result of a walk through a copy. The first walk along a path only reserves a slot; the second walk
+    /// stores the path.
     #[inline(never)]
     pub(super) fn insert(&mut self, steps: &[WalkStep], end: WalkEnd, state: LoaderState) {
         let Some((first, end_of_walk)) = steps.first().zip(end_of_walk(steps, end)) else { return };
@@ -125,7 +124,7 @@ fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     let end_of_walk = match end {
         WalkEnd::ZeroReturn(end_of_walk) if root.rule.is_plain() => end_of_walk,
         WalkEnd::Bottom => root.sp,
-        // Whether a walk ends in this way depends only on the value of rbp, and on no word in memory.
+        // Whether a walk ends in this way depends on the value of rbp, but not on any word in memory.
         WalkEnd::NoInformation
             if root.rule.kind() == RuleKind::Unknown
                 && !root.rule.may_be_replaced()
@@ -148,8 +147,8 @@ fn page_end(sp: u64) -> u64 {
     sp.next_multiple_of(PAGE)
 }
 
-/// Whether the value `bp` cannot be the address of a saved rbp, for a frame at `sp`. If so, a walk does not follow rbp
-/// in code without unwind information.
+/// Whether the value `bp` cannot be the address of a saved rbp, for a frame at `sp`. A walk does not follow such a
+/// value in code without unwind information.
 fn is_not_frame_pointer(bp: u64, sp: u64) -> bool {
     !bp.is_multiple_of(8) || bp < sp
 }
@@ -183,8 +182,8 @@ impl ForeignPath {
         if frame_pc == root.pc { self.end(root.rule, (sp, bp), first + self.end_offset, state) } else { None }
     }
 
-    /// Returns how the walk ends at its outermost frame, whose stack pointer is `sp`. `None` if the walk does not end
-    /// in the same way as the stored walk.
+    /// Returns how the walk ends at its outermost frame, whose stack pointer is `sp`. Returns `None` if the stored walk
+    /// ended in another way.
     #[inline(always)]
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), end_of_walk: u64, state: LoaderState) -> Option<WalkEnd> {
         match rule.kind() {
@@ -323,7 +322,7 @@ mod tests {
         let (steps, end) = walked(&stack, 6);
         let steps: Vec<_> = steps.iter().map(|step| (step.pc, step.sp)).collect();
         assert_eq!(followed(&paths, &stack, LoaderState::default()), Some((steps, end)));
-        // This is a different stack with the same contents.
+        // Another stack with the same contents.
         let other = Stack::new(6, 0);
         assert_eq!(followed(&paths, &other, LoaderState::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
         // After an unload, other code may be at the address.
@@ -360,8 +359,8 @@ mod tests {
 
     #[test]
     fn a_foreign_path_never_reads_past_the_stack_pointers_page() {
-        // The three cases put the outermost frame's return address into the last word of the first page, the first word
-        // of the second page, and a later word.
+        // The outermost frame's return address is in the last word of the first page, in the first word of the second
+        // page, or in a later word.
         for (above, is_cached) in [(0, true), (8, false), (64, false)] {
             let stack = Stack::new(6, above);
             let mut paths = filled(&stack, 6);

@@ -2,17 +2,17 @@
 //!
 //! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), and a program
 //! may replace generated code at its address at any time. Only the kernel can read code safely, which costs a system
-//! call per frame. That is too much for every capture, so a thread checks the rules of a stack
+//! call per frame. This is too expensive for every capture, so a thread checks the rules of a stack
 //!
 //! * in the first capture of a stack with such code, and then at intervals of up to 4,096 captures (each check that
 //!   finds no replaced code doubles the interval);
-//! * 64 times as often while stacks are suspicious: the walk fails at or after such code, or arrives from such code at
-//!   an address that has no rule yet. Both happen if a rule is out of date, since it leads into the middle of a frame;
+//! * 64 times as often while stacks are suspicious. A stack is suspicious if its walk fails at or after such code, or
+//!   arrives from such code at an address without a rule: an outdated rule leads into the middle of a frame;
 //! * in the next capture after a check that found replaced code.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other
-//! threads may depend on the old rule. So a global counter counts replacements, and each thread compares this counter
-//! with its own at each stack with generated code. Until the next check, the part of a stack from the replaced code to
+//! threads may depend on the old rule. So a global counter counts replacements, and at each stack with generated code,
+//! each thread compares this counter with its own. Until the next check, the part of a stack from the replaced code to
 //! the root may be wrong. Like every stack with generated code, such a stack is flagged as guessed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,7 +34,7 @@ pub(super) struct RecheckBackoff {
     captures: u32,
     /// Binary logarithm of the number of captures between two checks.
     back_off: u32,
-    /// Value of `REPLACEMENTS` that this thread's caches already take into account.
+    /// Value of `REPLACEMENTS` when this thread's caches were last brought up to date.
     replacements: u32,
     is_due: bool,
 }
@@ -50,7 +50,7 @@ pub(super) struct Checks {
     pub(super) reached_generated: bool,
     /// Whether the walk used a rule of generated code without checking it.
     is_trusting: bool,
-    /// Whether the walk reached an address without a rule after it had used an unchecked rule.
+    /// Whether the walk has used an unchecked rule and then reached an address without a rule.
     is_surprised: bool,
 }
 
@@ -62,13 +62,13 @@ impl RecheckBackoff {
         self.is_due || self.is_outdated()
     }
 
-    /// Whether another thread has found replaced code that this thread's caches do not take into account yet.
+    /// Whether another thread has found replaced code since this thread's caches were last brought up to date.
     fn is_outdated(&self) -> bool {
         self.replacements != REPLACEMENTS.load(Ordering::Acquire)
     }
 
-    /// Call before a walk without caches. Returns the state of this walk's checks. Also returns whether another thread
-    /// has found replaced code since the last call, so that this thread's caches may be out of date.
+    /// Begins a walk without caches. Returns the state of this walk's checks, and whether another thread has found
+    /// replaced code since the last call. If so, this thread's caches may be out of date.
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let replacements = REPLACEMENTS.load(Ordering::Acquire);
         let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
@@ -105,7 +105,7 @@ impl Checks {
         may_check
     }
 
-    /// Counts a checked rule that is out of date, so that all threads drop what they have cached about generated code.
+    /// Counts a checked rule that is out of date, so that all threads drop their cached data about generated code.
     pub(super) fn report_replacement(&mut self) {
         self.found += 1;
         REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
@@ -121,8 +121,7 @@ impl Checks {
         self.is_surprised |= self.is_trusting;
     }
 
-    /// Whether the walk may be wrong because of an unchecked rule that is out of date. `is_cut` states whether the walk
-    /// was cut.
+    /// Whether an outdated, unchecked rule may have made the walk wrong. `is_cut` states whether the walk was cut.
     pub(super) fn are_suspicious(&self, is_cut: bool) -> bool {
         self.is_trusting && (self.is_surprised || is_cut)
     }
@@ -157,8 +156,8 @@ mod tests {
     #[test]
     fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
         let mut recheck = RecheckBackoff::default();
-        // Another test in this process may find replaced code meanwhile. That makes captures walk again, but does not
-        // make them check rules.
+        // Another test in this process may find replaced code meanwhile. Captures then walk again, but do not check
+        // rules.
         assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
         for _ in 0..MAX_BACK_OFF {
             recheck.back_off = MAX_BACK_OFF;

@@ -1,13 +1,13 @@
-//! A cache of the thread's last stack. At the next capture, the cache finds out which outer part of that stack is
+//! A cache of the thread's last stack. At the next capture, the cache determines which outer part of the last stack is
 //! unchanged.
 //!
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
-//! that it reads. Suppose that a new walk reaches a state that the last walk was in, and that all words that the last
-//! walk read from that state to the root are unchanged. Then the rest of the stack is the same, step by step. None of
-//! this is a heuristic. The cache follows these principles:
+//! that it reads. Suppose that a new walk reaches a state of the last walk, and that all words that the last walk read
+//! from that state to the root are unchanged. Then the rest of the stack is the same, step by step; this conclusion is
+//! exact, not a heuristic. The cache follows these principles:
 //!
-//! * A walk must *reach* the state. It is not enough that the words in memory match, because the words of a frame often
-//!   stay unchanged after its function has returned.
+//! * A walk must *reach* the state. Equal words in memory are not enough, because the words of a frame often stay
+//!   unchanged after its function has returned.
 //! * The value of rbp must match only if it is *live*, that is, if a rule further out reads rbp before another rule
 //!   restores it. In code without frame pointers, rbp is an ordinary register with a different value every time.
 //! * Words are verified before the walk, in order from the root to the leaf, with loads that do not depend on each
@@ -15,15 +15,15 @@
 //! * Frames below the stack pointer have returned, even if their words are unchanged.
 //! * The newest frames are the first to return, so recording their words would often be wasted work. A walk's words are
 //!   therefore recorded only at the next capture: from the root up to the first changed word, and only if all frames
-//!   further out are unchanged. If stacks have no frames in common, a capture with the cache thus costs no more than a
+//!   further out are unchanged. So if stacks have no frames in common, a capture with the cache costs no more than a
 //!   plain walk, and the cache needs no back-off.
-//! * Only words of the thread's own stack are stored, because this stack stays mapped. Other stacks are walked without
-//!   this cache.
+//! * Only words of the thread's own stack are stored, because only that stack is sure to stay mapped. Other stacks are
+//!   walked without this cache.
 //! * The instructions of generated code affect the walk too, but the cache does not verify them: see `generated`.
 //! * A signal frame and the frame that the signal interrupted are barriers: these two frames, and all frames leafward
 //!   of them, are not stored. A stack is not stored at all if it is too deep, or if it was cut for any reason other
-//!   than rbp. A stack with a frame that needs the slow walk is not stored either, so each capture of such a stack is a
-//!   slow walk.
+//!   than rbp. A stack with a frame that needs the slow walk is not stored either, so each of its captures is a slow
+//!   walk.
 //! * When an object is loaded or unloaded, the whole cache is dropped.
 
 use super::ADDRESS;
@@ -37,43 +37,44 @@ use crate::memory::word;
 use gpuflame_model::record::Frame;
 
 /// Maximum number of stored words. A step reads at most two words in addition to the return address: rbp, and the CFA
-/// of a realigned frame. The additional slot receives words that are not needed, so that storing needs no branch.
+/// of a realigned frame. The one additional slot receives words that are not needed, so that storing a word needs no
+/// branch.
 const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
 /// The last stack of a thread. [`LastStack::prepare`] turns zeroed memory into a valid, empty cache.
 ///
-/// The data of each frame is spread over several arrays, because every capture verifies all frames, and verification
-/// needs only 12 bytes per frame. The root is the last element, so frames that stay on the stack keep their index.
-/// Stack addresses are stored as offsets from the stack's low end.
+/// The data of each frame is spread over several arrays, because every capture verifies all frames, and needs only 12
+/// bytes per frame for this. The root is the last element, so the index of a frame does not change while the frame
+/// stays on the stack. Stack addresses are stored as offsets from the stack's low end.
 #[repr(C)]
 pub(super) struct LastStack {
     /// The loader state to which the walk's rules belong.
     loader_state: LoaderState,
-    /// Mask of a frame's address bits. The mask is loaded from memory, because a compiler would rebuild the constant
-    /// for every four frames.
+    /// Mask of a frame's address bits. The mask is in memory, because a compiler would rebuild a constant mask for
+    /// every four frames.
     mask: u64,
     /// The thread's own stack.
     stack: StackBounds,
-    /// Index of the leafmost recorded frame, which is the leafmost frame that a new walk can join. `MAX_FRAMES` if no
+    /// Index of the leafmost recorded frame: a new walk can join this frame, or a frame further out. `MAX_FRAMES` if no
     /// frame is recorded.
     leafmost: usize,
     /// Number of words that the walk read in the frames from `leafmost` to the root, without the return addresses.
     word_count: usize,
-    /// Number of steps of the last walk whose words are not recorded yet. They are the steps of the frames leafward of
+    /// Number of steps of the last walk whose words are not recorded yet: the steps of the frames leafward of
     /// `leafmost`.
     pending: usize,
     /// The way in which the last walk ended.
     end: WalkEnd,
     /// Whether the walk of this stack ended for lack of unwind information.
     is_cut: bool,
-    /// The captured frames. From `leafmost` on, these elements contain return addresses only.
+    /// The captured frames. From `leafmost` on, the elements contain only return addresses.
     pub(super) frames: [Frame; MAX_FRAMES],
     /// The frames' stack pointers, as offsets. The word directly below each stack pointer is the return address in
     /// `frames`.
     offsets: [u32; MAX_FRAMES],
     states: [FrameState; MAX_FRAMES],
-    /// The words that steps read, without the return addresses, root first: address (as an offset) and value of each
-    /// word, and index of the frame whose step read it.
+    /// The words that steps read, without the return addresses, root first. For each word, these arrays contain its
+    /// address (as an offset), its value, and the index of the frame whose step read the word.
     word_offsets: [u32; MAX_WORDS],
     word_values: [u64; MAX_WORDS],
     word_readers: [u16; MAX_WORDS],
@@ -84,9 +85,9 @@ pub(super) struct LastStack {
 #[repr(C)]
 struct FrameState {
     bp: u64,
-    /// In the lower half, the number of words that the steps from this frame to the root read, without the return
-    /// addresses. Above it, three flags about these steps: whether `bp` affects any step, whether any step is a guess,
-    /// and whether any step is in code that may be replaced.
+    /// The lower half is the number of words that the steps from this frame to the root read, without the return
+    /// addresses. The upper half has three flags: whether `bp` affects any of these steps, whether any of them is a
+    /// guess, and whether any is in code that may be replaced.
     rest: u64,
 }
 
@@ -99,7 +100,7 @@ pub(super) struct UnchangedSuffix<'a> {
     next_sp: u64,
 }
 
-/// The caller at which a step arrived, while the words that the step read are being recorded.
+/// The caller at which a step arrived. Used while the words that the step read are being recorded.
 #[derive(Clone, Copy, Debug)]
 struct StepTarget {
     pc: u64,
@@ -173,7 +174,7 @@ impl LastStack {
         UnchangedSuffix { next, next_sp: self.sp(next), last_stack: self }
     }
 
-    /// Forgets the frames below `sp`. Their functions have returned, and our own frames overwrite them.
+    /// Forgets the frames below `sp`, whose functions have returned, and whose words our own frames overwrite.
     fn drop_returned(&mut self, sp: u64) {
         while self.sp(self.leafmost) < sp {
             self.leafmost += 1;
@@ -187,13 +188,13 @@ impl LastStack {
         let by_returns = self.first_with_unchanged_returns();
         let by_words = match self.word_readers[..self.word_count].get(self.count_unchanged_words()) {
             None => self.leafmost,
-            // The frame whose step read the changed word is no longer valid, but the caller of that frame still is.
+            // The frame whose step read the changed word is no longer valid, but that frame's caller is still valid.
             Some(reader) => usize::from(*reader) + 1,
         };
         by_returns.max(by_words)
     }
 
-    /// Returns the leafmost frame for which all callers up to the root have unchanged return addresses.
+    /// Returns the leafmost frame such that the return addresses of all its callers up to the root are unchanged.
     #[inline(always)]
     fn first_with_unchanged_returns(&self) -> usize {
         // The return address into the leafmost frame itself need not be checked: a walk that reaches the frame has read
@@ -245,8 +246,8 @@ impl LastStack {
         unsafe { word(address) }
     }
 
-    /// Notes that a walk of the thread's own stack ended with `end` after `count` steps; the words of these steps are
-    /// recorded later. The steps and the frames that the walk joined are at most `MAX_FRAMES` together.
+    /// Notes that a walk of the thread's own stack ended with `end` after `count` steps, whose words are recorded
+    /// later. There are at most `MAX_FRAMES` of these steps and of the frames that the walk joined, together.
     #[inline(always)]
     pub(super) fn extend(&mut self, count: usize, end: WalkEnd) {
         match end {
@@ -273,8 +274,8 @@ impl LastStack {
         }
     }
 
-    /// Returns everything that determined the last stack, whose leaf is the frame `leaf`. `None` if a part of it was
-    /// not recorded.
+    /// Returns all values that determined the last stack, whose leaf is the frame `leaf`. Returns `None` if some of
+    /// these values were not recorded.
     pub(super) fn walk_inputs(&self, leaf: usize) -> Option<WalkInputs<'_>> {
         let is_complete = self.leafmost == leaf && leaf < MAX_FRAMES && self.pending == 0;
         is_complete.then(|| {
@@ -283,8 +284,8 @@ impl LastStack {
         })
     }
 
-    /// Records the words of the pending steps (which are given leaf first), from the root up to the first step with a
-    /// changed word. Returns the leafmost recorded frame.
+    /// Records the words of the pending steps `steps` (leaf first), from the root up to the first step with a changed
+    /// word. Returns the leafmost recorded frame.
     #[inline(never)]
     fn record_steps(&mut self, steps: &[WalkStep], sp: u64) -> usize {
         let end = self.end;
@@ -318,8 +319,8 @@ impl LastStack {
     }
 
     /// Records the word that a plain step to `caller` read. Returns the state at the frame that the step left, and a
-    /// nonzero value if a word that the step read has changed. Like the step itself, this function has no branch that
-    /// depends on the rule.
+    /// nonzero value if a word has changed since the step read it. Like the step itself, this function has no branch
+    /// that depends on the rule.
     #[inline(always)]
     fn record_plain_step(&mut self, step: &WalkStep, caller: &StepTarget) -> (FrameState, u64) {
         let bp_slot = caller.sp.wrapping_sub(step.rule.saved());
@@ -368,8 +369,8 @@ impl LastStack {
             RuleKind::Step | RuleKind::Unknown => {}
             RuleKind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), caller.sp),
         }
-        // A frame's return address is stored in the element of its caller. The root has no caller, so record its return
-        // address as an ordinary word.
+        // Record the root's return address as an ordinary word, because a return address is otherwise stored in the
+        // element of the frame's caller, and the root has no caller.
         if is_root {
             note(caller.sp.wrapping_sub(8), caller.pc);
         }
@@ -385,7 +386,7 @@ impl LastStack {
         Some((FrameState::new(step.bp, words, is_bp_live, marks), change))
     }
 
-    /// Stores word number `at`. It was read by the step of the frame directly leafward of `leafmost`.
+    /// Stores word number `at`, which the step of the frame directly leafward of `leafmost` has read.
     #[inline(always)]
     fn record_word(&mut self, at: usize, address: u64, value: u64) {
         self.word_offsets[at] = address.wrapping_sub(self.stack.lo) as u32;

@@ -42,27 +42,27 @@ pub(super) use copied::CopyWalker;
 use gpuflame_model::record::{ContextFlags, Frame};
 pub(super) use stack_cache::STACKS;
 
-/// Maximum number of times that a capture is repeated because objects were unloaded during it.
+/// Maximum number of times that a capture is repeated because objects were unloaded meanwhile.
 const MAX_ATTEMPTS: usize = 3;
 
 /// The state with which one thread unwinds its stacks, stored in its own memory mapping.
 #[derive(Debug)]
 pub(super) struct ThreadEngine(NonNull<Engine>);
 
-/// Per-thread state for walking stacks. The large arrays come last. Only as many of their pages are touched as the
+/// Per-thread state for walking stacks. The large arrays come last, and only as many of their pages are touched as the
 /// depth of the thread's stacks requires.
 #[repr(C)]
 pub(super) struct Engine {
-    /// Set while a capture runs. A capture in a signal handler that interrupts this capture sees the flag and returns
-    /// without result.
+    /// Set while a capture runs. If a signal handler interrupts this capture and starts another, the other capture sees
+    /// the flag and returns without a result.
     is_busy: BusyFlag,
     checks_every_capture: bool,
     is_uncached: bool,
     /// Index of the leaf in `last_stack.frames`; the root is the last element.
     leaf: usize,
-    /// Index of the leafmost frame that this stack shares with the stack of the previous capture.
+    /// Index of the leafmost frame that is also in the stack of the previous capture.
     joined: usize,
-    /// Number of frames that the previous capture returned, and number of frames that this capture returned.
+    /// Numbers of frames that the previous capture and this capture returned.
     returned: [usize; 2],
     flags: ContextFlags,
     /// Whether the present capture may return the number of a cached stack, and the caller's hint for finding this
@@ -75,12 +75,12 @@ pub(super) struct Engine {
     stack_cache: StackCache,
     /// The thread's own stack.
     bounds: StackBounds,
-    /// Copy of the stack that the thread runs on, if this is a stack other than the thread's own.
+    /// Copy of the stack that the thread runs on, if that stack is not the thread's own.
     copy: StackCopy,
     /// Paths to the root that earlier walks found on stacks other than the thread's own.
     foreign_paths: ForeignPathCache,
     compiler: Compiler,
-    /// The steps of the last walk, leaf first. They are the steps of the frames leafward of `joined`.
+    /// The steps of the last walk, leaf first: the steps of the frames leafward of `joined`.
     steps: [WalkStep; MAX_FRAMES],
     last_stack: LastStack,
     path_cache: PathCache,
@@ -183,8 +183,8 @@ impl Engine {
         }
         if self.may_hit {
             let hit = self.stack_cache.look_up(entry, self.hint, state, &mut self.recheck);
-            // If the loader's state has changed since the capture began, the hit depends on rules that may be out of
-            // date.
+            // Discard the hit if the loader's state has changed since the capture began, because it depends on rules
+            // that may be out of date.
             self.hit = hit.filter(|_| loader_state::latest() == state);
             if self.hit.is_some() {
                 return;
@@ -197,8 +197,8 @@ impl Engine {
         }
     }
 
-    /// Captures a stack that is not the thread's own. This function is not inlined, so that its callers need less space
-    /// on that stack, which may be small.
+    /// Captures a stack that is not the thread's own. Not inlined, so that its callers need less space on that stack,
+    /// which may be small.
     #[inline(never)]
     fn capture_on_foreign_stack(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.capture_foreign(entry, state);
@@ -213,8 +213,8 @@ impl Engine {
             if self.flags.0 != 0 {
                 self.recheck_generated(entry, state);
             }
-            // If the loader's state changed during the walk, rules that the walk used may have been overwritten, so
-            // capture again.
+            // Capture again if the loader's state changed during the walk, because rules that the walk used may have
+            // been overwritten.
             let now = loader_state::latest();
             if now == state {
                 return;
@@ -224,7 +224,7 @@ impl Engine {
                 self.recapture(entry, state);
             }
         }
-        // Objects were loaded or unloaded during every attempt, so hold the loader's lock during one more capture.
+        // Objects were loaded or unloaded during every attempt, so capture once more while holding the loader's lock.
         if loader::with_lock(|state| self.recapture(entry, state)).is_none() {
             self.last_stack.clear(state);
             self.flags.0 |= ContextFlags::GUESSED;
@@ -248,16 +248,16 @@ impl Engine {
             _ => MAX_FRAMES,
         };
         if walked.count > joined {
-            // The new frames and the joined frames together are more than `MAX_FRAMES`. Capture again without the last
-            // stack, so that the outermost frames are omitted.
+            // The new frames and the joined frames together exceed `MAX_FRAMES`. Capture again without the last stack,
+            // so that the outermost frames are omitted.
             self.last_stack.clear(state);
             return self.recapture(entry, state);
         }
         self.store_walk(&walked, joined, state);
     }
 
-    /// Captures again if the stack contains code that may be replaced, and one of two conditions holds: the rules of
-    /// this code are due for a check, or another thread has found replaced code.
+    /// Captures again if the stack contains code that may be replaced, and the rules of this code are due for a check
+    /// or another thread has found replaced code.
     #[cold]
     #[inline(never)]
     fn recheck_generated(&mut self, entry: &StubRegisters, state: LoaderState) {
@@ -278,8 +278,9 @@ impl Engine {
         self.recheck.end(checks);
     }
 
-    /// Captures a stack along a cached path or through a copy, without the last-stack cache. Call if the capture begins
-    /// on a stack other than the thread's own, or if the walk of the thread's own stack arrived at another stack.
+    /// Captures a stack along a cached path or through a copy, without the last-stack cache. Call this if the capture
+    /// begins on a stack other than the thread's own, or if the walk of the thread's own stack arrived at another
+    /// stack.
     #[inline(never)]
     fn capture_foreign(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.last_stack.clear(state);
@@ -302,8 +303,8 @@ impl Engine {
         walked
     }
 
-    /// Stores the rest of a walk's path in `path_cache`, starting at the step `lost_at`, from which on no stored path
-    /// matched.
+    /// Stores the rest of a walk's path in `path_cache`, starting at the step `lost_at`, the first step for which no
+    /// stored path matched.
     #[inline(always)]
     fn cache_path(&mut self, lost_at: Option<usize>, walked: &WalkResult, state: LoaderState) {
         let steps = lost_at.and_then(|lost_at| self.steps[..walked.count].get(lost_at..)).unwrap_or_default();
@@ -321,8 +322,7 @@ impl Engine {
         self.stack_cache.insert(&self.last_stack, self.leaf, self.hint, self.last_stack.loader_state())
     }
 
-    /// Captures again, whether the thread is on its own stack or on another. This function is not inlined, since it is
-    /// rarely called.
+    /// Captures again, on whatever stack the thread is. Not inlined, because this function is rarely called.
     #[cold]
     #[inline(never)]
     fn recapture(&mut self, entry: &StubRegisters, state: LoaderState) {
@@ -333,8 +333,8 @@ impl Engine {
         }
     }
 
-    /// Converts the steps of a walk to frames. Stores them in front of (leafward of) the frame `joined` of the last
-    /// stack, at which the walk arrived.
+    /// Converts the steps of a walk to frames. The walk arrived at the frame `joined` of the last stack, and the new
+    /// frames are stored leafward of this frame.
     #[inline(always)]
     fn store_walk(&mut self, walked: &WalkResult, joined: usize, state: LoaderState) {
         self.joined = joined;

@@ -1,23 +1,23 @@
-//! A cache of the sequences of rules that the thread's walks used. A later walk through the same frames needs no
-//! look-ups in the rule table.
+//! A cache of the sequences of rules that the thread's walks used, so that a later walk through the same frames needs
+//! no look-ups in the rule table.
 //!
 //! Without this cache, a walk looks up a rule by a return address, and needs that rule to find the next return address.
-//! This is a chain of dependent loads, and in a real program, which does other work between two captures, most of them
-//! miss the L1 cache. But programs launch from the same few hundred stacks again and again. So the rules of a path are
-//! stored one after another, each with its return address. The walk can then use the next rule before the return
-//! address has been read: the processor predicts that the return address matches the rule, and verifies the prediction
-//! later. In PyTorch training steps, the cached paths make a capture a quarter faster.
+//! So the loads depend on each other, and most of them miss the L1 cache in a real program, which does other work
+//! between two captures. But programs launch from the same few hundred stacks again and again. So the rules of a path
+//! are stored one after another, each with its return address. The processor then predicts that the next return address
+//! matches the next rule, uses the rule at once, and verifies the prediction when the return address has been read. In
+//! PyTorch training steps, the cached paths make a capture a quarter faster.
 //!
 //! The cache never changes the result of a walk. A cached rule is used only for the address and in the loader state for
 //! which it was stored, so it equals the rule in the table. When a walk leaves its cached path, it looks for another
 //! cached path that starts at that point. If there is none, the walk uses the table for the rest of the stack. The path
-//! from that point on is stored when a walk takes it for the second time. So a stack that never recurs costs only one
+//! from that point on is stored when it is walked for the second time. So a stack that never recurs costs only one
 //! look-up in this cache.
 
 use super::rule::Rule;
 use crate::loader_state::LoaderState;
 
-/// Number of cached paths per thread. The cache has 128 KiB, and a thread touches only the paths that it uses.
+/// Number of cached paths per thread. The cache takes 128 KiB, of which a thread touches only the paths that it uses.
 const PATHS: usize = 256;
 /// Maximum number of steps per path. A longer path continues in another entry of the cache.
 const MAX_STEPS: usize = 30;
@@ -57,15 +57,15 @@ pub(super) struct PathFollower<'a> {
     unloads: u32,
     /// The rest of the path that the walk is on.
     rest: &'a [CachedRule],
-    /// Number of steps after which the walk left its cached path and found no other one. `None` if this has not
-    /// happened.
+    /// Number of steps after which the walk left its cached path and found no other cached path. `None` if the walk has
+    /// not left the cached paths.
     lost_at: Option<usize>,
 }
 
 impl PathCache {
     /// Stores the path that starts at this address and stack pointer, where a walk found no cached path. The first walk
-    /// along a path only reserves the slot for the path; the second one stores the rules. `rules` yields the return
-    /// addresses of the path and their rules, which must be plain.
+    /// along a path only reserves a slot; the second walk stores the rules. `rules` yields the path's return addresses
+    /// and their rules, which must be plain.
     #[inline(never)]
     pub(super) fn insert(
         &mut self,
@@ -140,13 +140,13 @@ impl<'a> PathFollower<'a> {
         Some(cached.rule)
     }
 
-    /// Stops following cached paths, and prevents this walk's path from being stored. Call after compiling a rule,
+    /// Stops following cached paths, and prevents this walk's path from being stored. Call this after compiling a rule,
     /// because the new rule may be valid for this walk only.
     pub(super) fn discard_path(&mut self) {
         (self.path_cache, self.rest, self.lost_at) = (None, &[], None);
     }
 
-    /// Number of steps after which no cached path was found, if this happened.
+    /// Number of steps after which the walk found no cached path. `None` if it has always found one.
     #[inline(always)]
     pub(super) fn lost_at(self) -> Option<usize> {
         self.lost_at
@@ -214,8 +214,8 @@ mod tests {
         // After an unload, other code may be at the address. A load does not invalidate paths.
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(0, 1)), (0, Some(0)));
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(1, 0)), (12, None));
-        // A path that starts at the same code with another stack pointer often continues differently, so it is another
-        // path.
+        // A path that starts at the same code with another stack pointer counts as another path, because it often
+        // continues differently.
         assert_eq!(follow(&path_cache, &path(0x1000, 0x6000, 12), state), (0, Some(0)));
     }
 

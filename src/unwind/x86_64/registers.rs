@@ -1,4 +1,4 @@
-//! All registers of a frame, for the slow walk.
+//! Stores all registers of a frame, for the slow walk.
 
 use gimli::{Register, X86_64};
 

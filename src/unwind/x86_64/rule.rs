@@ -1,4 +1,4 @@
-//! A rule describes in one 64-bit word how a walk gets from a frame to the frame's caller ("leaves the frame").
+//! A rule is a 64-bit word that describes how a walk gets from a frame to the frame's caller ("leaves the frame").
 //!
 //! ```text
 //!  63  60 59          48 47   46   45           32 31                              0
@@ -7,17 +7,17 @@
 //! +------+--------------+----+----+---------------+---------------------------------+
 //! ```
 //!
-//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is
-//! `rsp + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`; if
-//! k is 1, it did not save rbp. The word at `CFA - 8k` is thus readable in any case, and the walk needs no branch. The
-//! other kinds cover the remaining code. The module epoch is the epoch of the object that contains the code; it has the
-//! same bits in a [`Frame`]. EX is never set in the table. A walk sets EX in its own copy of the rule if the frame's
-//! function was interrupted by a signal instead of making a call.
+//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is `rsp
+//! + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`, or
+//! did not save rbp if k is 1. So the word at `CFA - 8k` is always readable, and the walk needs no branch. The other
+//! kinds of rules cover the remaining code. The module epoch is the epoch of the object that contains the code; it has
+//! the same bits in a [`Frame`]. EX is never set in the table. A walk sets EX in its own copy of the rule if the
+//! frame's function was interrupted by a signal instead of making a call.
 
 use super::epilogue::Epilogue;
 use gpuflame_model::record::{Frame, ModuleEpoch};
 
-/// A rule by which a walk leaves a frame. See the drawing in the module's documentation.
+/// A rule by which a walk leaves a frame. The module's documentation draws its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Rule(pub(super) u64);
@@ -25,7 +25,7 @@ pub(super) struct Rule(pub(super) u64);
 const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one instruction");
 
 /// The kinds of rules. All kinds but the plain step have the highest bit set, so that one branch on that bit separates
-/// them.
+/// them from the plain step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RuleKind {
@@ -35,15 +35,15 @@ pub(super) enum RuleKind {
     End = 8,
     /// A frame that realigned its stack: CFA = `*(rbp + offset)`, and rbp was saved at `*rbp`.
     Realigned = 9,
-    /// A signal trampoline: at rsp is a `ucontext_t` from the kernel, which contains the registers of the interrupted
-    /// code at the offsets below.
+    /// A signal trampoline: rsp points to a `ucontext_t` from the kernel, which contains the registers of the
+    /// interrupted code at the offsets below.
     Signal = 10,
-    /// A frame without unwind information. The offset field contains the number of objects that had been loaded when no
-    /// unwind information was found, because an object that is loaded later may provide it. If an epilogue follows the
-    /// call, the field `k` describes how this epilogue leaves the frame (see `epilogue`).
+    /// A frame without unwind information. The offset field contains the number of objects loaded so far when no unwind
+    /// information was found, because an object that is loaded later may provide unwind information. If an epilogue
+    /// follows the call, the field `k` describes how this epilogue leaves the frame (see `epilogue`).
     Unknown = 11,
     /// Any frame that the other kinds cannot describe. At such a frame the plain walk, which follows only rip, rsp and
-    /// rbp, is abandoned, and the slow walk starts from the beginning and follows all registers.
+    /// rbp, is abandoned. The slow walk, which follows all registers, then starts from the beginning.
     Slow = 12,
 }
 
@@ -62,7 +62,7 @@ const SAVED_SHIFT: u32 = 32;
 const SAVED: u64 = 0x3fff;
 
 impl Rule {
-    /// Maximum value of a step's `saved`, in words. It allows that rbp is saved at most 128 KiB below the CFA.
+    /// Maximum value of a step's `saved`, in words. So rbp may be saved at most 128 KiB below the CFA.
     pub(super) const MAX_SAVED: u16 = SAVED as u16;
 
     /// Creates the rule of a step. The CFA is rsp + `offset`, or rbp + `offset` if `from_bp`. The caller's rbp was
@@ -121,7 +121,7 @@ impl Rule {
         self.0 as i64 >= 0
     }
 
-    /// Whether this is a plain step, and the frame's function made a call instead of being interrupted.
+    /// Whether this is a plain step, and the frame's function made a call (a signal did not interrupt it).
     #[inline(always)]
     pub(super) fn is_plain(self) -> bool {
         self.0 & (1 << 63 | EXACT) == 0
@@ -181,15 +181,15 @@ impl Rule {
         }
     }
 
-    /// Whether the code of this frame may be replaced without loading or unloading an object. This is true for code
-    /// that has no unwind information and is outside all objects, such as code that the program generates.
+    /// Whether the code of this frame may be replaced without loading or unloading an object: code that has no unwind
+    /// information and is outside all objects, such as code that the program generates.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
-    /// Returns this rule, with EX set if `is_exact`: the frame's address is not a return address, but an interrupted
-    /// instruction.
+    /// Returns this rule, with EX set if `is_exact`, that is, if the frame's address is an interrupted instruction and
+    /// not a return address.
     pub(super) fn at_exact(self, is_exact: bool) -> Self {
         if is_exact { Self(self.0 | EXACT) } else { self }
     }
@@ -199,7 +199,7 @@ impl Rule {
         self.0 & EXACT != 0
     }
 
-    /// Number of objects that had been loaded when this [`RuleKind::Unknown`] rule was created.
+    /// Number of objects that were loaded before this [`RuleKind::Unknown`] rule was created.
     pub(super) fn loads(self) -> u32 {
         self.0 as u32
     }

@@ -1,9 +1,9 @@
-//! The slow walk, which follows all registers. It is used for stacks with a frame that no compact rule can describe.
+//! The slow walk follows all registers. It is used for stacks with a frame that no compact rule can describe.
 //!
-//! Such frames are rare: at most 0.3 % of a library's code has them, and nearly all of this code makes no call.
-//! Examples are the dynamic loader's function for lazy binding, which keeps its frame's address in rbx, and
-//! hand-written assembly, which follows no convention. The slow walk starts over at the stub, where all registers are
-//! known, and runs the unwind program of every frame.
+//! Frames that no compact rule can describe are rare: they belong to at most 0.3 % of a library's code, and nearly all
+//! of this code makes no call. Examples are the dynamic loader's function for lazy binding, whose frame address is in
+//! rbx, and hand-written assembly, which follows no convention. The slow walk starts again at the stub, where all
+//! registers are known, and runs the unwind program of every frame.
 
 use std::cell::RefCell;
 
@@ -22,7 +22,7 @@ use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
 enum Leaving {
-    /// The caller's registers, and whether a signal interrupted the caller (if not, it made a call).
+    /// The caller's registers, and whether a signal interrupted the caller. If not, the caller made a call.
     To(Registers, bool),
     End(WalkEnd),
     /// The frame has no unwind information.
@@ -111,8 +111,8 @@ impl Walk<'_> {
     }
 }
 
-/// Computes the caller's registers by one row of an unwind program. This function is not inlined into the code that
-/// finds the row, so that the two do not need stack space at the same time.
+/// Computes the caller's registers by one row of an unwind program. Not inlined into the code that finds the row, so
+/// that this function and that code do not need stack space at the same time.
 #[inline(never)]
 fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
     match row.row.register(X86_64::RA) {
@@ -143,8 +143,8 @@ fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) 
             None => caller.forget(*register),
         }
     }
-    // Check the result, since unwind information may be wrong: a caller's frame must be above the called frame, except
-    // at a signal frame, which may lead to another stack.
+    // Check the result, because unwind information may be wrong: a caller's frame must be above the called frame. The
+    // exception is a signal frame, which may lead to another stack.
     let is_above = row.is_signal || words.borrow_mut().can_be_caller_sp(registers.sp(), caller.sp());
     if is_above { Leaving::To(caller, row.is_signal) } else { Leaving::End(WalkEnd::Lost) }
 }

@@ -3,20 +3,21 @@
 //!
 //! The result of a walk depends only on its starting state, on the unwind rules, and on the words that it reads (see
 //! `last_stack`). So if a capture starts in the same state as an earlier walk, and the words that the earlier walk read
-//! are unchanged, then the stack is the same. It need not be walked again, and the caller can use the number that it
-//! got for this stack before. Programs launch from the same few hundred stacks again and again.
+//! are unchanged, then the stack is the same. The stack need not be walked again, and the caller can use the number
+//! that it got for this stack before. The cache is useful because programs launch from the same few hundred stacks
+//! again and again.
 //!
-//! The words' values are not stored, only their hash. So a look-up reads two bytes of this cache per word, while
-//! `last_stack` and `path_cache` read thirty. This matters because the program has to reload all its data that a
-//! capture evicts from the L1 cache. In a training step of PyTorch, reloading takes as long as the walk itself. The
-//! hash has four 64-bit lanes that are computed in parallel. A stack with other words at the same addresses is mistaken
-//! for the cached one with probability 5e-20. At a million such look-ups per second, that happens once in 500,000
+//! Only a hash of the words' values is stored, not the values. So a look-up reads two bytes of this cache per word,
+//! compared with thirty in `last_stack` and `path_cache`. The difference matters because the program has to reload all
+//! data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading takes as long as the walk
+//! itself. The hash has four 64-bit lanes that are computed in parallel. A stack with other words at the same addresses
+//! is mistaken for the cached stack with probability 5e-20: at a million such look-ups per second, once in 500,000
 //! years.
 //!
-//! Several cached stacks may have the same starting state. Their hashes distinguish them. To compute fewer hashes, a
-//! look-up considers only stacks with the caller's hint (what is launched). It begins with the stack that followed the
-//! last time that the previous stack was hit. While more than a third of the comparisons fail, only one look-up in
-//! sixteen is made. At most one stack is inserted per eight captures. So stacks that never recur cost little.
+//! Hashes distinguish cached stacks that have the same starting state. To compute fewer hashes, a look-up considers
+//! only stacks with the caller's hint (what is launched). The look-up begins with the stack that followed last time
+//! after the previous stack was hit. While more than a third of the comparisons fail, only one look-up in sixteen is
+//! made. At most one stack is inserted per eight captures. So stacks that never recur cost little.
 
 use std::ptr::NonNull;
 
@@ -28,8 +29,8 @@ use crate::copy::RED_ZONE;
 use crate::loader_state::LoaderState;
 use crate::memory::{self, word};
 
-/// Number of cached stacks per thread. The cache is 8-way set-associative and has 512 KiB. A thread touches only the
-/// stacks that it uses.
+/// Number of cached stacks per thread. The cache is 8-way set-associative. It takes 512 KiB, of which a thread touches
+/// only the stacks that it uses.
 pub(crate) const STACKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
@@ -85,7 +86,7 @@ struct CachedStack {
     is_generated: bool,
     /// Number of words that the stack's walk read.
     len: u16,
-    /// Sample words from the leaf half of the stack. Stacks with the same starting state usually differ there.
+    /// Sample words from the leaf half of the stack, where stacks with the same starting state usually differ.
     probes: [u64; PROBES],
     /// Addresses of the words, as offsets in words from the low end of the first frame's red zone.
     word_offsets: [u16; MAX_WORDS],
@@ -95,7 +96,7 @@ const _: () = assert!(size_of::<CachedStack>() == 1024, "a stack begins at a cac
 /// Size in bytes of the stacks of one set. Used memory is counted in units of this size.
 const SET_BYTES: usize = WAYS * size_of::<CachedStack>();
 
-/// The key of a cached stack: its starting state and hint, which are known before any word of the stack is read.
+/// The key of a cached stack: its starting state and its hint. Both are known before any word of the stack is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct StackKey {
@@ -124,9 +125,9 @@ impl StackKey {
 }
 
 impl StackCache {
-    /// Returns the number of the cached stack that equals the present stack, which starts at `entry`. `None` if there
-    /// is no such stack, if the back-off skips the look-up, or if the rules of the stack's generated code are due for a
-    /// check.
+    /// Returns the number of the cached stack that equals the present stack, which starts at `entry`. Returns `None` if
+    /// there is no such stack, if the back-off skips the look-up, or if the rules of the stack's generated code are due
+    /// for a check.
     #[inline(always)]
     pub(super) fn look_up(
         &mut self,
@@ -194,7 +195,7 @@ impl StackCache {
         self.backoff.charge_insertion();
         let read = last_stack.walk_inputs(leaf)?;
         let key = StackKey::new(read.pc, read.sp, hint, state);
-        // A `CachedStack` takes 1 KiB of the program's stack, so avoid copies of it.
+        // Avoid copies of a `CachedStack`, because each takes 1 KiB of the program's stack.
         let mut stack = CachedStack::with_key(key, read.bp);
         stack.is_generated = last_stack.is_generated(leaf);
         if stack.fill(read.words()).is_none() {
@@ -295,7 +296,7 @@ impl CachedStack {
                 u16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
             count += 1;
         }
-        // Sort the addresses, so that a look-up reads the stack's cache lines in order and each only once.
+        // Sort the addresses, so that a look-up reads the stack's cache lines in order, and each line only once.
         self.word_offsets[..count].sort_unstable();
         let last = *self.word_offsets[..count].last()?;
         let cache = count.next_multiple_of(BLOCK_WORDS);

@@ -1,4 +1,4 @@
-//! The entry point of a capture: saves the caller's registers before compiled code changes their values.
+//! The stub is the entry point of a capture. It saves the caller's registers before compiled code changes their values.
 //!
 //! The walk starts at the stub's return address, so the first frame is looked up by a return address like all other
 //! frames. The stub stores the callee-saved registers in memory, for the rare frame whose unwind program needs more

@@ -1,23 +1,23 @@
-//! All rules compiled so far, in a hash table shared by all threads.
+//! The rule table is a hash table of all rules compiled so far, shared by all threads.
 //!
 //! The table uses open addressing over 16-byte slots `{key, rule}`. The lower 48 bits of a key are the *look-up pc*.
 //! For a return address, the look-up pc is the return address itself; for an interrupted instruction, it is the
-//! instruction's address plus one (walks look up no address beyond 2^47). The upper 16 bits of the key are the low 16
+//! instruction's address plus one. (Walks look up no address beyond 2^47.) The upper 16 bits of the key are the low 16
 //! bits of the loader's unload count. So an unload invalidates every older rule at once, and the slots of older rules
 //! are free for reuse. No thread waits for another:
 //!
 //! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims the
-//!   slot even if the slot has the right key already and only its *unknown* rule is replaced by a better one.
-//!   Otherwise, if the writer were preempted between reading the key and storing the rule, it could store a rule from
-//!   before an unload under a key from after the unload.
+//!   slot even if the slot has the right key already and only its *unknown* rule is replaced by a better rule. Without
+//!   the claim, a writer that was preempted between reading the key and storing the rule could store a rule from before
+//!   an unload under a key from after the unload.
 //! * A reader loads the key with Acquire, then the rule. As long as a slot's key has the present unload count, no
 //!   writer changes the slot, except to replace an unknown rule.
-//! * A slot is reused only after the unload count has advanced, and only for a newer rule. A reader may read a slot
-//!   while it is being reused. At the end of its capture, this reader finds that the unload count has changed, and
-//!   starts over (see `Engine::capture_idle`). So one check per capture replaces one check per frame. Until then, a
-//!   wrong rule does no harm, because all reads of a capture are checked against the stack's bounds.
+//! * A slot is reused only after the unload count has advanced, and only for a newer rule. If a reader reads a slot
+//!   while the slot is being reused, the reader finds at the end of its capture that the unload count has changed, and
+//!   starts again (see `Engine::capture_idle`). So one check per capture replaces one check per frame. Before that
+//!   check, a wrong rule does no harm, because all reads of a capture are checked against the stack's bounds.
 //! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may
-//!   still use it; all old tables together are smaller than the new one.
+//!   still use it. All old tables together are smaller than the new table.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -33,8 +33,8 @@ const MAX_PROBES: usize = 32;
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
-/// Multiplier of the hash. It is shifted by 16 bits so that the key's tag does not affect the hash, and a walk can
-/// compute the hash before it has loaded the tag.
+/// Multiplier of the hash. The shift by 16 bits makes the hash independent of the key's tag, so a walk can compute the
+/// hash before it has loaded the tag.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]
@@ -51,7 +51,7 @@ pub(super) struct RuleTable {
     /// Mask of the bits of a hash that give the key's home slot, as a byte offset from the first slot.
     homes: u64,
     /// The unload count without its low 16 bits, which are the keys' tags. A table is used in one era only, so no tag
-    /// recurs.
+    /// occurs again.
     era: u32,
     /// The unload count when the rules counted by `live` were stored.
     unloads: AtomicU32,
@@ -75,7 +75,8 @@ fn key(lookup_pc: u64, state: LoaderState) -> u64 {
     lookup_pc | tag(state)
 }
 
-/// Whether the key `found` is from an earlier loader state than `key`: an object was unloaded between the two.
+/// Whether the key `found` is from an earlier loader state than `key`, that is, an object was unloaded between the two
+/// states.
 fn is_older(found: u64, key: u64) -> bool {
     ((key >> 48) as u16).wrapping_sub((found >> 48) as u16) as i16 > 0
 }
@@ -202,7 +203,7 @@ impl RuleTable {
     }
 
     /// Counts a new rule of the present loader state, and returns the number of such rules. If two threads count at the
-    /// same time, one count may be lost, which is harmless because the number only decides when the table grows.
+    /// same time, one count may be lost. This is harmless, because the number only decides when the table grows.
     fn count(&self, state: LoaderState) -> usize {
         if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);
@@ -322,16 +323,15 @@ mod tests {
     fn a_claimed_unwritten_slot_is_neither_read_nor_waited_for() {
         let (table, now) = (table(64), LoaderState::new(5, 1));
         let key = key(0x4000, now);
-        // Simulate a slot that is claimed by a preempted thread, or in a forked child, by a thread that no longer
-        // exists.
+        // Simulate a slot that a preempted thread has claimed (or, in a forked child, a thread that no longer exists).
         table.probe_slots(key)[0].key.store(CLAIMED, Ordering::Relaxed);
         assert_eq!(table.get(0x4000, now), None);
         assert_eq!(table.put(key, rule(1), now), Insertion::Done);
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
     }
 
-    /// Checks the promise on which captures rely: if no unload happens while a rule is read, the rule was stored after
-    /// the last unload. This must be true even if all slots with older rules are constantly reused.
+    /// Captures rely on this promise: if no unload happens while a rule is read, the rule was stored after the last
+    /// unload. The promise must hold even if all slots with older rules are constantly reused.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
         const PCS: u64 = 40;

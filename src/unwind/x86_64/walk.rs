@@ -32,9 +32,9 @@ pub(super) struct WalkStep {
 }
 
 impl WalkStep {
-    /// Copies the step with one load per word, because the walk has just written it with one store per word. Compilers
-    /// prefer wider loads, but a load that is wider than a recent store stalls until the store has left the processor's
-    /// store buffer, which takes 5 ns per frame.
+    /// Copies the step with one load per word, because the walk has just written the step with one store per word.
+    /// Compilers prefer wider loads, but a load that is wider than a recent store stalls until the store has left the
+    /// processor's store buffer, which takes 5 ns per frame.
     #[inline(always)]
     pub(super) fn by_words(&self) -> Self {
         let read = |word: &u64| {
@@ -45,9 +45,10 @@ impl WalkStep {
     }
 }
 
-/// A set of frames at which a walk can end, because the rest of the stack is known from there on.
+/// A set of frames at which a walk can end, because the rest of the stack, up to the root, is known.
 pub(super) trait JoinTarget {
-    /// Returns the known frame at which `cursor` is, if any. The walk calls this function for every frame, leaf first.
+    /// If `cursor` is at a frame of this set, returns the frame. The walk calls this function for every frame, leaf
+    /// first.
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
 }
 
@@ -73,7 +74,7 @@ pub(super) struct Cursor {
     pub(super) sp: u64,
     pub(super) bp: u64,
     /// 1 if a signal interrupted the frame's function, 0 if that function made a call. This field is a full word for
-    /// speed: a byte would be stored as a byte but loaded together with its padding. Such a load stalls until the store
+    /// speed: a byte would be stored alone but loaded together with its padding, and such a load stalls until the store
     /// has left the store buffer, which takes at least 5 ns per frame.
     exact: u64,
 }
@@ -97,7 +98,7 @@ impl Cursor {
         self.exact != 0
     }
 
-    /// Reads the epilogue that now follows the frame's call in memory, if there is one.
+    /// Reads the epilogue that presently follows the frame's call in memory, if there is one.
     fn epilogue(&self) -> Option<Epilogue> {
         if self.is_exact() { None } else { Epilogue::after_call(self.lookup_pc) }
     }
@@ -139,7 +140,7 @@ pub(super) struct Walk<'a> {
     pub(super) is_guessed: bool,
     /// Cached paths of earlier walks of this thread. `None` if the walk must not use them.
     pub(super) path_cache: Option<&'a PathCache>,
-    /// Number of steps after which the walk found no cached path, if this happened.
+    /// Number of steps after which the walk found no cached path. `None` if it has always found one.
     pub(super) lost_at: Option<usize>,
 }
 
@@ -168,8 +169,8 @@ impl Walk<'_> {
         if let Err(end) = words.begin(cursor.sp) {
             return self.result(0, end, false);
         }
-        // In about half of all captures the stack is the same as in the previous capture, so check this before anything
-        // else is prepared.
+        // Check first whether the stack is the same as in the previous capture, as in about half of all captures,
+        // before anything else is prepared.
         if let Some(frame) = join.reached(&cursor) {
             return self.result(0, WalkEnd::Joined(frame), W::IS_OWN_STACK);
         }
@@ -235,7 +236,7 @@ impl Walk<'_> {
     }
 
     /// As [`Walk::compile`], for a walk with a `follower`. Also makes sure that this walk's path is not cached, because
-    /// it contains a new rule.
+    /// the path contains a new rule.
     #[cold]
     #[inline(never)]
     fn compile_off_path(&mut self, follower: &mut PathFollower<'_>, cursor: Cursor) -> Rule {
@@ -264,8 +265,8 @@ impl Walk<'_> {
             Some(epilogue) => Rule::unknown_with(state.loads(), epilogue),
             None => Rule::unknown(state.loads()),
         });
-        // In a signal handler, `epoch_of` may return no epoch. Then the rule is not stored, and the next capture
-        // compiles it again.
+        // If `epoch_of` returns no epoch, as may happen in a signal handler, the rule is not stored, and the next
+        // capture compiles the rule again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
         self.compiler.checks.reached_generated |= rule.may_be_replaced();
@@ -274,7 +275,7 @@ impl Walk<'_> {
     }
 
     /// Returns `rule` if it is still valid, otherwise compiles a new rule. An [`RuleKind::Unknown`] rule is invalid if
-    /// an object was loaded later, because that object may be at this address, or if generated code was replaced.
+    /// generated code was replaced, or if an object was loaded later, because that object may be at this address.
     #[inline]
     fn refresh_rule(&mut self, rule: Rule, cursor: Cursor, follower: &mut PathFollower<'_>) -> Rule {
         let is_old = rule.kind() == RuleKind::Unknown && rule.loads() != self.state.loads();
@@ -285,7 +286,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the code for which `rule` was compiled has been replaced. False if the code was not checked.
+    /// Whether the code for which `rule` was compiled has been replaced. Returns false if the code was not checked.
     #[cold]
     #[inline(never)]
     fn is_replaced(&mut self, rule: Rule, cursor: Cursor) -> bool {
@@ -337,8 +338,8 @@ pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Resu
     Ok((pc, bp.wrapping_add(16), saved))
 }
 
-/// Takes a plain step, without a branch that depends on the rule: which rule comes next differs from stack to stack,
-/// and a mispredicted branch costs more than the step.
+/// Takes a plain step, without a branch that depends on the rule. The next rule differs from stack to stack, so the
+/// branch would be mispredicted, which costs more than the step.
 #[inline(always)]
 fn step(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     let base = select_unpredictable(rule.is_bp_based(), from.bp, from.sp);
@@ -357,8 +358,8 @@ fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     caller_cursor(pc, cfa, words.word(from.sp, from.bp).ok_or(WalkEnd::Lost)?)
 }
 
-/// Continues at the code that a signal interrupted, with the registers that the kernel saved. This code may be on
-/// another stack.
+/// Continues at the code that a signal interrupted, which may be on another stack, with the registers that the kernel
+/// saved.
 #[cold]
 #[inline(never)]
 fn interrupted(from: Cursor, words: &mut impl Words) -> StepResult {
@@ -377,8 +378,8 @@ fn caller_cursor(pc: u64, sp: u64, bp: u64) -> StepResult {
     Ok(Cursor { lookup_pc: pc, sp, bp, exact: 0 })
 }
 
-/// Checks whether the caller's `pc` can be code; `sp` is the caller's stack pointer. A `pc` of 0 ends a stack, and user
-/// space addresses end at 2^47. Only addresses that pass this check are looked up.
+/// Checks whether the caller's `pc` can be the address of code. `sp` is the caller's stack pointer. A `pc` of 0 ends a
+/// stack, and user space addresses end at 2^47. Only addresses that pass this check are looked up.
 #[inline(always)]
 pub(super) fn check_return_address(pc: u64, sp: u64) -> Result<(), WalkEnd> {
     if pc.wrapping_sub(1) >> 47 == 0 {

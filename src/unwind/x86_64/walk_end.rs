@@ -1,11 +1,11 @@
-//! The ways in which a walk ends.
+//! Lists the ways in which a walk ends.
 
 /// The reason why a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WalkEnd {
     /// The walk reached the outermost frame, according to the unwind information.
     Bottom,
-    /// A return address was 0. The value is the address directly above the word with this return address.
+    /// A return address was 0. The value is the address directly above the word that contains this return address.
     ZeroReturn(u64),
     /// The last frame has no unwind information, and the value of rbp cannot be a frame pointer.
     NoInformation,

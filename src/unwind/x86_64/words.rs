@@ -1,8 +1,7 @@
 //! Reads the stack that a walk is on, either in place or through a copy.
 //!
-//! Unwind information may be wrong, and return addresses may be any value. So this module checks for each address that
-//! a walk requests whether it is on the stack. The documentation of the crate `unwind` explains why this check is
-//! enough.
+//! Unwind information may be wrong, and return addresses may be any value. So this module checks whether each address
+//! that a walk requests is on the stack. The documentation of the crate `unwind` explains why this check is enough.
 
 use super::walk_end::WalkEnd;
 use crate::bounds::StackBounds;
@@ -14,7 +13,7 @@ pub(super) trait Words {
     /// Whether this stack is the thread's own.
     const IS_OWN_STACK: bool;
 
-    /// Prepares reading from the stack that contains `sp`, the stack pointer at which a walk begins.
+    /// Prepares to read from the stack that contains `sp`, the stack pointer at which a walk begins.
     fn begin(&mut self, sp: u64) -> Result<(), WalkEnd>;
 
     /// The word at `address`, if a frame at `sp` may have stored a word at that address.
@@ -27,8 +26,8 @@ pub(super) trait Words {
     /// cannot be the stack pointer of the caller of a frame at `sp`.
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)>;
 
-    /// Prepares reading from the stack of the code that a signal interrupted. `from` is the stack pointer of the signal
-    /// frame, and `sp` the stack pointer of the interrupted code.
+    /// Prepares to read from the stack of the code that a signal interrupted. `from` is the stack pointer of the signal
+    /// frame, and `sp` is the stack pointer of the interrupted code.
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd>;
 }
 
@@ -58,8 +57,8 @@ impl Words for DirectStack {
     #[inline(always)]
     fn word(&mut self, sp: u64, address: u64) -> Option<u64> {
         let is_there = (address >= sp.wrapping_sub(RED_ZONE)) & (address <= self.hi.wrapping_sub(8));
-        // SAFETY: every `sp` of a walk is at least the `sp` at which the walk began, so the word is in the used part of
-        // the thread's own stack.
+        // SAFETY: every `sp` of a walk is at or above the `sp` at which the walk began, so the word is in the used part
+        // of the thread's own stack.
         is_there.then(|| unsafe { memory::word(address) })
     }
 
@@ -71,7 +70,7 @@ impl Words for DirectStack {
     #[inline(always)]
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
         let slot = cfa.wrapping_sub(saved);
-        // The slot is not above the return address, so only the slot's lower bound must still be checked.
+        // The slot is not above the return address, so only its lower bound must still be checked.
         if !(self.can_be_caller_sp(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
             return None;
         }

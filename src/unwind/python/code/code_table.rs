@@ -53,9 +53,8 @@ impl CodeTable {
         2 * (self.used + 1) > self.capacity
     }
 
-    /// Makes room for more entries: doubles the capacity, or empties the table if it has the maximum capacity. Slot
-    /// numbers from before this call stay in range, but may now refer to another code object. Returns false if the
-    /// kernel refuses the memory.
+    /// Makes room for more entries: doubles the capacity, or empties the table if it has the maximum capacity. Old slot
+    /// numbers stay in range, but may now refer to other code objects. Returns false if the kernel refuses the memory.
     #[cold]
     pub(in crate::python) fn reserve(&mut self) -> bool {
         let keeps = 2 * self.capacity <= MAX_SLOTS;

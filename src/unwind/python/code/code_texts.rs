@@ -1,12 +1,12 @@
-//! Detects changes of code objects' paths and names: checks whether the string at an address still has the same
+//! Detects whether a code object's path or name has changed: checks whether the string at an address still has the same
 //! contents.
 
 use super::MAX_TEXT_CHARS;
 use crate::memory;
 use crate::python::layout::{self, Layout};
 
-/// The texts of the code objects that a thread's walks have reached: the path of each code object, and some names
-/// without a cached hash. Many functions share a path, so each text is compared only once per walk.
+/// The texts of the code objects that a thread's walks have reached: the path of each code object, and some of the
+/// names for which Python has no hash. Many functions have the same path, so each text is compared only once per walk.
 #[repr(C)]
 pub(in crate::python) struct CodeTexts {
     /// Number of walks so far.
@@ -27,8 +27,8 @@ struct TextPair {
     path: u64,
     name: u64,
     hash: u64,
-    /// Number of letters in `letters`, which is the length of the path. 0 if the letters are not stored, and the hash
-    /// is compared instead.
+    /// Number of letters in `letters`, which is the length of the path. If this is 0, the letters are not stored, and
+    /// the hash is compared instead.
     count: u64,
     letters: [u8; MAX_STORED_LETTERS],
 }
@@ -40,7 +40,7 @@ const MAX_STORED_LETTERS: usize = 224;
 const MAX_PAIRS: usize = 2048;
 
 impl CodeTexts {
-    /// Starts a new walk. All texts have to be compared again, since any of them may have changed.
+    /// Starts a new walk, in which all texts must be compared again, because any of them may have changed.
     #[inline(always)]
     pub(in crate::python) fn forget(&mut self) {
         self.walk += 1;
@@ -52,8 +52,8 @@ impl CodeTexts {
         self.count >= MAX_PAIRS
     }
 
-    /// Removes all pairs. The numbers of pairs become invalid, so the caller must drop everything that contains such
-    /// numbers.
+    /// Removes all pairs. The numbers of the pairs become invalid, so the caller must drop everything that contains the
+    /// number of a pair.
     pub(in crate::python) fn clear(&mut self) {
         (self.count, self.count_in_walk) = (0, 0);
     }
@@ -121,8 +121,8 @@ impl CodeTexts {
         unsafe { self.are_as_cached(self.in_walk(), layout) }
     }
 
-    /// As [`CodeTexts::are_as_cached`], but requires at least one number. Not inlined, so that the usual case without
-    /// numbers needs no register for this function.
+    /// As [`CodeTexts::are_as_cached`], but requires at least one number. Not inlined, so that this function takes no
+    /// registers in the usual case, in which there are no numbers.
     ///
     /// # Safety
     /// The conditions of [`CodeTexts::are_as_cached`] apply.
@@ -277,8 +277,8 @@ unsafe fn hash_pair(path: u64, name: u64, layout: &Layout) -> u64 {
     if name == 0 { of(path) } else { of(path).rotate_left(32) ^ of(name) }
 }
 
-/// Hash of a string. The hash covers all letters up to the limit. It is computed from two words at a time, and no step
-/// depends on the result of another.
+/// Hash of a string, over all letters up to the limit. Each step hashes two words, and no step depends on the result of
+/// another step.
 ///
 /// # Safety
 /// `text` must be null, or point to readable memory, which need not be a string.
@@ -296,7 +296,7 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     let end = start + length * kind;
     let about = (length << 3 | kind) ^ 0xd6e8_feb8_6659_fd93;
     if end < start + 16 {
-        // Mask those bytes of the words that are past the end of the string.
+        // Mask the bytes past the end of the string.
         let word = |at: u64| match end.saturating_sub(at) {
             bytes @ 0..8 => word(at) & ((1 << (8 * bytes)) - 1),
             _ => word(at),
@@ -314,7 +314,7 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     hash.wrapping_add(mix(word(end - 16), word(end - 8), salt))
 }
 
-/// Hashes two words with a salt. The salt depends on the words' position in the string.
+/// Hashes two words with a salt that depends on the words' position in the string.
 #[inline(always)]
 fn mix(one: u64, other: u64, salt: u64) -> u64 {
     let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ salt);

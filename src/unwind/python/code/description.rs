@@ -1,9 +1,9 @@
-//! The description of a code object: version, first line, file, name and line table.
+//! Encodes and decodes the description of a code object: version, first line, file, name and line table.
 
 use super::{MAX_LINE_TABLE_BYTES, MAX_TEXT_CHARS};
 
-/// The description of a code object as bytes. Two code objects of the process with equal descriptions are treated as
-/// the same.
+/// The description of a code object as bytes. If two code objects of a process have equal descriptions, they are
+/// treated as one code object.
 ///
 /// ```text
 /// version:u16 0:u16 first_line:u32 file_length:u32 name_length:u32 file name lines

@@ -1,22 +1,25 @@
 //! Identifies CPython's code objects (a code object describes one function), and reads their names.
 //!
-//! An address alone does not identify a code object, because most short-lived functions get the address of a freed one.
-//! So a code object is recognized as seen before only if these data are the same: its address; the addresses of its
-//! name, file and line table; its first line; and its version number. Since 3.12, CPython gives each code object a
-//! unique version number. If a code object has no version number, the contents of its name, file and line table are
-//! compared instead. The comparison covers the name, by the hash that Python caches (or by the letters if 3.11 has not
-//! computed the hash). It also covers the whole path of the file (once per walk and file), and the length, beginning,
-//! middle and end of the line table. So a function is never shown under the name of a freed function at its address.
-//! Before 3.12 there is one exception. A function is mistaken for a freed function if it has the same name, file and
-//! first line, and its parts have the same addresses, and the line tables differ only in places that are not compared.
+//! An address alone does not identify a code object, because most short-lived functions get the address of a freed
+//! function. So a code object counts as seen before only if these data are the same: its address; the addresses of its
+//! name, file and line table; its first line; and its version number. CPython gives each code object a unique version
+//! number since 3.12. If a code object has no version number, the contents of its name, file and line table are
+//! compared instead:
+//! - the name, by the hash that Python caches (or by the letters if 3.11 has not computed the hash);
+//! - the whole path of the file, once per walk and file;
+//! - the length, beginning, middle and end of the line table.
 //!
-//! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). But the watcher must
-//! be registered by a thread that holds the GIL, once per interpreter. To get onto such a thread, gpuflame would need a
+//! So a function is never shown under the name of a freed function at its address. There is one exception, before 3.12:
+//! the two functions have the same name, file and first line, their parts have the same addresses, and their line
+//! tables differ only in words that are not compared.
+//!
+//! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). But a thread that
+//! holds the GIL must register the watcher, once per interpreter. To run on such a thread, gpuflame would need a
 //! pending call (`Py_AddPendingCall`), which runs in the middle of the program's code at an unpredictable time.
 //! Comparing the object's contents needs neither a watcher nor the GIL.
 //!
-//! A new code object is copied through the kernel, the type of each part is checked, and a description is stored.
-//! Later, the object's name, file and line table are read in place only if the object still refers to them by the same
+//! A new code object is copied through the kernel, the type of each part is checked, and a description is stored. Later
+//! walks read the object's name, file and line table in place, but only if the object still refers to them by the same
 //! addresses.
 
 mod code_table;
@@ -49,8 +52,8 @@ pub(super) struct CodeFingerprint {
     first_line: u64,
     /// Length of the line table in bytes.
     length: u64,
-    /// Hash of the words at `offsets`, of the first line, and of the line table's first word. If the words themselves
-    /// were stored, a comparison would have to load each of them, and loads dominate the cost of a comparison.
+    /// Hash of the words at `offsets`, of the first line, and of the line table's first word. The words themselves are
+    /// not stored, because a comparison would have to load each of them, and loads dominate the cost of a comparison.
     words: u64,
     offsets: WordOffsets,
 }
@@ -61,11 +64,11 @@ pub(super) struct CodeFingerprint {
 struct WordOffsets(u64);
 
 impl WordOffsets {
-    /// Packs the offsets. `second` and `third` are the offsets of the second and third word of the name's letters,
-    /// which together with the first word contain the whole name. They are used if Python has not computed the name's
-    /// hash (which is frequent in 3.11), and are 0 if Python has computed it. `end_of_lines` is the offset of the line
-    /// table's last word. `texts` is the number of the pair in [`CodeTexts`] that contains the path, and also the name
-    /// if three words cannot contain the whole name.
+    /// Packs the offsets. `second` and `third` are the offsets of the second and third word of the name's letters.
+    /// These words, together with the first one, contain the whole name, and are needed if Python has not computed the
+    /// name's hash (which is frequent in 3.11). If Python has computed it, both offsets are 0. `end_of_lines` is the
+    /// offset of the line table's last word. `texts` is the number of the pair in [`CodeTexts`] that contains the path,
+    /// and the name too if it is longer than three words.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
@@ -100,11 +103,11 @@ const _: () = assert!(
 /// First version in which a code object's name may have no hash yet.
 const FIRST_WITHOUT_NAME_HASH: u16 = 0x030b;
 
-/// Length of the line table in a fingerprint that must never match. No line table has this length, so the object is
-/// read again in each walk.
+/// Length of the line table in a fingerprint that must never match, because no line table has this length. So the
+/// object is read again in each walk.
 const NEVER_MATCHES: u64 = u64::MAX;
-/// Readable memory to which a fingerprint with the length `NEVER_MATCHES` refers instead of a name and a line table. No
-/// code object has its name or line table at this address.
+/// Readable memory to which a fingerprint with the length `NEVER_MATCHES` refers instead of a name and a line table,
+/// because no code object has its name or line table at this address.
 static NO_OBJECT: [u64; 8] = [0; 8];
 
 impl CodeFingerprint {
@@ -141,7 +144,7 @@ impl CodeFingerprint {
         Self { words: unsafe { fingerprint.hash_words(first_line, layout) }, ..fingerprint }
     }
 
-    /// Whether the object at `code` has this fingerprint. The texts in [`CodeTexts`] are not compared.
+    /// Whether the object at `code` has this fingerprint. Does not compare the texts in [`CodeTexts`].
     ///
     /// # Safety
     /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory
@@ -151,15 +154,16 @@ impl CodeFingerprint {
         // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached
         // the object.
         unsafe {
-            // A shorter line table may end at the end of mapped memory, so check its length before its words.
+            // Check the length of the line table before its words, because a shorter table may end where mapped memory
+            // ends.
             self.has_same_objects(code, layout)
                 && memory::word(self.lines + layout::LENGTH) == self.length
                 && self.hash_words(first_line_of(code, layout), layout) == self.words
         }
     }
 
-    /// Whether the path still has the same letters, and also the name if it is stored in the same pair of texts.
-    /// `texts` caches the results of the comparisons in this walk.
+    /// Whether the path, and the name if it is stored in the same pair of texts, still have the same letters. `texts`
+    /// caches the results of the comparisons in this walk.
     ///
     /// # Safety
     /// The texts must belong to a code object that has all other parts of this fingerprint.
@@ -188,7 +192,8 @@ impl CodeFingerprint {
     #[inline(always)]
     unsafe fn hash_words(&self, first_line: u64, layout: &Layout) -> u64 {
         // SAFETY: the caller guarantees that both are readable. Both end with a zero byte, and objects are aligned to
-        // eight bytes. If the name is now shorter, at most the first bytes of the next object in its pool are read.
+        // eight bytes. If the name is now shorter, at most the first bytes of the next object in the name's pool are
+        // read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
         let offsets = self.offsets;
@@ -206,9 +211,9 @@ impl CodeFingerprint {
     }
 }
 
-/// Returns two offsets in the name: of the second and the third of three words that together contain the whole name
-/// with its final zero byte. Both are 0 if Python has computed the name's hash. `None` if Python has not computed the
-/// hash, and the name has more than 23 letters or is not ASCII.
+/// Three words together contain the whole name with its final zero byte. Returns the offsets of the second and the
+/// third word in the name. Both offsets are 0 if Python has computed the name's hash. `None` if Python has not computed
+/// the hash, and the name has more than 23 letters or is not ASCII.
 ///
 /// # Safety
 /// `name` must be a readable string.
@@ -235,8 +240,8 @@ pub(super) struct CachedCode {
     pub(super) version: u32,
     /// Number that this process has given the code object.
     pub(super) number: u32,
-    /// Number of instruction bytes before the first instruction at which a frame of the function is complete. Before
-    /// that, Python hides the frame.
+    /// Number of instruction bytes before the first instruction at which a frame of the function is complete. Python
+    /// hides a frame that has not reached this instruction.
     pub(super) traceable: u32,
 }
 
@@ -249,8 +254,8 @@ impl CachedCode {
     /// is readable.
     #[inline(always)]
     pub(super) unsafe fn matches(&self, code: u64, layout: &Layout, texts: &mut CodeTexts) -> bool {
-        // A frame under construction has a null pointer instead of a code object. The null pointer would match an empty
-        // slot.
+        // A frame under construction has a null pointer instead of a code object, and a null pointer would match an
+        // empty slot.
         if self.code != code || code == 0 {
             return false;
         }

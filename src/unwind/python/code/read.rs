@@ -57,15 +57,15 @@ pub(in crate::python) fn copy_parts(code: u64, layout: &Layout, types: &Types) -
         lines: at(layout.code.lines)?,
         first_line: at(layout.code.first_line)? as u32,
         version: optional(layout.code.version)?,
-        // The number at this offset counts instructions of two bytes each.
+        // The number at this offset counts instructions, which take two bytes each.
         traceable: optional(layout.code.traceable)?.wrapping_mul(2),
     })
 }
 
 impl CodeParts {
-    /// Hash that distinguishes code objects. It covers these parts, and if the code object has no version number, also
+    /// Hash that distinguishes code objects. The hash covers these parts and, if the code object has no version number,
     /// the beginnings of its name and path and the length of its line table. All memory is read through the kernel, so
-    /// the object may have been freed.
+    /// the object may already be freed.
     pub(in crate::python) fn hash(&self) -> u64 {
         let Self { name, file, lines, first_line, version, traceable } = *self;
         let numbers = [name, file, lines, u64::from(first_line) << 32 | u64::from(version), traceable.into()];
@@ -74,8 +74,8 @@ impl CodeParts {
         if version == 0 {
             for (object, bytes) in [(name, 64), (file, 64), (lines, 24)] {
                 let mut head = [0; 64];
-                // Skip the first two words of the object, which are its reference count and its type. If fewer bytes
-                // than wanted are readable, use 40 bytes, because the shortest string has 41.
+                // Skip the first two words of the object, which are its reference count and its type. If not all
+                // `bytes` are readable, use 40 bytes, because the shortest string has 41.
                 let is_copied = copy_into(object, &mut head[..bytes]) || copy_into(object, &mut head[..40]);
                 let (words, _) = head[16..].as_chunks::<8>();
                 hash = words
@@ -86,8 +86,8 @@ impl CodeParts {
         hash
     }
 
-    /// Writes the description of the code object. All memory is read through the kernel. Sets the addresses of parts
-    /// that are missing or have another type to 0.
+    /// Writes the description of the code object. All memory is read through the kernel. If a part is missing or has
+    /// another type, its address is set to 0.
     pub(in crate::python) fn describe<'a>(
         &mut self,
         layout: &Layout,
