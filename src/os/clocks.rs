@@ -1,7 +1,7 @@
 //! Reads the wall clock, which may be set at any time, together with the monotonic clock, which cannot be set.
 
-/// Maximum time in ns that reading both clocks may take. If it takes longer, the two readings are not from the same
-/// moment.
+/// Maximum time in ns that reading both clocks may take. If reading takes longer, the two readings are not from the
+/// same moment.
 const MAX_READ_NS: u64 = 1_000_000;
 
 /// Readings of both clocks at one moment, in ns.

@@ -1,4 +1,4 @@
-//! Formats times for people. The C library is not used, because it takes a lock that a stopped thread may hold.
+//! Formats times for people. Does not use the C library, which takes a lock that a stopped thread may hold.
 
 const DAY_SECONDS: u64 = 86_400;
 /// Number of days in four centuries, of which 97 are leap days.
@@ -14,8 +14,8 @@ pub fn iso_8601(seconds: u64) -> String {
     let of_era = (days + DAYS_TO_1970) % ERA_DAYS;
     let years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * years + years / 4 - years / 100);
-    // The five months from March on have 31, 30, 31, 30 and 31 days, 153 days in total; the five months from August on
-    // have the same lengths.
+    // The five months from March to July have 31, 30, 31, 30 and 31 days, 153 days in total; the five months from
+    // August to December have the same lengths.
     let months = (5 * of_year + 2) / 153;
     let day = of_year - (153 * months + 2) / 5 + 1;
     let month = if months < 10 { months + 3 } else { months - 9 };

@@ -1,6 +1,6 @@
 //! Registers our mappings with a leak checker, such as the one that a sanitizer runs at exit. A leak checker searches
-//! the heap, stacks and variables for pointers, but not mappings. If only a mapping pointed to some memory, that memory
-//! would count as lost, and the process would exit with the sanitizer's exit code.
+//! the heap, stacks and variables for pointers, but not mappings. Memory to which only a mapping points would count as
+//! lost, and the process would exit with the sanitizer's exit code.
 
 use std::ffi::c_void;
 use std::mem;

@@ -1,11 +1,13 @@
-//! Services of the operating system, for the library inside the application's process and for the `gpuflame` command.
-//! They include functions that are called at exit and in forked children; threads that receive only the signals that
-//! they wait for; messages on stderr; and files that appear only when they are complete. They also include memory use
-//! and the memory limit, and a check whether the process that writes a file is still running.
+//! Services of the operating system, for the library inside the application's process and for the `gpuflame` command:
+//! - functions that are called at exit and in forked children;
+//! - threads that receive only the signals for which they wait;
+//! - messages on stderr, and files that appear only when they are complete;
+//! - memory use and the memory limit;
+//! - a check whether the process that writes a file is still running.
 //!
-//! Other packages name a module without its folder: `gpuflame_os::file`.
+//! Other packages refer to a module without its folder: `gpuflame_os::file`.
 //!
-//! This crate does not depend on what is recorded, and its code does not run on the hot path of a launch.
+//! This crate knows nothing of the recorded data, and its code does not run on the hot path of a launch.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +23,7 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Path by which this program was started. It is available even without `/proc`.
+/// Path by which this program was started, available even without `/proc`.
 pub fn program_path() -> Option<std::path::PathBuf> {
     use std::os::unix::ffi::OsStrExt as _;
     // SAFETY: the call takes any number.

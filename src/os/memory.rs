@@ -1,5 +1,5 @@
-//! The limit on gpuflame's own memory: the user's setting, or by default a share of the memory that this process may
-//! use.
+//! Determines the limit on gpuflame's own memory: the user's setting, or by default a share of the memory that this
+//! process may use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ const DEFAULT_LIMIT_BYTES: usize = 256 * MIB;
 /// Minimum memory limit, in bytes: the memory that gpuflame needs in a program with few stacks and few launching
 /// threads, plus a margin.
 const MIN_LIMIT_BYTES: usize = 24 * MIB;
-/// By default gpuflame may use the control group's memory limit divided by this number.
+/// The default memory limit is at most the control group's memory limit divided by this number.
 const CGROUP_DIVISOR: u64 = 10;
 
 /// Returns the limit on gpuflame's memory in this process, in bytes. `asked` is the user's setting.
@@ -21,7 +21,7 @@ pub fn limit_bytes(asked: Option<usize>) -> usize {
     })
 }
 
-/// Returns `asked`, if it is set, and otherwise the smaller of 256 MiB and a tenth of the control group's limit. The
+/// Returns `asked` if it is set, and otherwise the smaller of 256 MiB and a tenth of the control group's limit. The
 /// result is always at least 24 MiB, even if `asked` is smaller.
 fn choose_limit(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
     let unasked = || {
@@ -47,8 +47,8 @@ fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<
         Some((PathBuf::from(root), path.trim_start_matches('/').to_owned(), file))
     });
     let limits = files.flat_map(|(root, path, file)| {
-        // In a container, `path` is often the group's path outside the container, while inside only the root group
-        // exists.
+        // In a container, `path` is often the group's path outside the container, although only the root group exists
+        // inside.
         let around = Path::new(&path).ancestors().map(|group| root.join(group).join(file));
         around.filter_map(|file| read(&file)?.trim().parse::<u64>().ok()).collect::<Vec<_>>()
     });

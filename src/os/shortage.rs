@@ -35,8 +35,8 @@ pub fn end_sleeps() {
     STATE.set(SLEEPS_ENDED);
 }
 
-/// Records that one of our threads has stopped for lack of memory. From now on, a lock may stay locked, because the
-/// stopped thread may hold it.
+/// Records that one of our threads has stopped for lack of memory. From now on, any lock that the stopped thread may
+/// hold may stay locked.
 pub fn set_thread_stopped() {
     STATE.set(SHORT | THREAD_STOPPED);
 }

@@ -1,8 +1,8 @@
 //! A draft is a new file under a temporary name next to its final name. The library and the command create all their
 //! files as drafts, with the permissions of [`set_file_mode`], and rename the drafts once they are complete. Symbolic
-//! links under these names are never followed. So a file under a final name is always complete, and a failed write
-//! leaves no file. Only recordings are written under their final name from the start, because a part of a recording can
-//! be read if the process is killed.
+//! links under temporary and final names are never followed. So a file under a final name is always complete, and a
+//! failed write leaves no file. Only recordings are written under their final name from the start, because even an
+//! incomplete recording can be read if the process is killed.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -21,8 +21,7 @@ use gpuflame_model::error::Result;
 /// Permissions of new files, before the umask is applied. By default only the owner has access, because stacks and
 /// names reveal much about a program.
 static FILE_MODE: AtomicU32 = AtomicU32::new(0o600);
-/// Permissions of the files that the `gpuflame` command creates on request. Most other programs create their files with
-/// the same permissions.
+/// Permissions of the files that the `gpuflame` command creates on request, the same as those of most programs' files.
 pub const COMMAND_FILE_MODE: u32 = 0o666;
 /// Maximum number of bytes that are read from a claim (see [`Claim`]).
 const MAX_CLAIM_BYTES: u64 = 256;
@@ -44,7 +43,7 @@ pub fn write_complete(target: &Path, content: impl FnOnce(&mut DraftWriter) -> R
     Ok(draft.publish()?)
 }
 
-/// Buffered writer to a draft. At most one writer may exist per draft.
+/// Buffered writer to a draft. A draft may have at most one writer at a time.
 pub type DraftWriter = BufWriter<Appender>;
 
 /// Size of the buffer, in bytes. Each time a full buffer is written, the appender checks its descriptor once.
@@ -64,12 +63,12 @@ pub struct Draft {
 }
 
 /// Temporary files of this process. When memory runs out, the threads that write files stop, and the files in this
-/// table are removed. If the table is full, further files are not removed in that case.
+/// table are removed. Files that were created while the table was full are not removed.
 static TEMPORARY_FILES: [AtomicPtr<TemporaryPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
 struct TemporaryPath {
-    /// Id of the process that owns the file. A forked child inherits the table, but the files in it belong to its
-    /// parent.
+    /// Id of the process that owns the file. A forked child inherits the table, but the files in the table belong to
+    /// the parent.
     process: u32,
     path: CString,
 }
@@ -98,7 +97,7 @@ impl Drop for TemporaryFile {
         let Some(slot) = self.0 else { return };
         let own = slot.swap(null_mut(), Ordering::AcqRel);
         if !own.is_null() {
-            // SAFETY: `add` made `own` from a box, and after the swap `remove_temporary_files` can no longer reach it.
+            // SAFETY: `add` made `own` from a box, which `remove_temporary_files` can no longer reach after the swap.
             drop(unsafe { Box::from_raw(own) });
         }
     }
@@ -110,7 +109,7 @@ pub fn remove_temporary_files() {
     TEMPORARY_FILES.iter().for_each(|slot| remove_file_of_entry(slot.swap(null_mut(), Ordering::AcqRel)));
 }
 
-/// Removes the file of an entry that was removed from the table, if this process owns the file. The memory of the entry
+/// Removes the file of an entry that is no longer in the table, if this process owns the file. The memory of the entry
 /// is leaked.
 fn remove_file_of_entry(own: *mut TemporaryPath) {
     // SAFETY: `own` is null, or was made from a box that is never freed after its entry was removed for this call.
@@ -128,7 +127,7 @@ pub enum FileLocation {
     InPlace,
     /// The file has another name now, for example because its folder was renamed.
     Moved,
-    /// The file had been removed from its folder. Its content was copied from the open descriptor to a new file.
+    /// The file was removed from its folder, so its content was copied from the open descriptor to a new file.
     Restored,
 }
 
@@ -138,8 +137,8 @@ impl Draft {
     /// # Errors
     /// Errors of creating a file in the folder, or all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // Temporary names contain the process id. A name may still be taken by a process with the same id in another
-        // container, or by a process that was killed.
+        // Temporary names contain the process id. A name may still be taken, by a process with the same id in another
+        // container or by a killed process.
         for attempt in 0..MAX_NAME_ATTEMPTS {
             let path = temporary_path(target, attempt);
             match Self::create_at(path, target) {
@@ -161,7 +160,7 @@ impl Draft {
 
     fn create_at(path: PathBuf, target: &Path) -> io::Result<Self> {
         enlarge_table();
-        // Open the file for reading as well, because if the file is removed, its content is only available through this
+        // Open the file for reading as well: if the file is removed, its content is only available through this
         // descriptor.
         let file = OpenOptions::new()
             .read(true)
@@ -182,7 +181,7 @@ impl Draft {
         &self.path
     }
 
-    /// Final name that the file was created for.
+    /// Final name for which the file was created.
     pub fn target(&self) -> &Path {
         &self.target
     }
@@ -202,7 +201,7 @@ impl Draft {
         Ok(out.flush()?)
     }
 
-    /// Ends the draft without removing its file, which keeps its present name.
+    /// Ends the draft without removing or renaming its file.
     pub fn keep(mut self) {
         self.temporary = TemporaryFile::default();
         self.published = true;
@@ -218,17 +217,18 @@ impl Draft {
         self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
     }
 
-    /// Stores the open file in the draft again. Call when its writer is finished.
+    /// Stores the open file in the draft again. Call this when the draft's writer is finished.
     pub fn return_appender(&mut self, appender: Appender) {
         self.appender = Some(appender);
     }
 
-    /// Checks whether the file's name still refers to the file, and finds the file's new name if not. The name may have
-    /// changed, because the file may have grown for hours. If the file was removed, its content is copied from its
-    /// descriptor to a new file under the name that the draft was created for. Call before publishing.
+    /// Checks whether the file's name still refers to the file, and finds the file's new name if not: a file that has
+    /// grown for hours may have been renamed. If the file was removed, its content is copied from its descriptor to a
+    /// new file under the name for which the draft was created. Call this before publishing.
     ///
     /// # Errors
-    /// The file was removed and its descriptor is closed, so that the content is lost; or errors of the file system.
+    /// Errors of the file system; an error if the content is lost, because the file was removed and its descriptor is
+    /// closed.
     pub fn locate(&mut self) -> io::Result<FileLocation> {
         if self.is_at(&self.path) {
             return Ok(FileLocation::InPlace);
@@ -265,7 +265,7 @@ impl Draft {
         if let Some(folder) = self.target.parent() {
             fs::create_dir_all(folder)?;
         }
-        // If the file was created under its final name, the copy gets the final name from the start too.
+        // If the file was created under its final name, the copy has the final name from the start too.
         let grows_in_place = self.path == self.target;
         let in_place = grows_in_place.then(|| Self::create_in_place(&self.target).ok()).flatten();
         let mut copy = match in_place {
@@ -284,8 +284,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Gives the file its final name. If this replaces a file of the same owner, the new file gets the permissions of
-    /// the old one.
+    /// Gives the file its final name. If a file of the same owner already has that name, it is replaced, and the new
+    /// file gets its permissions.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -294,7 +294,7 @@ impl Draft {
         self.publish_as(&target)
     }
 
-    /// Gives the file the final name `target`, which may differ from the name that the draft was created for. If
+    /// Gives the file the final name `target`, which may differ from the name for which the draft was created. If
     /// `target` is on another file system, the file is copied.
     ///
     /// # Errors
@@ -319,9 +319,9 @@ impl Draft {
     }
 }
 
-/// Publishing without replacing existing files.
+/// Methods that publish a file without replacing existing files.
 impl Draft {
-    /// Gives the file a final name that is not taken: the name that the draft was created for, or the same name with a
+    /// Gives the file a final name that is not taken: the name for which the draft was created, or the same name with a
     /// number. Returns the final name.
     ///
     /// # Errors
@@ -331,8 +331,8 @@ impl Draft {
         self.publish_new_as(&target)
     }
 
-    /// As [`Draft::publish_new`], but under the name `target`, which may differ from the name that the draft was
-    /// created for.
+    /// As [`Draft::publish_new`], but under the name `target`, which may differ from the name for which the draft was
+    /// created.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -379,10 +379,10 @@ fn numbered_path(target: &Path, number: u32) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Renames a file, unless the new name is taken. glibc has `renameat2` only since 2.28, so the system call is made
-/// directly. If the file system does not support `renameat2`, a hard link under the new name is made instead, which has
-/// the same effect. If it does not support hard links either, the file is renamed after a check that the new name is
-/// not taken.
+/// Renames a file, unless the new name is taken. The system call is made directly, because glibc has `renameat2` only
+/// since 2.28. If the file system does not support `renameat2`, a hard link under the new name is made instead, which
+/// has the same effect. If the file system does not support hard links either, the file is renamed after a check that
+/// the new name is not taken.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let paths = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let [Ok(old), Ok(new)] = &paths else { return Err(ErrorKind::InvalidInput.into()) };
@@ -436,10 +436,10 @@ fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
     Ok(draft)
 }
 
-/// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same.
-/// `None` if there is no file at `target`, or if it belongs to another user. That user may have made the file writable
-/// for all users, and then our file would be writable for all users too. If the two files belong to different groups,
-/// the group gets only the permissions that all other users have.
+/// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same
+/// permissions. Returns `None` if there is no file at `target`, or if it belongs to another user, who may have made the
+/// file writable for all users: our file would then be writable for all users too. If the two files belong to different
+/// groups, the group gets only the permissions that all other users have.
 fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
@@ -450,7 +450,7 @@ fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // Check the identity, because the name may refer to another process's file by now.
+        // Check the identity, because the name may by now refer to another process's file.
         if !self.published && self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
@@ -459,7 +459,7 @@ impl Drop for Draft {
 
 /// A claim is a small file, `NAME.part`, by which a process reserves the name `NAME` and related names before it
 /// creates files under these names. If several processes want the same name, one process obtains the claim, and the
-/// other processes fail at once without waiting. The file contains the identity of its process, so that the claim of a
+/// other processes fail at once without waiting. A claim contains the identity of its process, so that the claim of a
 /// killed process can be replaced. The claim is removed on drop.
 #[derive(Debug)]
 pub struct Claim {
@@ -472,8 +472,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// The file cannot be created in the folder, or another process has claimed the name. The claim counts unless that
-    /// process is known to have ended.
+    /// The file cannot be created in the folder, or another process has claimed the name. That process's claim counts
+    /// unless the process is known to have ended.
     pub fn acquire(target: &Path) -> io::Result<Self> {
         let path = claim_path(target);
         let made = match Draft::create_at(path.clone(), &path) {
@@ -483,7 +483,7 @@ impl Claim {
             made => made,
         };
         let mut draft = made?;
-        // Ignore errors: if the claim stays empty, for example because the disk is full, it counts as a claim of a
+        // Ignore errors: a claim that stays empty, for example because the disk is full, counts as the claim of a
         // running process.
         let _ = draft
             .fill(|out| Ok(out.write_all(process_liveness::ThreadIdentity::current().to_line().as_bytes())?));
@@ -517,8 +517,9 @@ fn remove_dead_claim(path: &Path) -> bool {
     if !is_of_nobody(path) {
         return false;
     }
-    // Two processes may find the same claim of an ended process, and only one of them succeeds in renaming it. Without
-    // the rename, the second process might remove the claim that the first process has created meanwhile.
+    // Rename the claim before removing it, because two processes may find the same claim of an ended process, and only
+    // one of them succeeds in renaming it. Without the rename, the second process might remove the claim that the first
+    // process has created meanwhile.
     let aside = temporary_path(path, 0);
     if rename_to_new(path, &aside).is_err() {
         return false;
@@ -629,8 +630,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Temporary names can be guessed, so another user with write access to the folder could create a link under such a
-    /// name to one of this user's files.
+    /// Another user with write access to the folder could guess a temporary name, and create a link under this name to
+    /// one of this user's files.
     #[test]
     fn symlinks_under_our_file_names_are_not_followed() {
         let folder = folder("file-link");
@@ -663,8 +664,8 @@ mod tests {
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
         }
         assert_eq!(names(&folder).len(), 4);
-        // Do the same as the child, but only for these two files, because other tests have temporary files in this
-        // process.
+        // Do the same as the child, but only for these two files, because other tests in this process have temporary
+        // files too.
         for own in [draft.temporary.0, claim._temporary.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
             remove_file_of_entry(own);
@@ -733,8 +734,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// A recording's draft is published to another folder if the program chooses another folder for its files after the
-    /// draft was created.
+    /// If the program chooses another folder after a recording's draft was created, the draft is published to that
+    /// folder.
     #[test]
     fn a_draft_can_be_published_to_another_folder_or_file_system() {
         let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));

@@ -1,4 +1,4 @@
-//! Free space of file systems.
+//! Determines the free space of file systems.
 
 use std::ffi::CString;
 use std::io;

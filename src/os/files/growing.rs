@@ -1,11 +1,11 @@
-//! A growing file is written while the application runs, by a separate thread. A file system may be slow or hang
-//! forever, so only this thread calls it. The application's threads, and the thread that produces the data ("feeds the
+//! A growing file is written while the application runs, by a separate thread. Only this thread calls the file system,
+//! which may be slow or hang forever. So the application's threads, and the thread that produces the data ("feeds the
 //! file"), never block on the file system.
 //!
-//! Blocks that are not written yet are kept in memory, up to a limit. If the limit is reached, the feeding thread waits
-//! for room as long as blocks are being written. If no block is written for a given time, the file is abandoned. The
-//! file is created only when the first row must be stored ([`GrowingFile::create_file`]), so a process that launches
-//! nothing leaves no file.
+//! Blocks that are not written yet stay in memory, up to a limit. At the limit, the feeding thread waits for room as
+//! long as blocks are being written. If no block is written for a given time, the file is abandoned. The file is
+//! created only when the first row must be stored ([`GrowingFile::create_file`]), so a process that launches nothing
+//! leaves no file.
 //!
 //! ```text
 //! FileFeed -blocks, up to the bound-> GrowingFile -its thread-> Appender
@@ -27,18 +27,18 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Size of a block, in bytes.
 const BLOCK_BYTES: usize = 1 << 16;
-/// Initial capacity of the queue of pending blocks. The capacity must be sufficient, because a thread that hands over a
-/// block may be unable to enlarge the queue after memory has run out.
+/// Initial capacity of the queue of pending blocks. The capacity must be sufficient, because after memory has run out,
+/// a thread that hands over a block cannot enlarge the queue.
 const QUEUE_BLOCKS: usize = 64;
 /// Stack size of the writing thread, which opens files and writes.
 const STACK_BYTES: usize = 256 << 10;
-/// Maximum time that dropping a [`FileFeed`] waits until the file is removed.
+/// Maximum time for which the drop of a [`FileFeed`] waits until the file is removed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval between two checks whether blocks are being written.
 const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Handle to a growing file, by which callers create the file, wait for its data to be written, and change or remove
-/// the file after it was abandoned.
+/// Handle to a growing file. With it, callers create the file, wait until its data is written, and change or remove the
+/// file after it was abandoned.
 #[derive(Clone, Debug)]
 pub struct GrowingFile(Arc<SharedFile>);
 
@@ -58,7 +58,7 @@ pub struct GrowthLimits {
     pub patience: Duration,
 }
 
-/// Treatment of the written part of an abandoned file.
+/// What happens to the written part of an abandoned file.
 #[derive(Debug)]
 pub enum OnAbandon {
     /// The file is removed, because it takes up disk space and is of no use.
@@ -82,7 +82,7 @@ struct FileState {
     pending: VecDeque<Vec<u8>>,
     /// Size in bytes of the pending blocks, including the block that is being written.
     bytes: usize,
-    /// Number of steps completed so far: creating the file, writing a block, and completing the file are one step each.
+    /// Number of steps completed so far. One step is creating the file, writing a block, or completing the file.
     steps: u64,
     /// An empty block, whose memory is reused.
     spare: Vec<u8>,
@@ -123,8 +123,8 @@ impl GrowingFile {
         let own = file.clone();
         let spawned = threads::spawn(c"gpuflame-rows", STACK_BYTES, move || {
             threads::note_ours();
-            // A thread's first wait on a condition variable takes the loader's lock. Wait once now, because later a
-            // stopped thread may hold that lock.
+            // Wait once now, because a thread's first wait on a condition variable takes the loader's lock, which a
+            // stopped thread may hold later.
             Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
             if own.is_needed() {
                 match open() {
@@ -142,7 +142,7 @@ impl GrowingFile {
         (file.clone(), FileFeed { file, block: Vec::with_capacity(BLOCK_BYTES) })
     }
 
-    /// Tells the writing thread to create the file, if it does not exist yet. Call when there are rows that must
+    /// Tells the writing thread to create the file, if it does not exist yet. Call this when there are rows that must
     /// survive the end of the process. Does not wait for the file system.
     pub fn create_file(&self) {
         let mut state = self.0.state.lock();
@@ -151,7 +151,7 @@ impl GrowingFile {
         }
     }
 
-    /// Waits until the file must be created. Returns false if the file ends or is abandoned without being needed.
+    /// Waits until the file must be created. Returns false if the file ends or is abandoned before it is needed.
     fn is_needed(&self) -> bool {
         let mut state = self.0.state.lock();
         while !state.is_needed && !state.is_ended && state.failure.is_none() {
@@ -171,7 +171,7 @@ impl GrowingFile {
         self.wait_until(&mut state, patience, &|state| state.bytes == 0 && state.file.is_some());
     }
 
-    /// If the file is needed, waits until it exists. If it does not exist after `patience`, abandons it.
+    /// If the file is needed, waits until it exists. If the file does not exist after `patience`, abandons it.
     pub fn wait_until_created(&self, patience: Duration) {
         let mut state = self.0.state.lock();
         if state.is_needed {
@@ -180,7 +180,7 @@ impl GrowingFile {
         }
     }
 
-    /// Removes the written part of an abandoned file, so that the caller can use its disk space. On a file system that
+    /// Removes the written part of an abandoned file, so that the caller can use its disk space. If the file system
     /// hangs, the file stays. Returns true if a file was removed.
     pub fn remove_abandoned(&self) -> bool {
         let Some((path, identity)) = self.take_abandoned() else { return false };
@@ -202,8 +202,8 @@ impl GrowingFile {
         state.file.take_if(|_| is_abandoned)
     }
 
-    /// Waits until `is_so` returns true, or until no more blocks will be written. Returns false if no step was
-    /// completed for `patience`.
+    /// Waits until `is_so` returns true, or until no more blocks will be written. Gives up and returns false if no step
+    /// was completed for `patience`.
     fn wait_until(
         &self,
         state: &mut MutexGuard<'_, FileState>,
@@ -254,14 +254,14 @@ impl GrowingFile {
         let GrowthLimits { pending, patience } = self.0.limits;
         let mut state = self.0.state.lock();
         if state.bytes >= pending {
-            // Room becomes free only if blocks are written, so the file must be created now.
+            // Room becomes free only when blocks are written, so the file must be created now.
             state.is_needed = true;
             self.0.work_available.notify_one();
         }
         self.wait_or_abandon(&mut state, patience, &|state| state.bytes < pending)?;
         state.bytes += block.len();
-        // Small blocks arrive once or twice per second. Append them to the last pending block, because each block in
-        // the queue takes the memory of a full block.
+        // Append a small block to the last pending block, because each block in the queue takes the memory of a full
+        // block. Small blocks arrive once or twice per second.
         match state.pending.back_mut().filter(|last| last.len() + block.len() <= BLOCK_BYTES) {
             Some(last) => {
                 last.extend_from_slice(block);
@@ -489,7 +489,7 @@ mod tests {
         feed.finish(LONG).unwrap().keep();
         assert_eq!(fs::read(&path).unwrap(), b"early late");
         fs::remove_file(&path).unwrap();
-        // When the limit on unwritten data is reached, the file must be created, so that data can be written.
+        // At the limit on unwritten data, the file must be created, so that data can be written.
         let (_file, mut feed) = begin();
         for _ in 0..8 {
             feed.write_all(&[b'.'; BLOCK_BYTES]).unwrap();

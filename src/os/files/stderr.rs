@@ -1,16 +1,16 @@
 //! Writes gpuflame's messages and the ledger to the application's descriptor 2.
 //!
 //! Descriptor 2 may be closed, a full pipe that no process reads, or a data file of the application. So a separate
-//! thread writes the messages, never more bytes at once than a pipe accepts, and the caller waits for this thread only
-//! up to a time limit. `O_NONBLOCK` is never set, because this flag belongs to the open file, and other processes, such
-//! as the user's shell, share the open file. Messages may be written if descriptor 2 is one of these:
+//! thread writes the messages, with never more bytes per write than a pipe accepts, and the caller waits for this
+//! thread only up to a time limit. `O_NONBLOCK` is never set, because this flag belongs to the open file, and other
+//! processes, such as the user's shell, share the open file. Messages may be written if descriptor 2 is one of these:
 //!
 //! ```text
 //! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
 //! pipe, socket, device     also if it was descriptor 2 when CUDA started, is a terminal, or is the same as stdout
 //! ```
 //!
-//! All other files might contain the application's data: if an application closes descriptor 2, the next file that it
+//! Any other file might contain the application's data: if an application closes descriptor 2, the next file that it
 //! opens gets the number 2.
 
 use std::fs::OpenOptions;
@@ -35,16 +35,16 @@ static FILE_AT_EXEC: OnceLock<Option<FileId>> = OnceLock::new();
 /// descriptor 2.
 pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
 
-/// Maximum number of bytes per write. A pipe accepts up to this number of bytes as a whole or not at all, and such a
-/// write does not block if `poll` has reported room.
+/// Maximum number of bytes per write. A pipe accepts a write of up to this number of bytes as a whole or not at all,
+/// and such a write does not block if `poll` has reported room.
 pub(super) const MAX_WRITE_BYTES: usize = libc::PIPE_BUF;
 /// Maximum time for which the writing thread tries to write a text.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(5);
 /// Interval between two checks whether a pipe has room, if `poll` cannot be used.
 const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Whether a text must start on its own line if it is unknown whether the last line on descriptor 2 is finished. If
-/// that line is known to be unfinished, a line feed is always written before the text.
+/// How a text starts if it is unknown whether the last line on descriptor 2 is finished. (If the last line is known to
+/// be unfinished, a line feed is always written before the text.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineStart {
     /// If the state of the last line is unknown, no line feed is written before the text.
@@ -61,8 +61,8 @@ enum LastLine {
     Unknown,
 }
 
-/// Remembers which file is descriptor 2 now. Call before all other functions. A data file that gets the number 2 later
-/// is then not mistaken for stderr.
+/// Stores which file is descriptor 2 now, so that a data file that gets the number 2 later is not mistaken for stderr.
+/// Call this before all other functions.
 pub fn remember_file() {
     FILE_AT_START.get_or_init(|| current_file().ok());
     FILE_AT_EXEC.get_or_init(|| {
@@ -71,7 +71,7 @@ pub fn remember_file() {
     });
 }
 
-/// Remembers which file is descriptor 2 when the process starts. Call before `main`.
+/// Stores which file is descriptor 2 when the process starts. Call this before `main`.
 pub fn remember_file_at_exec() {
     FILE_AT_EXEC.get_or_init(|| current_file().ok());
 }
@@ -87,16 +87,16 @@ pub fn takes_messages() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// Whether descriptor 2 is a pipe or socket. The last line on a pipe or socket may be unfinished. So a text that must
-/// start on its own line needs a heading line before it: if the last line is unfinished, only the heading is attached
-/// to it.
+/// Whether descriptor 2 is a pipe or socket, on which the last line may be unfinished and cannot be read. So a text
+/// that must start on its own line needs a heading line before it: an unfinished line is then continued only by the
+/// heading.
 pub fn hides_last_line() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
 }
 
-/// Writes `text` on another thread, and waits until the text is written or `patience` is over. After `patience`, the
-/// writing thread keeps trying for several seconds. Returns false if descriptor 2 does not take messages.
+/// Writes `text` on another thread, and waits until the text is written or `patience` is over. The writing thread still
+/// tries for several seconds after that. Returns false if descriptor 2 does not take messages.
 pub fn write(text: &[u8], patience: Duration) -> bool {
     remember_file();
     if !takes_messages() {
@@ -150,8 +150,8 @@ fn write_chunks(mut text: &[u8], start: LineStart, patience: Duration) -> io::Re
 }
 
 /// Writes as many of the first lines of `text` as fit into one write, after a line feed if needed. Returns the number
-/// of bytes of `text` that were written. Not inlined, because its buffer would take stack space in the caller even if
-/// nothing is written.
+/// of bytes of `text` that were written. Not inlined, because the buffer of this function would take stack space in the
+/// caller even if nothing is written.
 #[inline(never)]
 fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
     let mut buffer = [b'\n'; MAX_WRITE_BYTES];
@@ -171,8 +171,9 @@ fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
         .map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the length in bytes of the complete lines at the start of `text` that fit into one write, so that no other
-/// writer's text appears between them. If even the first line does not fit, returns the length of its part that fits.
+/// Returns the length in bytes of the complete lines at the start of `text` that fit into one write: no other writer's
+/// text then appears between these lines. If even the first line does not fit, returns the number of its bytes that
+/// fit.
 pub(super) fn leading_lines_bytes(text: &[u8]) -> usize {
     let most = &text[..text.len().min(MAX_WRITE_BYTES)];
     if most.len() == text.len() {
@@ -181,7 +182,7 @@ pub(super) fn leading_lines_bytes(text: &[u8]) -> usize {
     most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1)
 }
 
-/// Whether a line feed must be written before a text that starts by the rule `start`.
+/// Whether a line feed must be written before a text. `start` is the rule for the start of the text.
 fn starts_in_a_line(facts: &libc::stat, start: LineStart) -> bool {
     match last_line(facts) {
         LastLine::Finished => false,
@@ -204,8 +205,8 @@ fn last_line(facts: &libc::stat) -> LastLine {
     }
 }
 
-/// Returns the byte before the position at which the next write to a regular file begins. `None` if this is the start
-/// of the file.
+/// Returns the last byte before the position of the next write to a regular file. Returns `None` if that position is
+/// the start of the file.
 fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     let position = match is_appended() {
         true => facts.st_size,
@@ -268,8 +269,8 @@ fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
     }
 }
 
-/// Waits for room without `poll`, by looking at the number of bytes in a pipe. Other files are assumed to have room:
-/// regular files always have, and a terminal is rarely stopped.
+/// Waits for room without `poll`, by checking the number of bytes in a pipe. Other files are assumed to have room: a
+/// regular file always has room, and a terminal is rarely stopped.
 fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     let is_pipe = descriptor::stat_descriptor(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
     while is_pipe && !pipe_has_room(number) {
@@ -281,11 +282,11 @@ fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether at most half of the pipe's capacity is used. More than half may mean that the pipe is full, because a pipe's
-/// pages may be only partly filled.
+/// Whether at most half of the pipe's capacity is used. If more is used, the pipe may be full, because its pages may be
+/// only partly filled.
 fn pipe_has_room(number: c_int) -> bool {
     let mut held: c_int = 0;
-    // SAFETY: FIONREAD writes one int, for which there is room, and F_GETPIPE_SZ takes no pointer.
+    // SAFETY: FIONREAD writes one int, to a place with room for one, and F_GETPIPE_SZ takes no pointer.
     let (result, size) = unsafe {
         (libc::ioctl(number, libc::FIONREAD, &raw mut held), libc::fcntl(number, libc::F_GETPIPE_SZ))
     };

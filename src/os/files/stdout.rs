@@ -1,6 +1,6 @@
-//! Writes records to the application's standard output, which only one setting requests. If stdout takes no more data,
-//! for example because no process reads the pipe, records are queued. When the queue is full, further records are
-//! dropped and counted. No thread is blocked. As for stderr, `O_NONBLOCK` is never set.
+//! Writes records to the application's standard output, if the one setting that requests this is set. If stdout takes
+//! no more data, for example because no process reads the pipe, records are queued. When the queue is full, further
+//! records are dropped and counted. No thread is blocked. As for stderr, `O_NONBLOCK` is never set.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// Writes records. The caller passes each record in one call, and each record ends with a line feed.
 #[derive(Debug)]
 pub struct Stdout {
-    /// Identity of the file that was stdout at the start; `None` if stdout was closed. If stdout is another file later,
-    /// that file belongs to the application, and nothing is written to it.
+    /// Identity of the file that was stdout at the start; `None` if stdout was closed. If another file is stdout later,
+    /// that file belongs to the application, and no records are written to it.
     expected: Option<FileId>,
     queued: Vec<u8>,
     dropped: u64,
@@ -30,16 +30,16 @@ impl Stdout {
         Self { expected, queued: Vec::new(), dropped: 0 }
     }
 
-    /// Tries for `patience` to write the queued records. Returns the number of records that were dropped, including
-    /// those that could not be written.
+    /// Tries for `patience` to write the queued records. Returns the number of records that were dropped or could not
+    /// be written.
     pub fn finish(mut self, patience: Duration) -> u64 {
         self.write_queued(Instant::now() + patience, 1);
         let left = self.queued.iter().filter(|&&byte| byte == b'\n').count();
         self.dropped + left as u64
     }
 
-    /// Writes queued records as long as at least `least` bytes are queued, and until stdout takes no more bytes or
-    /// `deadline` is over.
+    /// Writes queued records until fewer than `least` bytes are queued, stdout takes no more bytes, or `deadline` is
+    /// over.
     fn write_queued(&mut self, deadline: Instant, least: usize) {
         let mut done = 0;
         while self.queued.len() - done >= least {

@@ -1,11 +1,11 @@
-//! Size classes: the block sizes that the heap allocates.
+//! Lists the size classes, which are the block sizes that the heap allocates.
 
 use std::alloc::Layout;
 
 use super::pages::PAGE_BYTES;
 
-/// The index of a size class. The classes have block sizes of 16 to 128 bytes in steps of 16, and above that four sizes
-/// per doubling, up to 64 KiB.
+/// The index of a size class. The block sizes are 16 to 128 bytes in steps of 16, and above 128 bytes four sizes per
+/// doubling, up to 64 KiB.
 ///
 /// If a requested size is a multiple of the requested alignment, the size of its class is a multiple of the alignment
 /// too. Slabs start at page boundaries, so each block is aligned to every power of two that divides the block's size,
@@ -17,7 +17,7 @@ impl SizeClass {
     pub(super) const COUNT: usize = 8 + 4 * 9;
     pub(super) const MAX_BYTES: usize = 64 << 10;
 
-    /// Returns the class for `layout`. `None` if a block of this layout gets its own mapping.
+    /// Returns the class for `layout`, or `None` if a block of this layout gets its own mapping.
     pub(super) fn for_layout(layout: Layout) -> Option<Self> {
         // This cannot overflow, because in Rust a size rounded up to its alignment is at most half of the address
         // space.

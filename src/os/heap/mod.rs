@@ -1,10 +1,10 @@
 //! The shared library's own heap. The library never allocates from the application's heap.
 //!
-//! The application's heap cannot be relied on, for three reasons. A thread that a signal has stopped forever may hold
-//! the heap's lock, and then no other thread can allocate or free. An allocator that replaces the application's heap
-//! may itself launch kernels. And bugs of the application may overwrite the heap's data. In our heap no thread waits
-//! for another thread. If a thread repeatedly finds a pool in use, it maps memory for its allocation. A block that it
-//! wants to free is added to a list of that pool.
+//! The application's heap cannot be relied on, for three reasons. First, a thread that a signal has stopped forever may
+//! hold the heap's lock, so that no other thread can allocate or free. Second, an allocator that replaces the
+//! application's heap may itself launch kernels. Third, bugs of the application may overwrite the heap's data. In our
+//! heap no thread waits for another thread. If a thread repeatedly finds a pool in use, it maps memory for its
+//! allocation, and adds a block that it wants to free to a list of that pool.
 //!
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  slabs, each with its free blocks
@@ -16,11 +16,11 @@
 //! no more mappings: the reserve, a part of the library's own image
 //! ```
 //!
-//! A freed block returns to the slab that it was cut from, whichever thread frees it. So after a burst of allocations,
-//! slabs become empty, and their memory is returned to the kernel.
+//! Whichever thread frees a block, the block returns to the slab from which it was cut. So after a burst of
+//! allocations, slabs become empty, and their memory is returned to the kernel.
 //!
-//! Only the shared library uses this heap as its allocator. In other builds nothing is allocated here, and all counts
-//! stay 0.
+//! Only the shared library uses this heap as its allocator. In other builds nothing is allocated from this heap, and
+//! all counts stay 0.
 
 mod class;
 mod pages;
@@ -70,8 +70,8 @@ pub fn alloc(layout: Layout) -> *mut u8 {
     let block = match SizeClass::for_layout(layout) {
         Some(class) => {
             let taken = pool::current_pool().allocate(class).or_else(|| slab::map_alone(class));
-            // Take a block of the full class size, because it may be freed later and then reused for any size of its
-            // class.
+            // Take a block of the full class size, because after it is freed, the block may be reused for any size of
+            // its class.
             taken.or_else(|| reserve::allocate(class.bytes()))
         }
         // No caller requests a larger alignment than that of a page.
@@ -119,8 +119,8 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Changes the size of a block, which may move its content to another address. Returns null if no memory is left; the
-/// old block is then unchanged.
+/// Changes the size of a block, which may move its content to another address. If no memory is left, returns null, and
+/// the old block is unchanged.
 ///
 /// # Safety
 /// As for [`dealloc`]; `size` is not 0.

@@ -10,8 +10,8 @@ pub(super) fn round_up_to_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE_BYTES)
 }
 
-/// Whether pages are populated (get physical memory) already when they are mapped. Populating each page only when it is
-/// first touched takes three times as long.
+/// Whether pages are populated (get physical memory) as soon as they are mapped. Populating each page when it is first
+/// touched takes three times as long.
 static POPULATES_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// Makes the heap populate new pages as soon as they are mapped: this is faster, but also populates pages that may
@@ -43,8 +43,8 @@ fn mapped(at: *mut libc::c_void) -> Option<NonNull<u8>> {
     })
 }
 
-/// Maps new pages whose address is a multiple of `align`. `mmap` cannot be asked for an alignment, so more pages are
-/// mapped than needed, and the surplus on both sides is unmapped.
+/// Maps new pages whose address is a multiple of `align`. Because `mmap` takes no alignment, more pages are mapped than
+/// needed, and the surplus on both sides is unmapped.
 pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     let around = map_as(bytes + align - PAGE_BYTES, 0)?;
     let before = around.addr().get().wrapping_neg() % align;
@@ -68,7 +68,7 @@ pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
     unsafe { libc::munmap(block.cast(), round_up_to_pages(bytes)) };
 }
 
-/// Grows or shrinks a mapping, which may change its address. The pages themselves are moved, without copying their
+/// Grows or shrinks a mapping, whose address may change. The kernel moves the pages themselves, without copying their
 /// content.
 ///
 /// # Safety
@@ -80,11 +80,11 @@ pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<Non
     })
 }
 
-/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect: a kernel may not
-/// support the advice, or may be unable to apply it to these pages.
+/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect. An error means that the
+/// kernel does not support the advice, or cannot apply it to these pages.
 ///
 /// # Safety
-/// The pages belong to the caller. If the advice is to discard their content, the caller does not need the content.
+/// The pages belong to the caller. If the advice discards the pages' content, the caller does not need the content.
 pub(super) unsafe fn advise(at: NonNull<u8>, bytes: usize, advice: i32) {
     // SAFETY: the caller fulfils this function's contract.
     unsafe { libc::madvise(at.as_ptr().cast(), bytes, advice) };

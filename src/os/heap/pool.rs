@@ -1,4 +1,4 @@
-//! A pool owns all slabs from which a group of threads allocates. Only one thread at a time uses a pool.
+//! A pool owns all slabs from which a group of threads allocates, and only one thread at a time uses it.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -37,8 +37,8 @@ pub(super) struct Pool {
 // SAFETY: the cells are only used by the thread that has set `is_taken`.
 unsafe impl Sync for Pool {}
 
-/// Two pools: one for the application's threads, and one for our own threads. They are separate because a signal may
-/// stop a thread of the application forever while it uses its pool.
+/// Two pools: one for the application's threads, and one for our own threads. The pools are separate because a signal
+/// may stop a thread of the application forever while that thread uses its pool.
 static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
 
 /// Returns the pool of the calling thread.
@@ -68,14 +68,15 @@ impl Pool {
         }
     }
 
-    /// Allocates a block. `None` if another thread keeps using the pool, perhaps forever, or if no memory is left.
+    /// Allocates a block. Returns `None` if another thread keeps using the pool, possibly forever, or if no memory is
+    /// left.
     pub(super) fn allocate(&'static self, class: SizeClass) -> Option<NonNull<u8>> {
         let take = || self.allocate_from_slabs(class).or_else(|| self.allocate_slow(class));
         self.with_lock(MAX_ATTEMPTS, take).flatten()
     }
 
-    /// Frees a block. If another thread is using the pool, adds the block to the list `returned`, and a thread that
-    /// uses the pool later frees it.
+    /// Frees a block. If another thread is using the pool, adds the block to the list `returned`; a thread that uses
+    /// the pool later frees the block.
     ///
     /// # Safety
     /// The block is part of a chunk of this pool, and is no longer used.
@@ -101,8 +102,8 @@ impl Pool {
         self.with_lock(MAX_ATTEMPTS, || self.last[class.0].push(block));
     }
 
-    /// Gets exclusive use of the pool and runs `body`. Makes `tries` attempts. `None` if another thread was using the
-    /// pool at each attempt.
+    /// Gets exclusive use of the pool and runs `body`. Returns `None` if another thread was using the pool at each of
+    /// `tries` attempts.
     fn with_lock<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
         let take = |_| {
             let taken =
@@ -269,8 +270,8 @@ mod tests {
         blocks.iter().map(|block| block.addr().get() / SLAB_BYTES).collect()
     }
 
-    /// Returns the number of empty slabs whose pages have memory, and the number of those whose pages were returned to
-    /// the kernel.
+    /// Returns the number of empty slabs whose pages have memory, and the number of empty slabs whose pages were
+    /// returned to the kernel.
     fn empty(pool: &'static Pool) -> [usize; 2] {
         let mut counts = [0; 2];
         for (slabs, count) in [&pool.kept, &pool.bare].into_iter().zip(&mut counts) {
@@ -294,8 +295,8 @@ mod tests {
         give_back(others.into_iter().copied());
         assert_eq!(resident(&blocks), blocks.len());
         give_back(last.into_iter().copied());
-        // The slabs that became empty first keep their pages. One of them is the first slab of a chunk, which is a page
-        // shorter.
+        // The slabs that became empty first keep their pages. One of these slabs is the first slab of a chunk, which is
+        // a page shorter.
         assert_eq!(resident(&blocks), MAX_RESIDENT_SLABS as usize * 32 - 1);
         assert_eq!(empty(pool), [MAX_RESIDENT_SLABS as usize, 64 - MAX_RESIDENT_SLABS as usize]);
     }
@@ -376,7 +377,8 @@ mod tests {
                 let sends = sends.clone();
                 scope.spawn(move || {
                     for turn in 0..20_000 {
-                        // If no attempt to use the pool succeeds, no block is sent; the heap would map one instead.
+                        // If no attempt to use the pool succeeds, no block is sent; the heap itself would map a block
+                        // instead.
                         if let Some(block) = pool.allocate(class_of(1 << (turn % 14))) {
                             sends[turn % 4].send(block.expose_provenance().get()).unwrap();
                         }

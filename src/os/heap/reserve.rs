@@ -1,4 +1,4 @@
-//! The reserve: a part of the library's own image, from which memory is allocated when the kernel maps no more.
+//! The reserve is a part of the library's own image. Memory is allocated from it when the kernel maps no more memory.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;

@@ -8,8 +8,8 @@
 //! ╰─ slab 31
 //! ```
 //!
-//! Because of this alignment, the address of a chunk's first page can be computed from the address of any block in the
-//! chunk. A block with its own mapping has a page of zeros at the address that is computed in this way.
+//! Because chunks are aligned, the address of a chunk's first page can be computed from the address of any block in the
+//! chunk. If a block has its own mapping, the page at the computed address contains zeros.
 
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -19,11 +19,11 @@ use super::class::SizeClass;
 use super::pages::{self, PAGE_BYTES, round_up_to_pages};
 use crate::leaks;
 
-/// Size of a slab, in bytes: the unit in which memory is assigned to a class and returned to the kernel.
+/// Size of a slab, in bytes. Memory is assigned to a class, and returned to the kernel, in units of a slab.
 pub(super) const SLAB_BYTES: usize = 128 << 10;
-/// Size of a chunk, in bytes. A chunk is large so that address space is reserved early, because later the kernel may
-/// refuse to map more. Its pages take no memory until they are written to. For comparison, the C library reserves 64
-/// MiB per thread.
+/// Size of a chunk, in bytes. A large chunk reserves address space early, because later the kernel may refuse to map
+/// more. The pages of a chunk take no memory until they are written to. For comparison, the C library reserves 64 MiB
+/// per thread.
 const CHUNK_BYTES: usize = 4 << 20;
 const CHUNK_SLABS: usize = CHUNK_BYTES / SLAB_BYTES;
 

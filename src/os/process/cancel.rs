@@ -1,5 +1,5 @@
-//! Makes sure that no thread is cancelled inside our code, if the application cancels threads (`pthread_cancel`). The C
-//! library unwinds a cancelled thread by an exception, and this exception must not pass through Rust frames.
+//! Makes sure that the application does not cancel a thread (`pthread_cancel`) inside our code. The C library unwinds a
+//! cancelled thread by an exception, which must not pass through Rust frames.
 
 use libc::c_int;
 
@@ -10,8 +10,8 @@ unsafe extern "C" {
 }
 
 /// Runs `body` with cancellation disabled on this thread. A cancellation request that arrives meanwhile takes effect at
-/// the next cancellation point after `body`. Use this function for code that makes system calls. The code path of a
-/// launch whose stack is cached contains no cancellation point, so it need not be wrapped.
+/// the next cancellation point after `body`. Use this function for code that makes system calls. It is not needed for a
+/// launch whose stack is cached, because that code contains no cancellation point.
 pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
     struct PreviousState(c_int);
     // The destructor restores the state even if an exception of the application passes through.

@@ -1,6 +1,6 @@
-//! Runs a command as a shell does. The command uses the same terminal and gets the signals that are meant for it. It
-//! inherits the same state (signal actions, signal mask, descriptors) that this process inherited. The result is the
-//! command's exit status.
+//! Runs a command as a shell does, and returns its exit status. The command uses the same terminal, and gets the
+//! signals that are meant for it. The command inherits the same state (signal actions, signal mask, descriptors) that
+//! this process inherited.
 //!
 //! ```text
 //! start --spawn--> command runs --ends--> signals have their earlier actions again; status
@@ -16,11 +16,10 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Signals that the terminal sends to both this process and the command. The command decides how to react; this process
-/// keeps running until the command ends.
+/// Signals that the terminal sends to both this process and the command. The command decides how to react, and this
+/// process runs until the command ends.
 const TERMINAL_SIGNALS: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-/// Signals that other processes send to this process only, but that are meant for the command. They are forwarded to
-/// it.
+/// Signals that other processes send to this process only, but that are meant for the command and therefore forwarded.
 const FORWARDED_SIGNALS: [i32; 5] =
     [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
 /// Stop signal that the terminal sends to both this process and the command. This process stops only after the command
@@ -41,8 +40,8 @@ static CHILD_PROCESS: AtomicI32 = AtomicI32::new(0);
 static EARLY_SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Signals that this process received, as a bit mask.
 static RECEIVED_SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// Process id of the process that called [`run`]. The signal handler needs it, because between fork and exec the child
-/// has the same handler.
+/// Process id of the process that called [`run`]. The signal handler needs this id, because the child has the same
+/// handler between fork and exec.
 static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Signals that the child received between fork and exec, as a bit mask.
 static SIGNALS_BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
@@ -51,15 +50,15 @@ static WAS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static FORWARDS_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 static KEEPS_RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Whether SIGPIPE was ignored when this process started. This must be noted early, because before `main` Rust's
-/// runtime ignores SIGPIPE, and opens `/dev/null` in place of closed standard descriptors.
+/// Whether SIGPIPE was ignored when this process started. The original state must be noted early, because Rust's
+/// runtime ignores SIGPIPE before `main`, and opens `/dev/null` in place of closed standard descriptors.
 static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// Standard descriptors that were closed when this process started, as a bit mask.
 static CLOSED_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 
-/// Notes the inherited state that Rust's runtime is about to change. Call from a constructor (`.init_array`) of the
-/// program, because constructors run before the runtime starts. Without this call, the command gets the default action
-/// for SIGPIPE, and `/dev/null` in place of closed standard descriptors.
+/// Notes the inherited state that Rust's runtime is about to change. Call this from a constructor (`.init_array`) of
+/// the program, because constructors run before the runtime starts. Without this call, the command gets the default
+/// action for SIGPIPE, and `/dev/null` in place of closed standard descriptors.
 pub extern "C" fn note_inherited() {
     SIGPIPE_IS_IGNORED.store(
         current_action(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
@@ -107,7 +106,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     drop(blocked);
     let ended = spawned.and_then(|mut child| {
         wait_for_end(child.id() as i32);
-        // The command is about to be reaped, and then another process may get this id.
+        // After the command is reaped below, another process may get this id.
         CHILD_PROCESS.store(0, Ordering::SeqCst);
         child.wait()
     });
@@ -115,19 +114,20 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     ended
 }
 
-/// Makes this process forward SIGINT to the command if another process sent it. The sender may want to end both
-/// processes, but know only this one. (A terminal sends SIGINT to both processes, so then it is not forwarded.)
+/// Makes this process forward SIGINT to the command if another process sent the signal, because the sender may want to
+/// end both processes, but know only this one. (A terminal sends SIGINT to both processes, so its SIGINT is not
+/// forwarded.)
 pub fn forward_interrupts() {
     FORWARDS_INTERRUPTS.store(true, Ordering::SeqCst);
 }
 
-/// Keeps this process running while the command is stopped. Needed if this process itself stops and continues the
+/// Makes this process run even while the command is stopped. Needed if this process itself stops and continues the
 /// command.
 pub fn keep_running_while_stopped() {
     KEEPS_RUNNING.store(true, Ordering::SeqCst);
 }
 
-/// Whether SIGINT arrived while the command was running. (Whether it ended the command was the command's decision.)
+/// Whether SIGINT arrived while the command was running. (The command itself decides whether SIGINT ends it.)
 pub fn was_interrupted() -> bool {
     WAS_INTERRUPTED.load(Ordering::SeqCst)
 }
@@ -184,9 +184,9 @@ impl InheritedActions {
         );
     }
 
-    /// Restores the signal actions after the command has ended, because from now on these signals are meant for this
-    /// process. One exception: the signal that ended the command may have been sent to both processes and may arrive
-    /// here late. If this process has not received it yet, its next arrival has no effect.
+    /// Restores the signal actions after the command has ended, because signals are now meant for this process. There
+    /// is one exception: the signal that ended the command may have been sent to both processes and may arrive here
+    /// late. If this process has not received that signal yet, its next arrival has no effect.
     fn restore(&self, ended: Option<ExitStatus>) {
         let fatal = ended.map_or(0, |status| i32::from(exit_code(status)) - 128);
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
@@ -228,8 +228,8 @@ fn set_mask(mask: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, null_mut()) };
 }
 
-/// Closes a standard descriptor if it still refers to `/dev/null`, which Rust's runtime opened in place of a closed
-/// one. A descriptor that was replaced since then, for example by [`Command::stdin`], stays open.
+/// Closes a standard descriptor if it still refers to `/dev/null`, which Rust's runtime opened because the descriptor
+/// was closed. A descriptor that was replaced since then, for example by [`Command::stdin`], stays open.
 fn close_if_placeholder(number: i32) {
     // SAFETY: all-zero is a valid `stat`.
     let (mut found, mut placeholder): (libc::stat, libc::stat) = unsafe { std::mem::zeroed() };
@@ -250,8 +250,8 @@ enum StateChange {
     Stopped(i32),
 }
 
-/// Waits until the process has ended, without reaping it. When that process is stopped, this process stops as well,
-/// unless [`keep_running_while_stopped`] was called.
+/// Waits until the process `process` has ended, without reaping it. Whenever that process is stopped, this process
+/// stops as well, unless [`keep_running_while_stopped`] was called.
 fn wait_for_end(process: i32) {
     let stops = if KEEPS_RUNNING.load(Ordering::SeqCst) { 0 } else { libc::WSTOPPED };
     while let Some(StateChange::Stopped(signal)) = wait_for_change(process, stops) {
@@ -260,8 +260,8 @@ fn wait_for_end(process: i32) {
 }
 
 /// Waits until the process has ended or, if `options` contains WSTOPPED, until it is stopped. The change is not
-/// consumed, so the next wait finds it again. `None` if the process cannot be waited for or, with WNOHANG, if its state
-/// has not changed.
+/// consumed, so the next wait finds the same change again. Returns `None` if the process cannot be waited for or, with
+/// WNOHANG, if its state has not changed.
 fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
     let options = options | libc::WEXITED | libc::WNOWAIT;
     loop {
@@ -292,8 +292,8 @@ fn stop_with_command(command: i32, signal: i32) {
     // Check first whether the command is still stopped: the shell may have continued both processes meanwhile.
     if is_stopped(command) {
         raise(signal);
-        // If no shell controls the process group, the kernel ignores all stop signals except SIGSTOP, so use SIGSTOP
-        // then.
+        // If `signal` has not stopped this process, use SIGSTOP: the kernel ignores all other stop signals if no shell
+        // controls the process group.
         if !WAS_CONTINUED.load(Ordering::SeqCst) && is_stopped(command) {
             raise(libc::SIGSTOP);
         }
@@ -318,8 +318,8 @@ fn stop_with_command(command: i32, signal: i32) {
     }
 }
 
-/// Waits until a stopped process is continued or has ended. The change is not consumed, so the next wait finds it
-/// again.
+/// Waits until a stopped process is continued or has ended. The change is not consumed, so the next wait finds the same
+/// change again.
 fn wait_until_continued(process: i32) {
     // SAFETY: all-zero is a valid `siginfo_t`.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -340,7 +340,7 @@ fn raise(signal: i32) {
 }
 
 /// Starts a helper process that watches the stopped command. If the command is continued or killed, the helper
-/// continues this process, which cannot notice the change itself because it is stopped. `None` if the helper cannot
+/// continues this process, which is stopped and so cannot notice the change itself. Returns `None` if the helper cannot
 /// watch the command, because there is no `/proc`, or if no process can be created.
 fn spawn_continue_watcher(command: i32) -> Option<i32> {
     // SAFETY: getpid has no preconditions.
@@ -371,7 +371,7 @@ fn spawn_continue_watcher(command: i32) -> Option<i32> {
     }
 }
 
-/// Reads the letter for a process's state from its `/proc/PID/stat`. Returns `T` also for the letter `t`, which means
+/// Reads the letter of a process's state from its `/proc/PID/stat`. Returns `T` for the letter `t` too, which means
 /// that a debugger has stopped the process. Allocates nothing.
 fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
     let mut text = [0_u8; 256];
@@ -432,8 +432,8 @@ fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
         libc::SIGINT => is_from_process && FORWARDS_INTERRUPTS.load(Ordering::SeqCst),
         libc::SIGQUIT => false,
         TERMINAL_STOP_SIGNAL => is_from_process,
-        // If the kernel sent the signal, the terminal went away. The command has got the signal as well, unless the
-        // kernel sent it only to the session leader, which is this process.
+        // The kernel sends these signals when the terminal goes away: to the command as well, or only to the session
+        // leader. So the command has got the signal, unless this process is the session leader.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
         _ => true,
     }
@@ -445,8 +445,8 @@ extern "C" fn note_continued(_signal: i32) {
 
 extern "C" fn do_nothing(_signal: i32) {}
 
-/// Whether this process leads the session, as on a terminal of `ssh -t` or of a container. If so, the kernel notifies
-/// only this process when the terminal goes away.
+/// Whether this process leads the session, as on a terminal of `ssh -t` or of a container. When the terminal goes away,
+/// the kernel notifies only the process that leads the session.
 fn leads_session() -> bool {
     // SAFETY: neither call has preconditions.
     unsafe { libc::getsid(0) == libc::getpid() }

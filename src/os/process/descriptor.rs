@@ -1,11 +1,11 @@
-//! Protects files that we keep open. The host may close any descriptor (`for (i = 3; i < 256; i++) close(i)`). If it
-//! closed one of ours, the next file that the host opens would get the same number, and we would write our output into
+//! Protects files that we keep open. The host may close any descriptor (`for (i = 3; i < 256; i++) close(i)`). If the
+//! host closed one of ours, the next file that it opens would get the same number, and we would write our output into
 //! that file. So we move our files to high numbers that such loops do not reach, and check before each write whether
 //! the descriptor still refers to our file.
 //!
-//! A file is not protected directly after it was opened, because the kernel assigns the lowest free number first. The
-//! file keeps this number until we move it to a higher one. A file that we only read (`/proc`, a module's names) is not
-//! moved, and keeps its low number until it is closed, usually after tens of microseconds.
+//! Directly after a file is opened, it is not protected, because the kernel assigns the lowest free number. The file
+//! has this number until we move it to a higher number. A file that we only read (`/proc`, a module's names) is not
+//! moved, and has its low number until it is closed, usually after tens of microseconds.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// new files get the lowest free numbers.
 const MIN_DESCRIPTOR: i32 = 1000;
 
-/// Makes the kernel enlarge the process's descriptor table, so that it has room for numbers from 1,000 on; later calls
-/// do nothing. Call before opening a file that will be moved to such a number. Otherwise the first move enlarges the
-/// table, which takes 10 to 30 ms in a process with threads, and the file would have its low number during that time.
+/// Makes the kernel enlarge the process's descriptor table, so that the table has room for numbers from 1,000 on; later
+/// calls do nothing. Call this before opening a file that will be moved to such a number. Without this call, the first
+/// move enlarges the table, which takes 10 to 30 ms in a process with threads, and the file has its low number during
+/// that time.
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
@@ -31,8 +32,8 @@ pub fn enlarge_table() {
     }
 }
 
-/// Moves an open file to a number from 1,000 on. If the process's limit on open files is lower, the file gets a number
-/// from 3 on. So it never has a number of standard input, output or error, which a program may have closed and may open
+/// Moves an open file to a number from 1,000 on or, if the process's limit on open files is lower, to a number from 3
+/// on. So the file never has a number of standard input, output or error, which a program may have closed and may open
 /// again.
 pub fn move_out_of_reach(file: File) -> File {
     for first in [MIN_DESCRIPTOR, 3] {
@@ -80,7 +81,7 @@ impl FileId {
         Self::from_descriptor(file.as_raw_fd())
     }
 
-    /// Returns the identity of the file that is open under this number, whether it is ours or the host's.
+    /// Returns the identity of the file that is open under this number, whether the file is ours or the host's.
     ///
     /// # Errors
     /// No file is open under this number.
@@ -110,8 +111,8 @@ impl FileId {
 }
 
 /// Appends to a file. Before each write, the appender checks whether its descriptor still refers to the file. If not,
-/// or if the appender has no descriptor with a high number, it opens the file again for this write. Use an appender
-/// with a buffer.
+/// or if its descriptor does not have a high number, it opens the file again for this write. Use an appender with a
+/// buffer.
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,
@@ -135,7 +136,7 @@ impl Appender {
         self.open_with(OpenOptions::new().append(true))
     }
 
-    /// Overwrites the start of the file with `bytes`. This needs no additional disk space.
+    /// Overwrites the start of the file with `bytes`, which takes no additional disk space.
     ///
     /// # Errors
     /// As for [`Appender::open`], and errors of writing.
@@ -158,13 +159,13 @@ impl Appender {
         FileId::from_file(file).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Returns the open file, if its descriptor was kept and still refers to our file.
+    /// Returns the open file, if it was kept open and its descriptor still refers to our file.
     pub fn open_file(&self) -> Option<&File> {
         self.kept.as_ref().filter(|file| self.is_ours(file))
     }
 
     /// Removes the open file from the appender and returns it, if its descriptor still refers to our file. If not, the
-    /// number belongs to the host, so it must not be closed.
+    /// descriptor belongs to the host and must not be closed.
     fn take_file(&mut self) -> Option<File> {
         let file = self.kept.take()?;
         if self.is_ours(&file) {

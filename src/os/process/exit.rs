@@ -1,10 +1,10 @@
-//! Runs actions when the process exits in an ordinary way: by `exit`, by a return from `main`, or by `quick_exit`. A
-//! forked worker process ends by `_exit`, so for such a process `_exit` counts as an ordinary exit too.
+//! Runs actions when the process exits in an ordinary way: by `exit`, by a return from `main`, or by `quick_exit`. In a
+//! forked worker process, `_exit` counts as an ordinary exit too, because such processes end by `_exit`.
 //!
 //! Before glibc 2.41, several threads may be in `exit` at the same time. Each handler runs on one of these threads, and
-//! a thread that finds no more handlers ends the process, even if the other threads are still running theirs. So each
-//! thread that runs our handler first registers it again, until our action is done. Every other exiting thread then
-//! finds our handler, and waits in it until the action is done.
+//! a thread that finds no more handlers ends the process, even if other threads are still running handlers. So until
+//! our action is done, each thread that runs our handler first registers the handler again. Every other exiting thread
+//! then finds our handler, and waits in it until the action is done.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::interpose::{self, Interposition};
 use super::process_liveness;
 
-/// Number of times that the handler is registered at first. It limits how many threads may exit at the same time before
-/// the first of them has registered the handler again. The number is small, because glibc fails if several threads exit
-/// and more than 32 handlers are registered in total.
+/// Number of times that the handler is registered at first. At most this many threads may call `exit` before the first
+/// of them has registered the handler again. The number is small, because glibc fails if several threads exit and more
+/// than 32 handlers are registered in total.
 const INITIAL_REGISTRATIONS: usize = 4;
 
 static EARLY_ACTION: RegisteredAction = RegisteredAction::none();
@@ -51,8 +51,7 @@ unsafe extern "C" {
     fn at_quick_exit(action: extern "C" fn()) -> libc::c_int;
 }
 
-/// Registers `call` to run on the exiting thread when the process exits. It runs after all handlers that are registered
-/// later than this call.
+/// Registers `call` to run on the exiting thread when the process exits, after all handlers that are registered later.
 pub fn call_at_exit(call: ExitAction) {
     if LATE_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| {
@@ -62,7 +61,7 @@ pub fn call_at_exit(call: ExitAction) {
     }
 }
 
-/// Registers `call` to run when the process exits, before all handlers that were registered earlier than this call.
+/// Registers `call` to run when the process exits, before all handlers that were registered earlier.
 pub fn call_early_at_exit(call: ExitAction) {
     if EARLY_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| register_early());
@@ -81,8 +80,8 @@ static ORIGINAL_EXIT: AtomicUsize = AtomicUsize::new(0);
 
 /// In a forked worker process, interposes on `_exit`, so that `action` is called before the process ends. (Python's
 /// `multiprocessing` ends its workers by `_exit`.) `action` may be called in a signal handler, and while the program
-/// holds any lock. Call once. In any other process nothing is interposed, because a program that calls `_exit` there
-/// wants to end at once.
+/// holds any lock. Call this once. In a process that is not a forked worker, nothing is interposed, because a program
+/// that calls `_exit` there wants to end at once.
 pub fn call_at_worker_exit(action: fn()) {
     let name = c"_exit";
     // SAFETY: the name is a C string; the result is null or the address of `_exit`.
@@ -99,8 +98,8 @@ pub fn call_at_worker_exit(action: fn()) {
     let _ = interpose::replace_functions(&places);
 }
 
-/// Returns the process id. The kernel is asked directly, because in a child made by `vfork`, the C library may return
-/// the parent's id.
+/// Returns the process id. Asks the kernel directly, because the C library may return the parent's id in a child made
+/// by `vfork`.
 fn process_id() -> libc::pid_t {
     // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
@@ -109,7 +108,7 @@ fn process_id() -> libc::pid_t {
 /// `_exit`, as the program calls it.
 unsafe extern "C" fn exit_worker(status: c_int) -> ! {
     let is_worker = |worker: &&WorkerExit| worker.process == process_id();
-    // Skip the action on an alternate signal stack, on which crash handlers run: this stack may be too small, and the
+    // Skip the action on an alternate signal stack, on which crash handlers run: such a stack may be too small, and the
     // last checkpoint contains the sums anyway.
     if let Some(worker) = WORKER.get().filter(is_worker).filter(|_| !is_on_alternate_stack()) {
         // A panic must not reach the program.

@@ -1,5 +1,5 @@
-//! Words in memory on which threads sleep until the word changes. The code that sleeps and the code that wakes may both
-//! run in a signal handler, so they use no lock and no heap memory.
+//! Lets threads sleep until a word in memory changes. Both the code that sleeps and the code that wakes may run in a
+//! signal handler, so they use no lock and no heap memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl EventFlags {
         wake(&self.0);
     }
 
-    /// Sleeps for at most `patience` while the set bits equal `known`. May also return early for other reasons.
+    /// Sleeps for at most `patience` while the set bits equal `known`. May return early.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
         wait(&self.0, known, patience);
     }
@@ -63,8 +63,7 @@ impl EventCount {
         wake(&self.0);
     }
 
-    /// Sleeps for at most `patience` while the number of notifications equals `known`. May also return early for other
-    /// reasons.
+    /// Sleeps for at most `patience` while the number of notifications equals `known`. May return early.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
         wait(&self.0, known, patience);
     }

@@ -1,8 +1,9 @@
-//! Protects our code against the application's signal handlers. Such a handler may interrupt our code anywhere on an
-//! application's thread, and may leave it by a jump (`longjmp`). It never runs on our own threads.
+//! Protects our code against the application's signal handlers. On a thread of the application, such a handler may
+//! interrupt our code at any instruction, and may leave our code by a jump (`longjmp`). It never runs on our own
+//! threads.
 
-/// Runs `body` with all signals blocked. So no signal handler on the calling thread jumps out of `body`. A thread that
-/// `body` creates inherits the blocked signals, and so never runs the application's handlers.
+/// Runs `body` with all signals blocked, so that no signal handler jumps out of `body`. A thread that `body` creates
+/// inherits the blocked signals, and so never runs the application's handlers.
 pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid signal set; sigfillset writes to the first, pthread_sigmask to the second.
     let old = unsafe {
@@ -19,8 +20,8 @@ pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Whether a thread has left code of ours by a jump. The thread ran that code at the stack address `inside`, and now
-/// runs at the stack address `at`. If it has not jumped, it must be in a signal handler now. The handler then runs on
-/// the alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two addresses.
+/// runs at the stack address `at`. If the thread has not jumped, it must now be in a signal handler, which runs on the
+/// alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two addresses.
 /// Returns true only if the thread has certainly jumped. Takes several microseconds.
 pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
@@ -38,12 +39,12 @@ pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     at >= inside || !has_signal_frame(inside, at)
 }
 
-/// Maximum distance in bytes from `inside` down to the kernel's signal frame. It covers several times the stack that
-/// gpuflame itself needs, and the largest processor state (11 KiB).
+/// Maximum distance in bytes from `inside` down to the kernel's signal frame: several times the stack that gpuflame
+/// itself needs, plus the largest processor state (11 KiB).
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const MAX_FRAME_DISTANCE_BYTES: usize = 64 << 10;
 
-/// Whether a signal frame of the kernel may be between the two addresses. Such a frame starts with the address of the
+/// Whether a signal frame of the kernel may be between the two addresses. A signal frame starts with the address of the
 /// code that returns from handlers, which the C library has registered with the kernel.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn has_signal_frame(inside: usize, at: usize) -> bool {
@@ -59,8 +60,8 @@ fn has_signal_frame(inside: usize, at: usize) -> bool {
         let is_unmapped =
             || std::io::Error::last_os_error().raw_os_error().is_some_and(|error| error == libc::EFAULT);
         let Ok(read) = usize::try_from(read) else {
-            // If memory between the two addresses is unmapped, they are on different stacks. Any other error may mean
-            // that the call is not permitted, and then a signal frame cannot be ruled out.
+            // If memory between the two addresses is unmapped, the addresses are on different stacks. After any other
+            // error, there may be a signal frame, because the call may not be permitted.
             return !is_unmapped();
         };
         if words[..read / 8].iter().any(|word| *word != 0 && returns.contains(word)) {

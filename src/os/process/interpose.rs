@@ -1,15 +1,15 @@
-//! Replaces functions of a loaded library by ours ("interposes on" them). This affects callers that look the functions
-//! up from now on, and callers for which the dynamic linker has already stored the functions' addresses.
+//! Replaces functions of a loaded library by ours ("interposes on" them), for callers that look the functions up from
+//! now on, and for callers for which the dynamic linker has already stored the functions' addresses.
 //!
 //! ```text
 //! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
 //! a module that is loaded already      --> its slot for the function: the address in it is exchanged
 //! ```
 //!
-//! A caller that saved a function's address before the replacement still calls the library's function. So gpuflame can
-//! still call it too.
+//! A caller that saved a function's address before the replacement still calls the library's function. In this way,
+//! gpuflame itself can still call the library's function.
 //!
-//! This module changes only words that the linker itself writes or reads. It writes to them through the file
+//! This module changes only words that the linker itself writes or reads. A word is written through the file
 //! `/proc/self/mem`, which changes this process's private copy of the page. A write to that file succeeds even if the
 //! linker has made the page read-only, and returns an error if it is not permitted. So no page has to be made writable
 //! while other threads use it, and no write can fault. Tables and slots of modules are read through the same file,
@@ -75,8 +75,8 @@ fn replace_all(places: &[Interposition]) -> io::Result<usize> {
     Ok(written)
 }
 
-/// Replaces the function `name` only for the module that contains the address `inside`: from now on this module calls
-/// `ours`, and every other module calls the same function as before. Returns the number of slots that were changed.
+/// Replaces the function `name` only for the module that contains the address `inside`. From now on this module calls
+/// `ours`; every other module calls the same function as before. Returns the number of slots that were changed.
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written.
@@ -97,13 +97,13 @@ fn replace_slots(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
     Ok(written)
 }
 
-/// The open file `/proc/self/mem`, which contains this process's memory. Its identity is stored, because the host may
-/// close any descriptor and open a file of its own under the same number.
+/// The open file `/proc/self/mem`, which contains this process's memory. The file's identity is stored, because the
+/// host may close any descriptor and open a file of its own under the same number.
 struct ProcessMemory {
     file: ManuallyDrop<File>,
     identity: FileId,
-    /// Cache of the pages that were read last. It has several entries, because several tables are read alternately,
-    /// each from its start to its end.
+    /// Cache of the pages that were read last. The cache has several entries, because several tables are read
+    /// alternately, each from its start to its end.
     pages: RefCell<PageCache>,
 }
 
@@ -132,8 +132,8 @@ impl ProcessMemory {
         self.bytes(at).map(u32::from_ne_bytes)
     }
 
-    /// Returns the bytes at an address; `None` if the address is not mapped. The bytes may come from the cache, and
-    /// then lack changes that were made since the page was read.
+    /// Returns the bytes at an address; `None` if the address is not mapped. Bytes from the cache lack changes that
+    /// were made since the page was read.
     fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let offset = at % PAGE_BYTES;
         if let Some(end) = offset.checked_add(N).filter(|end| *end <= PAGE_BYTES) {
@@ -263,7 +263,7 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Returns the address of a table. When the linker loads a module, it adds the module's base to the address in the
-    /// dynamic section, unless that section is read-only; then the base is added here.
+    /// dynamic section. If that section is read-only, this function adds the base instead.
     fn table(&self, tag: usize) -> Option<usize> {
         let address = self.value(tag)?;
         let address = if address < self.base { address + self.base } else { address };
@@ -326,14 +326,14 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Returns the symbols with these names to which the module's slots may refer, as (index of the symbol, index of
-    /// the name). Most imported symbols precede the symbols in the hash table. Functions whose address the program
+    /// the name). Most imported symbols precede the symbols in the hash table. Only functions whose address the program
     /// compares are in the hash table.
     fn referenced_symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
         let mut found = Vec::new();
         let Some(symbols) = self.table(DT_SYMTAB) else { return found };
         let Some(hashes) = self.table(DT_GNU_HASH).or_else(|| self.table(DT_HASH)) else { return found };
-        // The second number of the hash table is the index of its first symbol. In the older kind of hash table, which
-        // has all symbols, the second number is the number of symbols.
+        // The second number of the hash table is the index of its first symbol or, in the older kind of hash table,
+        // which has all symbols, the number of symbols.
         let listed = self.memory.number(hashes + 4).unwrap_or(0);
         // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol is number 1. In
         // such a program the strings follow the symbols.
@@ -354,7 +354,7 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Replaces the functions' addresses in the slots that the linker has already filled. Slots that the linker fills
-    /// at the first call need no change: the linker will store our function's address there.
+    /// at the first call need no change, because the linker will store our function's address in them.
     fn exchange_slots(&self, places: &[Interposition], write: &mut dyn FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
         self.visit_slots(&names, &mut |slot, at| {
@@ -364,9 +364,9 @@ impl<'a> LoadedModule<'a> {
         });
     }
 
-    /// Calls `look` with each slot for a function with one of these names, and with the index of the name. The slot may
-    /// be filled or not. The slots are found by the symbols of their relocations. So most slots need not be read, which
-    /// matters because machine-learning libraries have hundreds of thousands of them.
+    /// Calls `look` with each slot, filled or not, for a function with one of these names, and with the index of the
+    /// name. The slots are found by the symbols of their relocations, so most slots need not be read. This matters
+    /// because machine-learning libraries have hundreds of thousands of slots.
     fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {
@@ -429,7 +429,7 @@ mod tests {
         unsafe { CStr::from_ptr(gnu_get_libc_release()) }
     }
 
-    /// This program's own table is read-only while the program runs, as in most programs.
+    /// As in most programs, this program's own table is read-only while the program runs.
     #[test]
     fn interposed_calls_and_new_lookups_reach_ours_but_saved_addresses_do_not() {
         let ask = || {

@@ -1,5 +1,5 @@
-//! Services for the application's process, in which gpuflame is a guest: its threads, stacks, descriptors, libraries,
-//! forks and exits. Also the processes that the `gpuflame` command starts.
+//! Services for the application's process, in which gpuflame is a guest: threads, stacks, descriptors, libraries, forks
+//! and exits. Also starts processes for the `gpuflame` command.
 
 pub mod cancel;
 pub mod child;

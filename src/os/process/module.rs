@@ -1,13 +1,13 @@
 //! Identifies loaded modules. A module is code that the dynamic linker has loaded: the program, a library, or a plugin.
-//! A function pointer is valid only while its module is loaded; afterwards, another module may be loaded at the same
+//! A function pointer is valid only while its module is loaded: later, another module may be loaded at the same
 //! address.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
-/// Identifies a loaded module by its address, its path and its layout. A file that is unloaded and loaded again at the
-/// same address has the same id as before.
+/// Identifies a loaded module by its address, its path and its layout. If a file is unloaded and loaded again at the
+/// same address, it has the same id as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleId(NonZeroU64);
 
@@ -15,7 +15,7 @@ impl ModuleId {
     /// Returns the id of the module that contains `address`. `None` for generated code, and for unmapped memory.
     pub fn containing(address: usize) -> Option<Self> {
         let mut search = ModuleSearch { address, found: None };
-        // SAFETY: `visit` is called only until this returns, with the pointer to `search`.
+        // SAFETY: `visit` is called only until this call returns, with the pointer to `search`.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.found
     }
@@ -62,8 +62,8 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     1
 }
 
-/// Whether the byte at `address` can be read. Also returns false if the kernel refuses the system call that checks
-/// this.
+/// Whether the byte at `address` can be read. Also returns false if the kernel refuses the system call by which this is
+/// checked.
 pub fn is_readable(address: usize) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

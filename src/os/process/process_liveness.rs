@@ -1,5 +1,5 @@
-//! Allows the reader of a file to check whether the thread that writes the file is still running. That thread is in
-//! another process.
+//! Allows the reader of a file to check whether the thread that writes the file, which is in another process, is still
+//! running.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub struct ThreadIdentity {
     pub thread: u32,
     /// Start time of the thread, in clock ticks since the machine started.
     pub started: u64,
-    /// PID namespace that the process id and thread id belong to. Each container has its own namespace.
+    /// PID namespace to which the process id and thread id belong. Each container has its own namespace.
     pub namespace: u64,
     /// Boot id, which identifies the machine and its last start.
     pub boot: String,
@@ -47,7 +47,7 @@ impl ThreadIdentity {
         })
     }
 
-    /// Whether the thread is still running. `None` if this process cannot determine it, because the thread ran on
+    /// Whether the thread is still running. Returns `None` if this cannot be determined, because the thread ran on
     /// another machine or in another container.
     pub fn is_alive(&self) -> Option<bool> {
         let is_here = !self.boot.is_empty() && self.boot == boot_id() && self.namespace == pid_namespace();
@@ -55,7 +55,7 @@ impl ThreadIdentity {
     }
 }
 
-/// Returns the start time of a thread. It distinguishes the thread from an ended thread that had the same number.
+/// Returns the start time of a thread, which distinguishes the thread from an ended thread that had the same number.
 fn start_time(process: u32, thread: u32) -> Option<u64> {
     // In `stat`, the state is field 3 and the start time is field 22.
     let stat = threads::read_stat(process, thread as i32)?;
@@ -66,8 +66,8 @@ fn start_time(process: u32, thread: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether this process was forked and has not executed another program since. This is typical of worker processes,
-/// which usually end by `_exit`.
+/// Whether this process was forked and has not executed another program since then, as is typical of worker processes.
+/// Such processes usually end by `_exit`.
 pub fn is_forked() -> bool {
     /// Flag from the kernel's `sched.h`. The flags of a process are field 9 of `stat`.
     const PF_FORKNOEXEC: u64 = 0x40;

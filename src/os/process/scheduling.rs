@@ -1,13 +1,13 @@
-//! Sets the processors, scheduling class and priority of our threads. This is necessary because a thread inherits these
-//! settings from its creator. Here that is the thread that makes the first CUDA call, which may be bound to one
-//! processor, or be in a real-time scheduling class.
+//! Sets the processors, scheduling class and priority of our threads. A thread inherits these settings from its
+//! creator, which is here the thread that makes the first CUDA call: it may be bound to one processor, or be in a
+//! real-time scheduling class.
 
 use std::mem::{size_of, zeroed};
 
 use libc::{CPU_SETSIZE, PRIO_PROCESS, cpu_set_t, sched_param};
 
-/// Lets the calling thread run on every processor on which any of `threads` may run; these must be threads of this
-/// process. Also sets the calling thread's scheduling class to the default, and its nice value to that of the process.
+/// Lets the calling thread run on every processor on which any of `threads`, which must be threads of this process, may
+/// run. Also sets the calling thread's scheduling class to the default, and its nice value to that of the process.
 /// Settings that the kernel refuses are left unchanged.
 pub fn apply_process_scheduling(threads: &[i32]) {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
@@ -43,8 +43,8 @@ pub fn run_first() {
     unsafe { libc::setpriority(PRIO_PROCESS, 0, NICE) };
 }
 
-/// Runs `body` on the given processor. Call on one of gpuflame's own threads. If the process may not use that
-/// processor, `body` runs without this restriction.
+/// Runs `body` on the given processor or, if the process may not use that processor, without this restriction. Call
+/// this on one of gpuflame's own threads.
 pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let [mut before, mut one]: [cpu_set_t; 2] = unsafe { zeroed() };

@@ -1,6 +1,5 @@
-//! Runs code on a separate stack, because the code may need more stack than an application's thread has left. For
-//! example, a coroutine that makes the first CUDA call may have a stack of 64 KiB, and gpuflame's set-up takes 45 KiB
-//! of stack.
+//! Runs code on a separate stack, because the code may need more stack than is left on an application's thread. For
+//! example, gpuflame's set-up takes 45 KiB, and a coroutine that makes the first CUDA call may have a stack of 64 KiB.
 
 use std::ptr::null_mut;
 
@@ -9,8 +8,8 @@ const STACK_BYTES: usize = 8 << 20;
 /// Size in bytes of the inaccessible guard area at the lower end of the stack.
 const GUARD_BYTES: usize = 4096;
 
-/// Runs `body` with `argument` on a newly mapped stack, or on the thread's own stack if none can be mapped. `body` must
-/// not panic.
+/// Runs `body` with `argument` on a newly mapped stack, or on the thread's own stack if no stack can be mapped. `body`
+/// must not panic.
 pub fn run_on_own_stack<G: Copy, T>(argument: G, body: fn(G) -> T) -> T {
     let mut job = StackJob { body, argument, result: None };
     let Some(stack) = MappedStack::new() else { return body(argument) };

@@ -2,9 +2,9 @@
 //!
 //! Some sandboxes observe which system calls a program makes when it starts, and then allow only these calls, by a
 //! seccomp filter. So every kind of system call is made before set-up ends, in a form that has no effect, and the
-//! sandbox will allow it later. If a filter is already active and kills the process for such a call, this happens at
-//! the start instead of at the end of the run. `docs/inside-the-process.md` lists all system calls; this module makes
-//! those that no other part of set-up makes.
+//! sandbox will allow such calls later. If a filter is already active and kills the process for such a call, the
+//! process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system calls; this
+//! module makes those that no other code of set-up makes.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
@@ -54,7 +54,7 @@ fn make_common_calls() {
         // When a signal ends the process, our handler finally sends the signal to its own thread again.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), 0);
         // These calls are needed if the main thread launches after set-up, if a handler uses an alternate signal stack,
-        // if stderr was replaced, and for maps of generated code.
+        // if stderr was replaced, and to read maps of generated code.
         libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
         libc::sigaltstack(null(), null_mut());
         libc::isatty(-1);
@@ -77,8 +77,8 @@ fn make_common_calls() {
     }
 }
 
-/// Makes the system calls that sampling needs, which otherwise would first be made at a thread's first launch. A thread
-/// is sampled by kernel events (`perf_event_open`) or, if these are not available, by a timer.
+/// Makes the system calls that sampling needs. Without this function, these calls would first be made at a thread's
+/// first launch. A thread is sampled by kernel events (`perf_event_open`) or, if these are not available, by a timer.
 fn make_sampling_calls() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
     // SAFETY: a call without attributes creates no event, and no clock and no timer has the number -1.

@@ -36,7 +36,7 @@ pub fn uptime_ms() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// Measures the CPU time of one thread. If the CPU time does not increase, the thread may be waiting for an event that
+/// Measures the CPU time of one thread. A thread whose CPU time does not increase may be waiting for an event that
 /// never happens.
 #[derive(Debug)]
 pub struct CpuClock(AtomicI32);
@@ -60,7 +60,7 @@ impl CpuClock {
     /// in a signal handler.
     pub fn elapsed(&self) -> Duration {
         let clock = self.0.load(Ordering::Acquire);
-        // 0 means that no thread is measured: it is the id of the wall clock, so no thread's clock has it.
+        // 0 means that no thread is measured. No thread's clock has this id, because it is the id of the wall clock.
         if clock == 0 {
             return Duration::ZERO;
         }
@@ -77,8 +77,8 @@ impl Default for CpuClock {
     }
 }
 
-/// Identity of a thread. The number alone is not sufficient, because the kernel may give the number of an ended thread
-/// to a new one. The new thread has a later start time.
+/// Identity of a thread: number and start time. The number alone is not sufficient, because the kernel may give the
+/// number of an ended thread to a new thread, which then has a later start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ThreadKey {
     number: i32,
@@ -96,7 +96,7 @@ impl ThreadKey {
 }
 
 /// Threads that exist only because gpuflame records: gpuflame's own threads, and the threads that the tracer (CUPTI)
-/// created after gpuflame was loaded. If the table is full, further threads count as the program's.
+/// created after gpuflame was loaded. If the table is full, further threads count as threads of the program.
 static OUR_THREADS: [ThreadSlot; 256] =
     [const { ThreadSlot { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
 
@@ -110,8 +110,8 @@ struct ThreadSlot {
 const CLAIMED: i32 = -1;
 
 impl ThreadSlot {
-    /// Writes the identity to this entry if the entry is free, and returns whether it was. Takes no lock, because a
-    /// signal handler that never returns may stop a thread of the tracer at any time.
+    /// Writes the identity to this entry if the entry is free, and returns whether it was free. Takes no lock, because
+    /// a signal handler that never returns may stop a thread of the tracer at any time.
     fn claim(&self, identity: ThreadKey) -> bool {
         let is_claimed =
             self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -145,8 +145,8 @@ pub fn is_ours() -> bool {
 /// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library.
 /// The C library aborts the process if it has no memory for a destructor, and waits for the loader's lock.
 ///
-/// Returns once the new thread has its thread-local variables, because the program may use up its memory right
-/// afterwards. If the thread does not start in time, as on a busy machine, returns after 0.1 s.
+/// Returns when the new thread has its thread-local variables, because the program may use up its memory right
+/// afterwards. If the thread does not start in time, for example on a busy machine, returns after 0.1 s.
 ///
 /// # Errors
 /// The system cannot create another thread.
@@ -201,8 +201,8 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Waits until the C library has memory for the calling thread's thread-local variables. It allocates them when a thread
-/// first uses one, and aborts the process if it cannot.
+/// Waits until the C library has memory for the calling thread's thread-local variables. The C library allocates these
+/// when a thread first uses one, and aborts the process if it cannot.
 fn wait_for_memory() {
     // The library's own variables take 0.4 KiB, and the thread's list of all libraries 16 bytes per library.
     const SIZES: [usize; 2] = [1 << 10, 8 << 10];
@@ -243,8 +243,9 @@ unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_
     }
 }
 
-/// Notes the calling thread as one of gpuflame's own. Replaces the affinity and the scheduling that it inherited from
-/// its creator by those of the process. Call on a thread that [`spawn`] started and that keeps running.
+/// Notes the calling thread as one of gpuflame's own. Replaces the affinity and the scheduling that the thread
+/// inherited from its creator by those of the process. Call this on a thread that [`spawn`] started and that keeps
+/// running.
 pub fn note_ours() {
     IS_OURS.set(true);
     note_calling_thread();
@@ -263,8 +264,8 @@ pub fn note_threads_of_tracer() {
 }
 
 /// Replacement for `pthread_create` in the tracer (CUPTI). Notes each new thread as one that exists only because
-/// gpuflame records. The tracer's threads cannot be recognized in any other way: they block all signals, but the
-/// program may start such threads at the same moment too.
+/// gpuflame records. The tracer's threads cannot be recognized in any other way. They block all signals, but the
+/// program may at the same moment start a thread that blocks all signals, too.
 ///
 /// # Safety
 /// As for `pthread_create`.
@@ -294,7 +295,7 @@ pub unsafe extern "C" fn create_for_tracer(
     error
 }
 
-/// Type of a thread's start function. `pthread_exit` may unwind it.
+/// Type of a thread's start function. `pthread_exit` may unwind the function.
 type ThreadFunction = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 unsafe extern "C" {
@@ -316,16 +317,16 @@ impl TracerStart {
     const LAYOUT: Layout = Layout::new::<Self>();
 }
 
-/// Start function of a thread that the tracer creates. If `start` calls `pthread_exit`, this frame is unwound, so it
-/// must hold nothing to drop while `start` runs.
+/// Start function of a thread that the tracer creates. While `start` runs, this function must hold nothing to drop,
+/// because its frame is unwound if `start` calls `pthread_exit`.
 extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
     let block = block.cast::<TracerStart>();
     // SAFETY: `create_for_tracer` wrote the block and handed it to this thread.
     let TracerStart { start, argument } = unsafe { block.read() };
     // SAFETY: `create_for_tracer` allocated the block with this layout.
     unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
-    // Block signals, because a signal handler of the program could jump out of this code. Catch panics, because a panic
-    // must not reach the tracer.
+    // Block signals, because a signal handler of the program could jump out of this code. Catch panics, which must not
+    // reach the tracer.
     host_signals::with_all_blocked(|| drop(catch_unwind(note_calling_thread)));
     start(argument)
 }

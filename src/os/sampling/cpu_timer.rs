@@ -1,10 +1,10 @@
-//! A sampler of one thread for systems where the kernel's events (`perf`) are not available. A timer on the thread's
-//! CPU time sends a signal to the thread, and the signal handler copies the registers and a part of the stack.
+//! Samples one thread on systems where the kernel's events (`perf`) are not available. A timer on the thread's CPU time
+//! sends a signal to the thread, and the signal handler copies the registers and a part of the stack.
 //!
-//! The thread is disturbed: a blocking call may end with `EINTR`, which is counted, and the kernel's signal frame takes
-//! several kilobytes of its stack. The timer is therefore used only if samples were requested. The signal is one of the
-//! real-time signals that the program has left at their default; as soon as the program sets an action for it, all
-//! timers stop.
+//! The signals disturb the thread: a blocking call may end with `EINTR`, which is counted, and the kernel's signal
+//! frame takes several kilobytes of the thread's stack. The timer is therefore used only if samples were requested. The
+//! signal is one of the real-time signals that the program has left at their default. As soon as the program sets an
+//! action for this signal, all timers stop.
 //!
 //! ```text
 //! kernel -signal-> handler, on the thread: copies into its slot -> drain, on a thread of ours
@@ -45,7 +45,7 @@ pub struct CpuTimer {
 struct SampleSlot {
     /// Number of the thread that uses the slot; 0 if the slot is free.
     thread: AtomicI32,
-    /// Number of samples written so far, and number of samples drained so far.
+    /// Number of samples written so far (`head`) and drained so far (`tail`).
     head: AtomicU64,
     tail: AtomicU64,
     /// Ids of this process, and of the thread of ours that each sample wakes; 0 for no thread.
@@ -84,8 +84,8 @@ static INTERRUPTED_CALLS: AtomicU32 = AtomicU32::new(0);
 
 impl CpuTimer {
     /// Samples a thread of this process each time that it has used another `period` of CPU time, but no more often than
-    /// the kernel's clock ticks. Each sample wakes the thread `wakes`, if it is not 0, from [`wake::wait`]. Call from
-    /// one thread only.
+    /// the kernel's clock ticks. If `wakes` is not 0, each sample wakes the thread `wakes` from [`wake::wait`]. Call
+    /// this from one thread only.
     ///
     /// # Errors
     /// No signal is free, there are too many threads, or the kernel refuses the timer.
@@ -153,7 +153,7 @@ impl SampleSlot {
             }
             // SAFETY: slots are never unmapped, and all-zero is a valid slot.
             let slot = unsafe { &*at };
-            // A slot in use is not reassigned, so that signals in flight to the slot's thread find the thread's own
+            // A slot in use is not reassigned, so that a signal in flight to the slot's thread finds the thread's own
             // slot.
             if slot.thread.load(Ordering::Acquire) == 0 {
                 slot.tail.store(slot.head.load(Ordering::Acquire), Ordering::Release);
@@ -176,7 +176,7 @@ fn map_slot() -> io::Result<NonNull<SampleSlot>> {
     NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// The signal that timers send. The signal is chosen on the first call.
+/// The signal that timers send, which is chosen on the first call.
 fn timer_signal() -> io::Result<i32> {
     let none = || Err(io::Error::other("the program has set an action for every real-time signal"));
     match SIGNAL.load(Ordering::Relaxed) {
@@ -185,7 +185,7 @@ fn timer_signal() -> io::Result<i32> {
         signal => return Ok(signal),
     }
     check_memory_read()?;
-    // The search starts at the last real-time signal, because programs usually choose signals from the first one up.
+    // The search starts at the last real-time signal, because programs usually choose the first ones.
     let found = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(|signal| install_handler(*signal));
     SIGNAL.store(found.unwrap_or(-1), Ordering::Relaxed);
     found.map_or_else(none, Ok)
@@ -260,7 +260,7 @@ struct TimerSignalInfo {
     code: i32,
     unused: i32,
     timer: i32,
-    /// Number of periods that passed in addition to the period that the signal represents.
+    /// Number of periods that have passed in addition to the one that the signal represents.
     more: i32,
     slot: *mut SampleSlot,
 }
@@ -355,9 +355,8 @@ fn registers(_: &libc::ucontext_t) -> [u64; REGISTERS] {
     [0; REGISTERS]
 }
 
-/// Counts the system call that the signal ended, if there was such a call. In this case the instruction pointer is just
-/// after `syscall`, and rax contains `-EINTR`. If the kernel restarts the call, the instruction pointer is at `syscall`
-/// instead.
+/// Counts a system call that the signal has ended: the instruction pointer is just after `syscall`, and rax contains
+/// `-EINTR`. If the kernel restarts the call instead, the instruction pointer is at `syscall`.
 fn count_interrupted(registers: &[u64; REGISTERS]) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let mut before = [0; 2];

@@ -1,4 +1,5 @@
-//! Samplers of one thread: the kernel's performance events, and a timer for systems where the kernel refuses them.
+//! Samples one thread: by the kernel's performance events, or by a timer on systems where the kernel refuses these
+//! events.
 
 pub mod cpu_timer;
 pub mod perf;

@@ -1,10 +1,10 @@
-//! A sampler of one thread that uses the kernel's performance events (`perf_event_open`). The kernel copies the
-//! thread's registers and a part of its stack each time that the thread has used another `period` of CPU time, or each
-//! time that it is descheduled.
+//! Samples one thread by the kernel's performance events (`perf_event_open`). The kernel copies the thread's registers
+//! and a part of its stack each time that the thread has used another `period` of CPU time, or each time that it is
+//! descheduled.
 //!
-//! The sampled thread is not disturbed: it gets no signals, and none of its calls is interrupted. An event has no
-//! descriptor that the host might close, because the mapping keeps the event alive, and unmapping ends the event. A
-//! forked child inherits neither the event nor the mapping.
+//! The sampled thread is not disturbed: it gets no signals, and none of its calls is interrupted. The event needs no
+//! descriptor, which the host might close: the event's mapping keeps the event alive, and unmapping ends it. A forked
+//! child inherits neither the event nor the mapping.
 //!
 //! ```text
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
@@ -58,7 +58,7 @@ pub enum PerfRecord<'a> {
     Sample(ThreadSample<'a>),
     /// The thread was descheduled. The sample taken at that moment precedes this record.
     Descheduled {
-        /// True if the thread blocked, false if it was still runnable (always true before Linux 4.17).
+        /// True if the thread was blocked, false if it was still runnable (always true before Linux 4.17).
         blocked: bool,
     },
     /// The thread runs again.
@@ -81,31 +81,33 @@ pub struct ThreadSample<'a> {
     pub registers: [u64; REGISTERS],
     /// The copied part of the stack, from the stack pointer upwards.
     pub stack: &'a [u8],
-    /// Whether this was the newest record when reading began.
+    /// Whether this sample was the newest record when reading began.
     pub is_newest: bool,
 }
 
-/// Sizes to try, in bytes: the size of the ring, and the size of the stack in a sample. The kernel limits how much
-/// memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, 516 per processor, and `ulimit -l`).
+/// Sizes to try, in bytes: the size of the ring, and the size of the stack in a sample. Several sizes are needed
+/// because the kernel limits how much memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, 516 per
+/// processor, and `ulimit -l`).
 const RING_SIZES: [(usize, u32); 4] =
     [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
 /// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
 const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
-/// Sizes to try for a thread that does not launch. They are small, to leave room for threads that launch.
+/// Sizes to try for a thread that does not launch. These sizes are small, to leave room for threads that launch.
 const SMALL_RING_SIZES: [(usize, u32); 2] = [RING_SIZES[2], RING_SIZES[3]];
 /// Size of a sample without its stack, in bytes, rounded up generously.
 const SAMPLE_OVERHEAD_BYTES: usize = 256;
 const PAGE_BYTES: usize = 4096;
 
 impl PerfEvent {
-    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time. Each
-    /// sample wakes the thread `wakes`, if it is not 0, from [`wake::wait`](crate::wake::wait).
+    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time. If
+    /// `wakes` is not 0, each sample wakes the thread `wakes` from [`wake::wait`](crate::wake::wait).
     ///
     /// # Errors
     /// Errors of the kernel: sampling is not permitted, or the thread has ended.
     pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
-        // Users who are not permitted to observe the kernel may still be permitted to sample time outside the kernel.
+        // Try without time in the kernel too: a user who may not observe the kernel may still sample time outside the
+        // kernel.
         Self::open_largest(&RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
@@ -117,7 +119,7 @@ impl PerfEvent {
         Self::open_largest(&SMALL_RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
-    /// Samples a thread of this process each time that it is descheduled, which happens inside the kernel.
+    /// Samples a thread of this process each time that it is descheduled. (A thread is descheduled inside the kernel.)
     ///
     /// # Errors
     /// As for [`PerfEvent::open`].
@@ -271,8 +273,8 @@ impl EventRing {
     /// overwrite the record meanwhile.
     fn record<'a>(&'a self, position: u64, size: usize, wrapped_record: &'a mut Vec<u8>) -> &'a [u8] {
         let first = (self.size - position as usize % self.size).min(size);
-        // SAFETY: at least `first` bytes are left up to the end of the data, and the kernel does not write to them
-        // until the tail moves.
+        // SAFETY: at least `first` bytes are left up to the end of the data, and the kernel does not write to these
+        // bytes until the tail moves.
         let one = unsafe { std::slice::from_raw_parts(self.bytes(position).as_ptr(), first) };
         if first == size {
             return one;
@@ -413,15 +415,14 @@ fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Resul
     Ok(descriptor::move_out_of_reach(unsafe { File::from_raw_fd(event as i32) }))
 }
 
-/// Closes an event's descriptor, unless the host has closed the descriptor and its number refers to one of the host's
-/// files by now.
+/// Closes an event's descriptor, unless the host has closed it and its number now refers to one of the host's files.
 fn close_event(event: File) {
     if !is_event(event.as_raw_fd()) {
         let _ = event.into_raw_fd();
     }
 }
 
-/// Whether this number refers to an event. True if that is unknown, because `/proc` is not mounted.
+/// Whether this number refers to an event. Returns true if this is unknown, because `/proc` is not mounted.
 fn is_event(number: i32) -> bool {
     fs::read_link(format!("/proc/self/fd/{number}"))
         .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]")
@@ -436,7 +437,7 @@ mod tests {
     use crate::process::threads;
     use crate::skip::skip;
 
-    /// An event on the calling thread. `None` if the kernel does not permit sampling: the test is skipped.
+    /// An event on the calling thread. `None` if the kernel does not permit sampling; the test is then skipped.
     fn opened(period: Duration) -> Option<PerfEvent> {
         PerfEvent::open(threads::current_id(), period, 0)
             .inspect_err(|error| {

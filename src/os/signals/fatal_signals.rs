@@ -1,9 +1,9 @@
-//! Handles the signals by which a process is asked to end (such as SIGTERM), if the application has left them at their
-//! default action.
+//! Handles signals that ask a process to end (such as SIGTERM), if the application has left them at their default
+//! action.
 //!
 //! The handler only delays the kernel's action. The thread that receives the signal executes no more code of the
-//! application. Then the process dies of the same signal, so its parent process sees this signal as the cause of death.
-//! The callbacks that are passed to [`handle_fatal_signals`] determine what happens before the process dies.
+//! application. Later the process dies of the same signal, so that its parent process sees this signal as the cause of
+//! death. The callbacks that are passed to [`handle_fatal_signals`] determine what happens before the process dies.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::signal_actions::{self, SIGNALS};
 use crate::process::threads;
 
-/// Callbacks for these signals. Both run in a signal handler, which may interrupt any code: they must take no lock, use
-/// no heap memory, and not wait for a thread of the application.
+/// Callbacks for these signals. Both callbacks run in a signal handler, which may interrupt any code. So they must take
+/// no lock, use no heap memory, and not wait for a thread of the application.
 #[derive(Clone, Copy)]
 pub struct FatalSignalHandler {
     /// Called with the signal's number each time that one of these signals arrives.
@@ -29,7 +29,7 @@ struct Installed {
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
 /// Numbers of the threads that are in [`FatalSignalHandler::wait`]. If the table is full, further threads wait as well,
-/// but each further signal on such a thread calls [`FatalSignalHandler::wait`] again.
+/// but each later signal on such a thread calls [`FatalSignalHandler::wait`] again.
 static WAITING_THREADS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// Installs the handler for each of [`SIGNALS`] whose action is the default now or becomes the default later. Call
@@ -42,7 +42,7 @@ pub fn handle_fatal_signals(handler: FatalSignalHandler) {
 }
 
 /// Also installs the handler for signals whose action has become the default by a call that is not interposed. Call
-/// when the program has ended and only its exit remains. Has no effect in a process that has not called
+/// this when the program has ended and only its exit remains. Has no effect in a process that has not called
 /// [`handle_fatal_signals`].
 pub fn handle_new_defaults() {
     if INSTALLED.get().is_some_and(|installed| installed.process == std::process::id()) {
@@ -51,9 +51,9 @@ pub fn handle_new_defaults() {
 }
 
 extern "C" fn on_signal(signal: i32) {
-    // If our handler is not installed, the kernel has not called it. Then one of the program's own handlers has called
-    // it, because the program had found our handler installed earlier and saved its address. Without gpuflame the
-    // program would have found the default action and called nothing, so return.
+    // If our handler is not installed, one of the program's own handlers has called it, because the program had found
+    // our handler installed earlier and saved its address. Return, because without gpuflame the program would have
+    // found the default action and called nothing.
     if !signal_actions::is_installed(signal) {
         return;
     }
@@ -61,7 +61,7 @@ extern "C" fn on_signal(signal: i32) {
     let own = INSTALLED.get().filter(|installed| installed.process == std::process::id());
     let Some(Installed { handler, .. }) = own else { die(signal) };
     (handler.on_signal)(signal);
-    // If this thread was in `wait` already, this handler interrupted it, and returns to it.
+    // If this thread was already in `wait`, this handler has interrupted `wait`, and returns to it.
     if note_waiting(threads::current_id()) {
         let foreign = SIGNALS.iter().filter(|signal| !signal_actions::is_installed(**signal));
         foreign.for_each(|signal| change_mask(libc::SIG_BLOCK, *signal));

@@ -1,7 +1,8 @@
-//! The actions of the signals that end a process. The kernel's action may differ from the action that the program sees.
+//! Sets the actions of the signals that end a process. The kernel's action may differ from the action that the program
+//! sees.
 //!
-//! Our handler is installed while the program's action is the default. Some programs set the default later: uvicorn and
-//! CPython do so, and then send themselves the signal again. So `sigaction` and `signal` are interposed for these
+//! Our handler is installed while the program's action is the default. Some programs, such as uvicorn and CPython, set
+//! the default later, and then send themselves the signal again. So `sigaction` and `signal` are interposed for these
 //! signals, in such a way that the program sees the same actions as without gpuflame:
 //!
 //! ```text
@@ -11,10 +12,10 @@
 //! asks                                          the kernel's action; the default if that is our handler
 //! ```
 //!
-//! Which action is set is stored only in the kernel. So an action that the program sets by a direct system call, or by
-//! a function of the C library that is not interposed, is respected as well. But a program that queries the action by
-//! such a call finds our handler. The program may later set its own handler, which calls the handler that it found. In
-//! this case [`is_installed`] returns false, and our handler returns without effect.
+//! Only the kernel stores which action is set. So an action that the program sets by a direct system call, or by a
+//! function of the C library that is not interposed, is respected as well. But a program that queries the action by
+//! such a call finds our handler. If the program later sets its own handler, which calls the handler that the program
+//! found, [`is_installed`] returns false, and our handler returns without effect.
 //!
 //! All functions may be called in a signal handler, so they use no lock and no heap memory.
 
@@ -99,8 +100,8 @@ impl DefaultAction {
     }
 }
 
-/// Installs `handler` for each of [`SIGNALS`] whose action is the default now, and later for each signal whose action
-/// the program sets to the default. Call once.
+/// Installs `handler` for each of [`SIGNALS`] whose action is the default now, and later for each of them whose action
+/// the program sets to the default. Call this once.
 pub fn handle_default_signals(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     OWNER_PROCESS.store(std::process::id(), Ordering::Release);
@@ -153,9 +154,9 @@ fn default_action() -> libc::sigaction {
 fn our_action() -> libc::sigaction {
     let mut action = default_action();
     action.sa_sigaction = HANDLER.load(Ordering::Acquire);
-    // SA_NODEFER and a mask without [`SIGNALS`] are needed so that a second signal reaches the thread that waits for
-    // the end of the process, even if there is no other thread. All other signals are masked, because the application's
-    // handlers must no longer run on this thread.
+    // With SA_NODEFER and a mask without [`SIGNALS`], a second signal reaches the thread that waits for the end of the
+    // process, even if there is no other thread. All other signals are masked, because the application's handlers must
+    // no longer run on this thread.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: both calls write to the mask of a local action.
     unsafe {
@@ -173,7 +174,7 @@ fn current_action(signal: i32) -> Option<libc::sigaction> {
     (unsafe { original_sigaction()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
 }
 
-/// Returns the C library's `sigaction`. A call by name might reach our own `sigaction` instead.
+/// Returns the C library's `sigaction`, because a call by name might reach our own `sigaction` instead.
 fn original_sigaction() -> Sigaction {
     match ORIGINAL_SIGACTION.load(Ordering::Acquire) {
         0 => libc::sigaction,
