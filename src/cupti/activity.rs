@@ -1,8 +1,8 @@
 //! Reads activity buffers: turns the bytes of CUPTI's records into rows.
 //!
-//! Only the loaded CUPTI knows the length of its records, so its own `GetNextRecord` steps from record to record.
-//! From each record we read the first fields, which are the same in all CUPTI versions. We read a later field only if
-//! the record is long enough to contain it. Times are passed on unchanged; the join checks their validity.
+//! Only the loaded CUPTI knows the length of its records, so its own `GetNextRecord` steps from record to record. From
+//! each record we read the first fields, which are the same in all CUPTI versions, and a later field only if the record
+//! is long enough to contain it. Times are passed on unchecked; the join checks their validity.
 
 use super::delivery_counts;
 use super::kinds;
@@ -22,8 +22,8 @@ use gpuflame_model::record::{
 pub struct ReadTally {
     /// Number of records that became activity rows.
     pub activities: u64,
-    /// Number of records with an unknown layout, or of a kind that we did not enable. If CUPTI cannot step through a
-    /// part of the buffer, that part counts as one record.
+    /// Number of records with an unknown layout, or of a kind that we did not enable. If CUPTI cannot step through the
+    /// rest of a buffer, that rest counts as one record.
     pub unreadable: u64,
 }
 
@@ -64,7 +64,7 @@ pub(super) unsafe fn read_records(
     tally
 }
 
-/// Whether `kind` is a kind of CUPTI that we never enable (in 13.5, CUPTI's last kind is 57).
+/// Whether `kind` is a kind of CUPTI that we never enable. (CUPTI's last kind is 57 in 13.5.)
 fn is_foreign_kind(kind: ActivityKind) -> bool {
     const OURS: [ActivityKind; 9] = [
         ActivityKind::CONCURRENT_KERNEL,
@@ -85,9 +85,9 @@ pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
     RecordIterator::new(bytes, step).count() as u64
 }
 
-/// The loaded library's `cuptiActivityGetNextRecord`, in either API version. The arguments are a buffer, the number
-/// of its valid bytes, and a pointer to the last record (null at first), which the function replaces by the next
-/// record.
+/// The loaded library's `cuptiActivityGetNextRecord`, in either API version. The arguments are a buffer, the number of
+/// its valid bytes, and a pointer to the last record (null at first). The function replaces this pointer by one to the
+/// next record.
 pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
 /// Iterator over the records of a buffer. An item contains all bytes up to the next record. If the library cannot
@@ -118,8 +118,8 @@ impl<'a> RecordIterator<'a> {
         walk
     }
 
-    /// Returns the record after `last`. Checks the library's result: the next record must be after `last` and inside
-    /// the buffer, otherwise the walk ends as `Broken`.
+    /// Returns the record after `last`. Checks the library's result: unless the next record is after `last` and inside
+    /// the buffer, the walk ends as `Broken`.
     fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {

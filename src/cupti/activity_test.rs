@@ -1,14 +1,13 @@
 //! Tests with buffers built byte by byte, at the record sizes of every CUPTI from 11.8 to 13.4.
 //!
-//! Offsets in these tests are literal numbers. If the tests used the constants of `cupti-sys`, they could not check
-//! them.
+//! Offsets in these tests are literal numbers, because the tests must also check the constants of `cupti-sys`.
 
 use super::*;
 use gpuflame_model::record::testing::Rng;
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
 /// Name and record sizes of each CUPTI release. The sizes are for records of a kernel, a copy, a copy between GPUs and
-/// a fill. They were measured with the release's own library, by the steps that it makes.
+/// a fill. The sizes were measured by the steps that the release's own library makes.
 const RELEASES: [(&str, RecordSizes); 8] = [
     ("11.8", RecordSizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
     ("12.0", RecordSizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
@@ -504,7 +503,7 @@ fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Restores the pointers to names, because `read_records` cannot check a pointer and must get valid ones.
+/// Restores the pointers to names, because `read_records` cannot check a pointer and must get valid pointers.
 fn mend_names(bytes: &mut [u8], sizes: RecordSizes, name: &'static std::ffi::CStr) {
     let (mut at, pointer) = (0, name.as_ptr().expose_provenance() as u64);
     while let Some(kind) = bytes.get(at..at + 4) {

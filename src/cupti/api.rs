@@ -1,8 +1,8 @@
 //! [`Api`] is an active CUPTI subscription. It makes the set-up calls in the only order that works, and then reads,
 //! flushes and queries records.
 //!
-//! This module hides the differences between CUPTI versions, and between the two API versions of CUPTI's functions,
-//! from its callers.
+//! This module hides from its callers the differences between CUPTI versions, and between the two API versions of
+//! CUPTI's functions.
 
 use super::activity::{self, ReadTally};
 use super::api_version::CuptiFunctions;
@@ -41,8 +41,7 @@ pub struct Api {
 /// Domain and id of an enabled callback.
 type CallbackKey = (Domain, CallbackId);
 
-/// Function that registers us for the records, either for the first time or after other clients have left the
-/// records.
+/// Function that registers us for the records, for the first time or after other clients have given up the records.
 type TakeRecords =
     fn(&'static CallbackState, &Options, Option<&ClientActivity>) -> Result<Vec<String>, SetupRefusal>;
 
@@ -54,14 +53,15 @@ struct ResubscribeSteps {
     callbacks: Vec<CallbackKey>,
 }
 
-/// If this many consecutive ids have no name, the last id of a domain is considered found. In all CUPTI versions so
-/// far, the ids have no gaps.
+/// If this many consecutive ids have no name, a domain has no further ids. (In all CUPTI versions so far, the ids have
+/// no gaps.)
 const MAX_ID_GAP: u32 = 8;
 
 impl Api {
     /// Subscribes to CUPTI, then sets up attributes, buffers, activity kinds and callbacks, in this order.
     ///
-    /// If CUPTI refuses the subscription, no further call to the library is allowed, and this function makes none.
+    /// If CUPTI refuses the subscription, this function makes no further call to the library, because no call is then
+    /// allowed.
     pub(super) fn attach<T: Tracer>(
         functions: CuptiFunctions,
         (version, driver): (Version, Option<u32>),
@@ -69,7 +69,7 @@ impl Api {
         options: &Options,
     ) -> Result<&'static Self, SetupRefusal> {
         // Three options need the old API version, in which CUPTI has a single subscriber. Only the old version has
-        // unified-memory counters and the choice of which waits are recorded. And only in the old version can a
+        // unified-memory counters, and lets us choose which waits are recorded. And only with the old version can a
         // client that uses the old interface take over a subscription that we release.
         let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
@@ -148,11 +148,10 @@ impl Api {
         unsafe { activity::read_records(filled.bytes(), &step, names, sink) }
     }
 
-    /// Makes CUPTI deliver its buffers before this function returns. CUPTI delivers only the buffers whose records
-    /// are all complete or, if `forced`, all buffers. A forced flush permanently loses the records of running work. A
-    /// flush waits for no GPU work. Does nothing before the first API call or context was seen, because CUPTI might
-    /// hang. Does nothing while functions of another client are registered, because that client may have been
-    /// unloaded.
+    /// Makes CUPTI deliver its buffers before this function returns: only the buffers whose records are all complete
+    /// or, if `forced`, all buffers. A forced flush permanently loses the records of running work. A flush does not
+    /// wait for GPU work. Does nothing before the first API call or context was seen, because CUPTI might hang. Does
+    /// nothing while functions of another client are registered, because that client may have been unloaded.
     ///
     /// Call from one of our own threads or from the callback of an API call, never from another callback.
     ///
@@ -179,8 +178,8 @@ impl Api {
             .map(Nanos)
     }
 
-    /// Runs a query about records if we own the records; otherwise returns `None`. If another client owned the
-    /// records, CUPTI would call the functions of that client, and would count the records that the client has lost.
+    /// Runs a query about records if we own the records; otherwise returns `None`. If another client owned the records,
+    /// CUPTI would call that client's functions, and would count the records that the client has lost.
     fn query_records<R>(&self, question: impl FnOnce(&CuptiFunctions) -> R) -> Option<R> {
         let is_ours = || self.shares_records() || !clients::has_client_functions();
         self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()
@@ -207,14 +206,14 @@ impl Api {
         self.options.deference != Deference::None
     }
 
-    /// Restores the settings that we have changed. Called if another client took the records without being detected.
-    /// All activity kinds stay enabled, because that client may have enabled any of them.
+    /// Restores the settings that we have changed. Called if another client has taken the records without being
+    /// detected. Leaves all activity kinds enabled, because that client may have enabled any of them.
     pub fn yield_records(&self) {
         self.shared.call(|| records::release(self.shared, u64::MAX));
     }
 
-    /// Makes CUPTI deliver records to us again after another client has left them. `decided` is the state of the
-    /// clients on which the caller's decision is based. If a client has made a call since then, nothing happens.
+    /// Makes CUPTI deliver records to us again after another client has given them up. `decided` is the state of the
+    /// clients on which the caller's decision is based. Does nothing if a client has made a call since then.
     ///
     /// Call from one of our own threads or a thread of the program, not from a callback.
     ///
@@ -267,10 +266,10 @@ impl Api {
         Ok(())
     }
 
-    /// Switches the callbacks of the calls that create GPU work on or off; they are on at first. While the callback
-    /// of a call is off, the call costs no more than without gpuflame. All other callbacks stay on, in particular
-    /// those that report graph nodes and modules. If a call is in flight during the switch, CUPTI may report only its
-    /// entry or only its exit.
+    /// Switches the callbacks of the calls that create GPU work on or off. At first these callbacks are on. While the
+    /// callback of a call is off, the call costs no more than without gpuflame. All other callbacks stay on, in
+    /// particular those that report graph nodes and modules. If a call is in flight during the switch, CUPTI may report
+    /// only its entry or only its exit.
     ///
     /// Call from one of our own threads, not from a callback.
     ///
@@ -291,8 +290,8 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks. If the subscription is not shared, CUPTI still delivers records after that, so a last
-    /// flush is possible.
+    /// Ends the callbacks. If the subscription is not shared, CUPTI still delivers records afterwards, so a last flush
+    /// is possible.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {

@@ -1,9 +1,9 @@
-//! The CUPTI functions that gpuflame calls. CUPTI has two API versions of its functions, and this module calls the
-//! functions of the version in use.
+//! Calls CUPTI's functions. CUPTI has two API versions of its functions, and this module calls those of the version in
+//! use.
 //!
 //! The old version (v1) allows a single subscriber per process. The functions of the new version (v2) take the
 //! subscriber as an argument, so that several tools can record at once. The new version is complete from 13.3 on. A
-//! process must not mix the two versions. Only [`ApiVersion`] knows which of them is in use.
+//! process must not mix the two versions. Only [`ApiVersion`] knows which version is in use.
 
 use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
@@ -78,8 +78,8 @@ impl CuptiFunctions {
     /// Errors: the name of the first function that is missing.
     ///
     /// # Safety
-    /// The functions belong to a CUPTI library, and the driver is mapped ([`super::driver::Driver`]). No subscription
-    /// to this library has failed before, because after a failed subscription any call may crash.
+    /// The functions belong to a CUPTI library, and the driver is mapped ([`super::driver::Driver`]). No earlier
+    /// subscription to this library has failed: after a failed subscription any call may crash.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
         match library.symbols().find(|(symbol, found)| !found && REQUIRED_V1.contains(symbol)) {
             Some((missing, _)) => Err(missing),
@@ -129,15 +129,14 @@ impl CuptiFunctions {
             }
         };
         if let Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) = subscribed {
-            // CUPTI continues to work for the client that owns the subscription. That client must not find the error
-            // of our call.
+            // The client that owns the subscription continues to use CUPTI, and must not find the error of our call.
             self.forget_error();
         }
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears CUPTI's last error of this thread. Otherwise another client might query it and mistake it for an error
-    /// of its own call.
+    /// Clears CUPTI's last error of this thread. Another client might otherwise query this error and mistake it for an
+    /// error of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
     }
@@ -215,8 +214,7 @@ impl CuptiFunctions {
         })
     }
 
-    /// Sets whether CUPTI also records queries of events and streams that have not finished. It records them as
-    /// waits.
+    /// Sets whether CUPTI also records queries of unfinished events and streams, which it records as waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
         to_result(match self.api_version {
             ApiVersion::V1 => call!(self.activity_enable_all_sync_records(u8::from(on))),

@@ -1,9 +1,8 @@
-//! The functions of ours that CUPTI calls. CUPTI calls them on any thread, around any API call, and while it holds
-//! locks.
+//! Our functions that CUPTI calls, on any thread, around any API call, and while it holds locks.
 //!
 //! [`on_event`] runs on every launch. It looks the call up in a flat table, builds a [`Call`] on the stack and passes
-//! it to the [`Tracer`]. The type of the tracer is known at compile time. So there is no allocation, no lock and no
-//! virtual call. These functions catch panics, because a panic must not unwind into CUPTI's frames.
+//! it to the [`Tracer`]. The type of the tracer is known at compile time, so no launch needs an allocation, a lock or a
+//! virtual call. All functions of this module catch panics, because a panic must not unwind into CUPTI's frames.
 
 use super::activity;
 use super::api_version::BufferFunctions;
@@ -61,8 +60,8 @@ fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };
     shared.note_work();
     let spare_slot = Cell::new(0);
-    // SAFETY: the pointer is null, or points to the word that CUPTI keeps for this call and that no other code accesses
-    // while the callback runs.
+    // SAFETY: the pointer is null, or points to CUPTI's word for this call, which no other code accesses while the
+    // callback runs.
     let slot = unsafe { data.correlation_data.cast::<Cell<u64>>().as_ref() }.unwrap_or(&spare_slot);
     let layer = if domain == Domain::DRIVER_API { Layer::Driver } else { Layer::Runtime };
     let mut call = Call {
@@ -97,7 +96,7 @@ fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId
     }
 }
 
-/// Handles a resource event. `id` must be stored in the caller's stack frame.
+/// Handles a resource event. `id` must be in the caller's stack frame.
 fn on_resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &ResourceData) {
     if shared.is_off() {
         return;

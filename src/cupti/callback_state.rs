@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum number of spare buffers that CUPTI holds at a time. Each takes 64 KiB. One spare buffer replaces 300
-/// requests, each of which would get no buffer. But CUPTI's own thread may return buffers late; without a limit,
+/// Maximum number of spare buffers that CUPTI holds at a time. Each takes 64 KiB. A spare buffer saves 300 requests,
+/// each of which would get no buffer. The number is limited because CUPTI's own thread may return buffers late, and
 /// spare buffers would then take most of the memory.
 const MAX_SPARES: usize = 16;
 
@@ -26,8 +26,8 @@ pub(super) struct CallbackState {
     pub(super) functions: CuptiFunctions,
     /// Whether events and waits are recorded.
     pub(super) events: bool,
-    /// Maximum number of spare buffers that CUPTI holds at a time. It is unlimited if this CUPTI would crash without
-    /// a buffer.
+    /// Maximum number of spare buffers that CUPTI holds at a time; unlimited if this CUPTI would crash without a
+    /// buffer.
     pub(super) max_spares: usize,
     /// The subscription; null if there is no subscription.
     pub(super) subscriber: AtomicPtr<c_void>,
@@ -37,8 +37,8 @@ pub(super) struct CallbackState {
     pub(super) retired: AtomicBool,
     /// Whether another client has shut CUPTI down. If so, we make no CUPTI call until we subscribe again.
     pub(super) is_finalized: AtomicBool,
-    /// Number of our threads that are in a CUPTI call. `finalizing` is the number of threads that are about to call
-    /// cuptiFinalize or are in it. None of our threads may be in a CUPTI call while another client shuts CUPTI down.
+    /// Number of our threads that are in a CUPTI call. `finalizing` is the number of threads that are in cuptiFinalize,
+    /// or about to call it. None of our threads may be in a CUPTI call while another client shuts CUPTI down.
     in_flight: AtomicU32,
     finalizing: AtomicU32,
     /// Id of the process that created this state.
@@ -62,12 +62,12 @@ impl Drop for CountGuard<'_> {
     }
 }
 
-/// Buffers that CUPTI holds. This list outlives a subscription, because CUPTI may return buffers after the subscription
-/// has ended.
+/// Buffers that CUPTI holds. This list does not belong to a subscription, because CUPTI may return buffers after the
+/// subscription has ended.
 pub(super) static LENT_BUFFERS: LentBuffers = LentBuffers::new();
 
-/// State of the current subscription. The buffer callbacks read it here, because CUPTI passes no pointer of ours to
-/// them.
+/// State of the current subscription. The buffer callbacks need this variable, because CUPTI passes no pointer of ours
+/// to them.
 static CURRENT: AtomicPtr<CallbackState> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the state that was last made current.
@@ -115,9 +115,9 @@ impl CallbackState {
     /// Runs `calls` even if another client has shut CUPTI down. Needed for subscribing, which makes CUPTI work again.
     pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = CountGuard::new(&self.in_flight);
-        // This thread counts its call first, and then checks whether a client is in cuptiFinalize. The client's
-        // thread first announces cuptiFinalize, and then reads the number of calls. So at least one of the two
-        // threads sees the other.
+        // This thread first counts its call, and then checks whether a client is in cuptiFinalize. The client's thread
+        // first announces cuptiFinalize, and then reads the number of calls. So at least one of the two threads notices
+        // the other.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }
@@ -169,15 +169,15 @@ impl CallbackState {
     }
 
     pub(super) fn note_work(&self) {
-        // Stores only if the flag is not set yet. If every callback stored, all threads would compete for one cache
+        // Store only if the flag is not set yet. If every callback stored, all threads would compete for one cache
         // line.
         if !self.has_seen_work.load(Ordering::Relaxed) {
             self.has_seen_work.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs code of the tracer, preserves errno and catches panics. If there is no panic, catching costs no
-    /// instruction, only an entry in the unwind table.
+    /// Runs code of the tracer, preserves errno and catches panics. Catching costs only an entry in the unwind table,
+    /// and no instruction unless there is a panic.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {

@@ -1,7 +1,7 @@
 //! Selects the API calls that matter to gpuflame by their names, and classifies them.
 //!
-//! CUPTI numbers about 1,400 calls, and every release adds calls, so this module contains no list of numbers. At
-//! startup the name of each call is queried once. Calls that begin GPU work (launches, copies, fills) or end it
+//! CUPTI numbers about 1,400 calls, and every release adds calls, so this module contains no list of numbers, but
+//! queries the name of each call once at startup. Calls that begin GPU work (launches, copies, fills) or end it
 //! (resets) are enabled. Whole domains are never enabled, because they contain frequent calls that do not matter: one
 //! training run made 6.1 million `cudaEventQuery` calls in addition to 1.7 million launches.
 
@@ -43,8 +43,8 @@ pub fn classify(name: &str) -> Option<CallKind> {
     }
 }
 
-/// Returns the kind of a call that creates no GPU work but waits for GPU work, or that is about events or memory.
-/// Returns `None` for any other call. Calls about events are enabled only if the user asks for them.
+/// Returns the kind of a call that creates no GPU work, but waits for GPU work or is about events or memory. Returns
+/// `None` for any other call. Calls about events are enabled only if the user asks for them.
 pub fn classify_host_call(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -112,8 +112,8 @@ pub(super) struct CallTable {
     labels: OnceLock<Vec<String>>,
 }
 
-/// Kinds of calls in the order of their codes, which start at 1. A table entry holds the label in its low 16 bits and
-/// the code above. Code 0 stands for a call that is not enabled.
+/// Kinds of calls in the order of their codes, which start at 1. A table entry contains the label in its low 16 bits,
+/// and the code in the bits above. Code 0 means that the call is not enabled.
 const KINDS: [CallKind; 22] = [
     CallKind::Launch,
     CallKind::LaunchWithAttributes,
@@ -174,7 +174,7 @@ impl CallTable {
         Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
-    /// Whether a call that edits graphs adds to an existing graph, which is then its second argument.
+    /// Whether a call that edits graphs adds nodes to an existing graph, which is then the call's second argument.
     pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
@@ -186,7 +186,7 @@ impl CallTable {
         label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
     }
 
-    /// Removes all calls from the table. CUPTI's callbacks still arrive after that, but do nothing.
+    /// Removes all calls from the table. CUPTI's callbacks still arrive afterwards, but do nothing.
     pub(super) fn clear(&self) {
         for entry in self.driver.iter().chain(&self.runtime) {
             entry.store(0, Ordering::Relaxed);

@@ -18,16 +18,15 @@
 //!                          after:  we subscribe again
 //! ```
 //!
-//! While we take back records, or the clock that a client has left ([`register_unless_called`]), calls of other
-//! clients wait, for at most one second. If a client has made a call since we decided to take them back, we take
-//! nothing.
+//! While we take back records, or the clock that a client has given up ([`register_unless_called`]), calls of other
+//! clients wait, for at most one second. We take back nothing if a client has made a call since we decided to do so.
 //!
 //! A client that has finished may free its state and be unloaded while its functions are still registered with CUPTI.
-//! So while functions of a client are registered, we enable no kind, and make no call that lets CUPTI call those
+//! So while functions of a client are registered, we enable no kind, and make no call that would make CUPTI call those
 //! functions ([`has_client_functions`]).
 //!
-//! A client that obtained the address of a function before we interposed cannot be detected in this way. It can be
-//! detected only because our records stop arriving ([`DeliveryCounts`](super::DeliveryCounts)).
+//! A client that obtained the address of a function before we interposed on it cannot be detected in this way. Such a
+//! client can be detected only because our records stop arriving ([`DeliveryCounts`](super::DeliveryCounts)).
 
 use super::callback_state::{CallbackState, current};
 use super::records::{self, kind_bit};
@@ -53,8 +52,8 @@ const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum time for which we let a call of another client wait.
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(1);
 
-/// Time without any call of a client after which a call that has not returned counts as left. The client may have left
-/// it by `longjmp` or by switching to another stack.
+/// If no client has made a call for this time, a call that has not returned counts as left: by `longjmp`, or by
+/// switching to another stack.
 const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum distance in bytes between the stack frames of two nested calls of a client.
@@ -69,7 +68,8 @@ pub struct ClientActivity {
     pub own_records: bool,
     /// Whether an activity kind that a client has enabled is still enabled.
     pub are_recording: bool,
-    /// Whether clients have left records or a clock that we can take back, and no client has made a call for a while.
+    /// Whether clients have given up records or a clock that we can take back, and no client has made a call for a
+    /// while.
     pub have_finished: bool,
     /// Whether a client wants the subscription: CUPTI refused its request because we own it.
     pub want_subscription: bool,
@@ -80,20 +80,22 @@ pub struct ClientActivity {
     /// Number of times that a client has called `cuptiFinalize`, which shuts CUPTI down for all clients in this
     /// process.
     pub finalizations: u64,
-    /// Whether no client has made a call for a while, and no such call is in flight.
+    /// Whether no client has made a call for a while, and no call of a client is in flight.
     pub are_quiet: bool,
     /// Number of calls that clients have made.
     pub calls: u64,
 }
 
-/// State of the other clients. There is one for the process, because the process has one CUPTI.
+/// State of the other clients. There is one such state per process, because a process has one CUPTI.
 struct ClientState {
-    /// Number of calls that clients have made. `calls_in_flight` is the number of threads that are in such a call.
+    /// Number of calls that clients have made. `calls_in_flight` is the number of threads that are in a call of a
+    /// client.
     calls: AtomicU64,
     calls_in_flight: AtomicU64,
     /// Time at which a call of a client last began or ended, in ms since [`CLOCK_START`].
     last_call_ms: AtomicU64,
-    /// Set while we take back records or a clock that clients have left. Calls of clients wait while it is set.
+    /// Set while we take back records or a clock that clients have given up. Calls of clients wait while this flag is
+    /// set.
     is_taking_records: AtomicBool,
 
     takeovers: AtomicU64,
@@ -101,12 +103,12 @@ struct ClientState {
     /// Buffer functions that a client registered last; null if no client has registered any.
     requested: ClientFunction,
     completed: ClientFunction,
-    /// Timestamp function that a client has registered for its records. `clock_is_theirs` is true while CUPTI uses
-    /// it.
+    /// Timestamp function that a client has registered for its records. `clock_is_theirs` is true while CUPTI uses this
+    /// function.
     clock: ClientFunction,
     clock_is_theirs: AtomicBool,
     /// Activity kinds that clients have enabled, one bit each. `has_context_kinds` is true if a client has enabled a
-    /// kind for a single context. We cannot detect when such a kind is disabled again.
+    /// kind for a single context, because we cannot detect when a client disables a kind of a single context again.
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
     /// Whether a client has enabled or disabled any kind since we last owned the records. `is_flushed` is true if a
@@ -223,9 +225,9 @@ fn is_any_in_call() -> bool {
     CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for records or as a clock. While this is so, we must make
-/// no CUPTI call that would make CUPTI call these functions: the client may have been unloaded, and without gpuflame
-/// CUPTI would not call them.
+/// Whether functions of a client are registered with CUPTI, for records or as a clock. If so, we must make no CUPTI
+/// call that would make CUPTI call these functions: the client may have been unloaded, and without gpuflame CUPTI would
+/// not call its functions.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
@@ -264,7 +266,7 @@ pub(super) fn register_unless_called<R: Default, E>(
             Err(_) if had_records => {
                 records::release(shared, client_kinds());
                 restore_client_functions(functions.library());
-                // The count is restored, because it was we who registered the client's functions, not the client.
+                // The count is restored, because we have registered the client's functions, not the client.
                 CLIENTS.takeovers.store(takeovers, SeqCst);
             }
             _ => {}
@@ -283,9 +285,8 @@ unsafe extern "C" fn default_clock() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Starts to detect other clients. If `yields`, a client that asks for the subscription gets it. If `reclaims`, we
-/// take the records back as soon as the client that took them has finished; otherwise we take them back when a window
-/// opens.
+/// Starts to detect other clients. If `yields`, a client that asks for the subscription gets it. If `reclaims`, we take
+/// the records back as soon as the client that took them has finished; otherwise, when a window opens.
 ///
 /// # Errors
 /// This process's memory cannot be written through `/proc/self/mem`.
@@ -337,9 +338,9 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
     ]
 }
 
-// Types of the interposed functions. They differ from those in `cupti_sys` in two ways. Function parameters are
-// pointers, because clients may pass null. The functions may unwind, because an exception that a client throws in a
-// function that CUPTI calls must pass through our frames.
+// Types of the interposed functions. These types differ from those in `cupti_sys` in two ways. First, function
+// parameters are pointers, because clients may pass null. Second, the functions may unwind: if CUPTI calls a function
+// of the client that throws an exception, the exception must pass through our frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type RegisterClock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
@@ -357,8 +358,8 @@ thread_local! {
     static OUTERMOST_FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A call of a client that is in flight. A client may leave its call by `longjmp` from a function that CUPTI calls.
-/// Such a call counts as ended when the thread makes another call at the same stack depth.
+/// A call of a client that is in flight. A client may leave its call by `longjmp` from a function that CUPTI calls. The
+/// call then counts as ended when the thread makes another call at the same stack depth.
 struct ClientCall {
     frame: usize,
 }
@@ -372,16 +373,16 @@ impl ClientCall {
                 CLIENTS.calls_in_flight.fetch_add(1, SeqCst);
                 OUTERMOST_FRAME.set(frame);
             }
-            // Stacks grow downwards, so this call is not nested in the earlier call: the thread has left the earlier
-            // call without returning from it. The new call takes the place of the earlier call in `calls_in_flight`.
+            // Because stacks grow downwards, this call is not nested in the earlier call: the thread has left the
+            // earlier call without returning from it. In `calls_in_flight`, the new call replaces the earlier call.
             outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST_FRAME.set(frame),
             _ => {}
         }
         CLIENTS.calls.fetch_add(1, SeqCst);
         CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
-        // The client's thread and our thread each set a flag of their own before they read the flag of the other
-        // thread. So at least one of them sees the other.
+        // The client's thread and our thread each set their own flag before they read the other thread's flag. So at
+        // least one of the two threads notices the other.
         while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }
@@ -399,8 +400,8 @@ impl Drop for ClientCall {
     }
 }
 
-/// Whether one of our threads, but not the calling thread, is taking the records back. A forked child inherits the flag
-/// but not the thread.
+/// Whether one of our threads, but not the calling thread, is taking the records back. (A forked child inherits the
+/// flag, but not the thread that set it.)
 fn must_wait(shared: &CallbackState) -> bool {
     CLIENTS.is_taking_records.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }
@@ -433,7 +434,7 @@ macro_rules! library_function {
 
 /// Notifies the tracer that another client is about to take over. The tracer handles this on one of our own threads,
 /// before the client's call is passed on. If the client's call is made on one of our own threads, the tracer is not
-/// notified, because CUPTI may have called a function of the client on that thread.
+/// notified: CUPTI may have called a function of the client on our thread.
 fn notify_takeover<T: Tracer>(shared: &CallbackState, takeover: ClientTakeover) {
     if !T::has_ended() && !shared.is_off() && !threads::is_ours() {
         shared.guard::<T>(|| T::on_client_takeover(takeover));
@@ -446,8 +447,8 @@ fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
     if has_client_functions() || shared.is_retired() {
         return 0;
     }
-    // Noted before the client's call, because the client may leave that call by `longjmp`. The collector then enables
-    // our kinds again.
+    // Note this before the client's call, because the client may leave that call by `longjmp`. The collector then
+    // enables our kinds again.
     note_kind_switched();
     let left = records::release(shared, client_kinds());
     notify_takeover::<T>(shared, ClientTakeover::Records);
@@ -484,9 +485,9 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
     })
 }
 
-/// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our records first, because their timestamps are
-/// from the old clock. After that our kinds stay disabled, because further records of ours would make CUPTI call the
-/// client's clock.
+/// Interposes on `cuptiActivityRegisterTimestampCallback`. First flushes our records, because their timestamps are from
+/// the old clock. Our kinds then stay disabled, because further records of ours would make CUPTI call the client's
+/// clock.
 unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.register_timestamp_callback as RegisterClock);
@@ -538,8 +539,8 @@ fn restore_client_functions(library: &Library) -> Status {
     status
 }
 
-/// Called before a client enables a kind, which means that the client is about to use the records. Gives the records
-/// back to the client if it owned them before.
+/// Called before a client enables a kind, because the client is then about to use the records. If the client owned the
+/// records before, gives them back to the client.
 fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library) {
     if CLIENTS.has_records.load(SeqCst) || !CLIENTS.completed.is_registered() || shared.is_retired() {
         return;
@@ -550,7 +551,7 @@ fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library
     resume_records(shared, left);
 }
 
-/// Notes that a client has enabled or disabled a kind. We may have enabled the same kind: CUPTI has one switch per
+/// Notes that a client has enabled or disabled a kind. The switch may affect us too, because CUPTI has one switch per
 /// kind for all clients.
 fn note_kind_switched() {
     CLIENTS.is_flushed.store(false, SeqCst);
@@ -672,8 +673,8 @@ unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     })
 }
 
-/// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, the client's and ours. We make
-/// no CUPTI call from just before the client's call until we subscribe again.
+/// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, both the client's and ours. From
+/// just before the client's call until we subscribe again, we make no CUPTI call.
 unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.finalize as Finalize);

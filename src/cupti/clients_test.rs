@@ -1,5 +1,5 @@
-//! Tests what gpuflame notes about other clients, with a fake CUPTI. `tests/host/other_cupti_clients.rs` runs real
-//! clients with the simulated CUDA and CUPTI libraries.
+//! Tests the state that gpuflame stores about other clients, with a fake CUPTI. `tests/host/other_cupti_clients.rs`
+//! runs real clients with the simulated CUDA and CUPTI libraries.
 
 use super::super::api_version::CuptiFunctions;
 use super::super::fake::{self, FakeCupti};
@@ -48,8 +48,8 @@ fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
     assert!(!must_wait(shared));
 }
 
-/// Checks a call that a thread has left by `longjmp`. The thread's next call reuses the part of the stack where the
-/// frame of the left call was.
+/// A thread has left a call by `longjmp`. The thread's next call uses the part of the stack where the frame of that
+/// call was.
 #[test]
 fn an_abandoned_call_ends_with_its_threads_next_call() {
     let _fake = FakeCupti::start(130_001);

@@ -24,7 +24,7 @@ pub(super) static FOREIGN_BUFFERS: Counter = Counter(AtomicU64::new(0));
 pub(super) static DEVICE_WAITS: Counter = Counter(AtomicU64::new(0));
 /// Number of callbacks about a call or a resource that CUPTI made without data.
 pub(super) static CALLBACKS_WITHOUT_DATA: Counter = Counter(AtomicU64::new(0));
-/// Number of records of kinds that CUPTI has but that we do not enable.
+/// Number of records of those CUPTI kinds that we do not enable.
 pub(super) static FOREIGN_RECORDS: Counter = Counter(AtomicU64::new(0));
 
 /// Counts of buffers and callbacks exchanged with CUPTI so far.
@@ -40,7 +40,7 @@ pub struct DeliveryCounts {
     pub device_waits: u64,
     /// Number of callbacks about a call or a resource that CUPTI made without data.
     pub callbacks_without_data: u64,
-    /// Number of records of kinds that we do not enable. Another client has enabled those kinds, but we receive its
+    /// Number of records of kinds that we do not enable. Another client has enabled these kinds, but we receive its
     /// records.
     pub foreign_records: u64,
 }

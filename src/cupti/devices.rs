@@ -1,5 +1,5 @@
-//! Facts about the GPUs and the CUPTI libraries of this machine, for `gpuflame devices` and `gpuflame doctor`. The
-//! driver is initialised, but no CUDA context is created and no CUPTI is started, so no memory of a GPU is used.
+//! Lists the GPUs and the CUPTI libraries of this machine, for `gpuflame devices` and `gpuflame doctor`. Initialises
+//! the driver, but creates no CUDA context and starts no CUPTI, so no memory of a GPU is used.
 
 use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
@@ -32,11 +32,11 @@ pub struct Device {
 pub struct FoundCupti {
     /// Path of the library.
     pub file: PathBuf,
-    /// Reason why gpuflame would try it.
+    /// Reason why gpuflame would try this library.
     pub source: CandidateSource,
-    /// Version of the library; `None` if it cannot be loaded, or if there is no driver to load it with.
+    /// Version of the library; `None` if it cannot be loaded, or if there is no driver, which loading needs.
     pub version: Option<Version>,
-    /// Reason why it cannot be used; `None` if nothing is known to prevent it.
+    /// Reason why this library cannot be used; `None` if no such reason is known.
     pub refusal: Option<String>,
 }
 
@@ -53,8 +53,8 @@ pub struct DeviceReport {
     pub cupti: Vec<FoundCupti>,
 }
 
-/// Lists GPUs, the driver and CUPTI libraries. `library` is the only CUPTI to list, if it is given. Call this in a separate
-/// process, because all libraries stay loaded.
+/// Lists GPUs, the driver and CUPTI libraries. If `library` is given, it is the only CUPTI that is listed. Call this in
+/// a separate process, because all libraries stay loaded.
 pub fn list_devices(library: Option<PathBuf>) -> DeviceReport {
     let driver = Driver::find(true);
     let cuda = driver.and_then(Driver::version);
@@ -136,7 +136,7 @@ pub(super) fn devices(driver: Driver) -> Result<Vec<Device>, u32> {
     (0..count).map(|ordinal| functions.device(ordinal)).collect()
 }
 
-/// Functions of the driver that need no context. Functions that all releases have are not optional.
+/// Functions of the driver that need no context. A function is an `Option` if some releases lack it.
 struct DriverFunctions {
     init: unsafe extern "C" fn(u32) -> u32,
     count: unsafe extern "C" fn(*mut c_int) -> u32,

@@ -1,5 +1,5 @@
-//! A fake CUPTI made of Rust functions, for tests. Each function returns the status that the test configured, and
-//! logs its call. The fake also lets a test play the part of the driver, which makes API calls and fills buffers.
+//! A fake CUPTI made of Rust functions, for tests. Each function returns the status that the test configured, and logs
+//! its call. With the fake, a test can also act as the driver, which makes API calls and fills buffers.
 //!
 //! C functions have no `self`, so only one fake can exist at a time. [`FakeCupti::start`] waits until the previous
 //! fake has ended.
@@ -46,7 +46,7 @@ fn log_call(what: String) -> Status {
     })
 }
 
-/// API calls that the fake knows, by domain and id. Ids between them have a name that does not matter.
+/// API calls that the fake knows, by domain and id. All ids between these have the same name, which does not matter.
 const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),

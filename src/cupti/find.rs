@@ -1,19 +1,19 @@
 //! Lists the files that may be a usable `libcupti`, in the order in which to try them.
 //!
 //! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than a plain
-//! `libcupti.so`. The search prefers the copy that matches the libraries that the process already uses. The first
-//! candidate is the copy that is already mapped (PyTorch maps CUPTI at import, and two copies must never be active).
-//! Next are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a running Python.
-//! Other copies on the machine come last.
+//! `libcupti.so`. The search prefers the copy that matches the libraries in use by the process. The first candidate is
+//! the copy that is already mapped (PyTorch maps CUPTI at import, and two copies must never be active). The next
+//! candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a running
+//! Python. Other copies on the machine come last.
 //!
-//! The result depends only on [`SearchEnvironment`] and on which files exist. Tests can define both.
+//! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can define both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use gpuflame_model::sorting;
 
-/// Inputs of the search. Which files exist is a further input.
+/// Inputs of the search, except which files exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchEnvironment {
     /// The file that the user named (`GPUFLAME_CUPTI`); if set, no other file is tried.
@@ -72,10 +72,10 @@ pub struct SearchResult {
 pub(super) struct MajorVersion(pub(super) u32);
 
 impl MajorVersion {
-    /// Oldest major release that gpuflame supports. Of this release it supports only 11.8, whose file name also
-    /// contains the minor number.
+    /// Oldest major release that gpuflame supports. Of this major release, gpuflame supports only 11.8, whose file name
+    /// also contains the minor number.
     const OLDEST: Self = Self(11);
-    /// Newest major release known to this code. It is tried first if the version of the driver is unknown.
+    /// Newest major release that this code knows, which is tried first if the version of the driver is unknown.
     const NEWEST: Self = Self(13);
 
     /// Returns the file name of the library.

@@ -1,5 +1,5 @@
-//! Callbacks that are not about launches. Waits, events and memory are read from the arguments of API calls. Graphs
-//! are reported by CUPTI's resource events. None of these callbacks is made for a launch.
+//! Handles callbacks that are not about launches. Waits, events and memory are read from the arguments of API calls,
+//! and CUPTI's resource events report graphs. A launch makes none of these callbacks.
 
 use super::callback_state::{CallbackState, return_value};
 use crate::tracer::{
@@ -82,7 +82,7 @@ struct LaunchConfig {
 #[repr(C)]
 struct LaunchAttribute {
     id: u32,
-    /// The value begins after four bytes that are not used.
+    /// The value, which begins after four unused bytes.
     value: [u32; 17],
 }
 
@@ -92,8 +92,8 @@ const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribu
 const MAX_ATTRIBUTES: usize = 64;
 
 impl LaunchAttribute {
-    /// Whether the launch may begin before the previous kernel ends. This is so for attribute 6 (programmatic stream
-    /// serialization) with a value other than 0, and for attribute 7 (programmatic event).
+    /// Whether the launch may begin before the previous kernel ends: it has attribute 6 (programmatic stream
+    /// serialization) with a value other than 0, or attribute 7 (programmatic event).
     fn is_programmatic(&self) -> bool {
         self.id == 7 || self.id == 6 && self.value[1] != 0
     }
@@ -108,7 +108,7 @@ pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &Callback
     // SAFETY: the arguments of these calls, of either API and any version, begin with a pointer to a `LaunchConfig`, which
     // lives until the call has returned; CUPTI passes the arguments as a struct, or null at worst.
     let config = unsafe { data.function_params.cast::<*const LaunchConfig>().as_ref() };
-    // SAFETY: as above; the call has succeeded, so the pointer is valid.
+    // SAFETY: the call has succeeded, so this pointer to a `LaunchConfig` is valid.
     let Some(config) = config.and_then(|config| unsafe { config.as_ref() }) else { return };
     let count = if config.attributes.is_null() { 0 } else { (config.count as usize).min(MAX_ATTRIBUTES) };
     // SAFETY: the launch has succeeded with this many attributes.
@@ -139,8 +139,8 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
-/// Whether nodes of this type (`CUgraphNodeType`) take time that no activity shows: host functions, child graphs, waits
-/// for events and semaphores, batched memory operations, and conditions.
+/// Whether nodes of this type (`CUgraphNodeType`) take time that no activity shows. These are host functions, child
+/// graphs, waits for events and semaphores, batched memory operations, and conditions.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)
 }

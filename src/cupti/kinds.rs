@@ -1,6 +1,6 @@
-//! Maps CUPTI's numbers of kinds to gpuflame's own numbers, which recordings contain. CUPTI's numbers are not stored,
-//! because a later CUPTI may renumber its kinds, and other vendors use other numbers. A number that is not listed
-//! here becomes "other" or "unknown".
+//! Maps CUPTI's numbers of kinds to gpuflame's own numbers, which recordings contain. Recordings do not contain CUPTI's
+//! numbers, because a later CUPTI may renumber its kinds, and other vendors use other numbers. A number that is not
+//! listed here becomes "other" or "unknown".
 
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind};
 

@@ -1,9 +1,9 @@
-//! The only module that knows NVIDIA CUPTI. It finds the CUPTI library, handles the differences between its releases,
-//! sets it up, and knows the layout of its callbacks and records.
+//! The only crate that knows NVIDIA CUPTI. It finds the CUPTI library, handles the differences between CUPTI's
+//! releases, sets CUPTI up, and knows the layout of its callbacks and records.
 //!
-//! The interface of this module has two parts: a [`Tracer`] receives API calls and buffers, and an [`Api`] flushes
-//! CUPTI and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error is one sentence. No CUPTI type and
-//! no check of a CUPTI version appears outside this module.
+//! The interface of this crate has two parts: a [`Tracer`] receives API calls and buffers, and an [`Api`] flushes CUPTI
+//! and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error is one sentence. No other crate contains a
+//! CUPTI type or checks a CUPTI version.
 //!
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
@@ -60,12 +60,12 @@ pub struct Options {
     /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`; gpuflame
     /// then searches for a library.
     pub library: Option<PathBuf>,
-    /// Whether to load the driver if the program has not loaded it. Set this if the program itself calls gpuflame. Do
-    /// not set it if gpuflame is injected, because a process without the driver has nothing to record. Default:
+    /// Whether to load the driver if the program has not loaded it. Set this option if the program itself calls
+    /// gpuflame, but not if gpuflame is injected, because a process without the driver has nothing to record. Default:
     /// `false`.
     pub load_driver: bool,
-    /// Whether to record a graph launch as a single activity, without its nodes. This is cheap, but hides which kernels
-    /// the graph runs. Default: `false`.
+    /// Whether to record a graph launch as a single activity, without its nodes. Such a record is cheap, but hides
+    /// which kernels the graph runs. Default: `false`.
     pub whole_graphs: bool,
     /// Whether to report calls about events, and to record events and waits. Default: `false`.
     pub events: bool,
@@ -74,11 +74,11 @@ pub struct Options {
     /// Whether to ignore environment variables that name CUDA's location. Needed if the process has more rights than
     /// the user who started it. Default: `false`.
     pub without_environment: bool,
-    /// Resources that we release to other clients. Default: [`Deference::Records`].
+    /// Resources that we give up to other clients. Default: [`Deference::Records`].
     pub deference: Deference,
 }
 
-/// Resources that we release to other CUPTI clients in the process, and for how long.
+/// Resources that we give up to other CUPTI clients in the process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
     /// A client that takes the records keeps them until we take them back, for example because a window opens.

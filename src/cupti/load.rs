@@ -55,8 +55,8 @@ pub(super) fn attach<T: Tracer>(
 /// A CUPTI that was loaded but refused to start, and its status.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
-/// Does the same as `attach`, but returns more. On success, also returns the reason why the working CUPTI was tried. On
-/// failure, also returns the CUPTI that was loaded but refused to start.
+/// As `attach`, but returns more: on success also the reason why the working CUPTI was tried, on failure also the CUPTI
+/// that was loaded but refused to start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
     environment: &SearchEnvironment,
@@ -96,9 +96,9 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` holds the files that were loaded so far. For a bare name, the
-/// dynamic linker may return a library that was already tried, and a library that has refused us must not be called
-/// again.
+/// Loads, checks and starts one candidate. `seen` contains the files that were loaded so far. It is needed because for
+/// a bare name the dynamic linker may return a library that was already tried, and a library that has refused us must
+/// not be called again.
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,
@@ -118,8 +118,8 @@ fn attach_one<T: Tracer>(
 }
 
 /// Registers every thread that the library creates from now on. An unregistered thread of the library keeps a process
-/// alive even if all of the process's own threads have ended. If the library's GOT slot cannot be written, its threads
-/// are not registered, and have this effect.
+/// alive even if all of the process's own threads have ended. If the library's GOT slot cannot be written, the
+/// library's threads stay unregistered.
 fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();
@@ -166,8 +166,8 @@ pub(super) fn check_library(
     }
 }
 
-/// Whether no other copy of CUPTI is expected to work. This is so if CUPTI has started and refused us, or if the
-/// program already uses this copy, because then no other copy may be used.
+/// Whether no other copy of CUPTI should be tried: CUPTI has started and refused us, or the program already uses this
+/// copy, so that no other copy may be used.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -188,8 +188,8 @@ pub(super) fn failure_error(
         SkipReason::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    // If a refusal ended the search, the message reports that refusal. Otherwise it reports the refusal of the first
-    // candidate, which is the preferred one.
+    // If a refusal ended the search, the message reports that refusal. Otherwise the message reports the refusal of the
+    // first candidate, which is the preferred candidate.
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {
@@ -271,7 +271,8 @@ fn not_found_message(
 ) -> String {
     let majors = environment.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
-    // Candidates that are bare names are left out if the dynamic linker did not find them: that is the normal case.
+    // Candidates that are bare names are left out if the dynamic linker did not find them, because this is the normal
+    // case.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {

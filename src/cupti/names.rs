@@ -1,8 +1,8 @@
 //! Interns kernel names: maps the pointers in activity records to [`NameId`]s.
 //!
-//! CUPTI uses the same pointer in every record of a kernel, so a name is looked up by its pointer first. The pointer
-//! alone does not identify a name: after the kernel's module is unloaded, another name may be at the same address. So
-//! the bytes of the name are also compared each time, which costs a `memcmp` on the collector's thread.
+//! CUPTI uses the same pointer in every record of a kernel, so a name is first looked up by its pointer. But the
+//! pointer alone does not identify a name, because another name may be at the same address after the kernel's module is
+//! unloaded. So the bytes of the name are also compared each time, which costs a `memcmp` on the collector's thread.
 
 use gpuflame_model::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ pub struct KernelNames {
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
     names: Vec<KernelName>,
-    /// Indexes of removed entries of `names`, which can be reused. Ids are never reused, because a record with an old
-    /// id may still be in flight.
+    /// Indexes of removed entries of `names`, which can be reused. (Ids are never reused, because a record with an old
+    /// id may still be in flight.)
     free: Vec<u32>,
     next: u32,
     text_bytes: usize,
@@ -86,7 +86,7 @@ impl KernelNames {
     /// Interns the C string at `name`. A null pointer and an empty string both stand for the unnamed kernel.
     ///
     /// # Safety
-    /// `name` is null, or its bytes are readable now up to a NUL or for 64 KiB.
+    /// `name` is null, or its bytes are readable up to a NUL or for 64 KiB.
     pub(super) unsafe fn intern(&mut self, name: *const c_char) -> InternedName<'_> {
         let bytes = if name.is_null() {
             &[]

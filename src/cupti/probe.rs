@@ -1,5 +1,5 @@
-//! Checks whether a recording would work here, without recording (for `gpuflame doctor`). Run the check in a separate
-//! process, because it loads the driver and initialises CUDA.
+//! Checks for `gpuflame doctor` whether a recording would work on this machine, without recording. Run the check in a
+//! separate process, because it loads the driver and initialises CUDA.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub struct ProbeReport {
     pub driver: Option<u32>,
     /// Names of the GPUs that this process may use, or the driver's status code.
     pub gpus: std::result::Result<Vec<String>, u32>,
-    /// The CUPTI that was loaded, which may then have refused to start.
+    /// The CUPTI that was loaded, even if it then refused to start.
     pub cupti: Option<ProbedCupti>,
     /// Reason why no work can be recorded; `None` if work can be recorded.
     pub refused: Option<(ProbeRefusal, Error)>,
@@ -51,7 +51,7 @@ pub enum ProbeRefusal {
     Other,
 }
 
-/// Checks with the CUPTI that `library` names or, if it is `None`, with the CUPTI that a search finds.
+/// Runs the check with the CUPTI that `library` names. If `library` is `None`, uses the CUPTI that a search finds.
 ///
 /// # Errors
 /// `NoDriver` if this machine has no driver.

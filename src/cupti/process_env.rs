@@ -1,7 +1,7 @@
 //! Collects the inputs of the search for CUPTI: the files that this process has mapped, where its Python is
 //! installed, and the machine's library folders.
 //!
-//! All inputs come from files and from the dynamic linker, without a CUDA call.
+//! All inputs come from files and from the dynamic linker. No CUDA call is needed.
 
 use super::Options;
 use super::find::{SearchEnvironment, list_entries};
@@ -66,8 +66,8 @@ unsafe extern "C" fn add_mapped_file(
     0
 }
 
-/// Returns the root folders under which the Python of this process may be installed: the roots of virtual environments.
-/// If this program is a Python, also returns the roots of its executable, and of the name with which it was started.
+/// Returns the root folders under which the Python of this process may be installed: the roots of virtual environments
+/// and, if this program is a Python, those of its executable and of the name with which it was started.
 fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

@@ -1,4 +1,4 @@
-//! Tests the few functions of a real `libcupti` (up to 13.1) that need neither a driver nor a GPU.
+//! Tests those few functions of a real `libcupti` (up to 13.1) that need neither a driver nor a GPU.
 //! `tests/cupti-wheels.sh` runs these tests and passes them the path of the library.
 
 use super::activity::tests::{RecordSizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
@@ -22,8 +22,8 @@ fn next(library: &Library, buffer: *mut u8, valid: usize, record: &mut *mut u8) 
     unsafe { library.activity_get_next_record.unwrap()(buffer, valid, record) }
 }
 
-/// Returns the size of the library's records of a kind. Measures the distance between two steps in a buffer that
-/// contains nothing but the number of that kind.
+/// Returns the size of the library's records of a kind: the distance between two steps in a buffer that is filled with
+/// the number of that kind.
 fn size(library: &Library, kind: ActivityKind) -> usize {
     let mut buffer = [kind.0; 1024];
     let (start, mut record) = (buffer.as_mut_ptr().cast::<u8>(), ptr::null_mut());
@@ -88,8 +88,8 @@ fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
 
 extern "C" fn ours() {}
 
-/// Interposes on functions of the library by changing its symbol table, which is in read-only memory. Later look-ups
-/// of these functions return our functions.
+/// Interposes on functions of the library by changing its symbol table, which is in read-only memory, so that later
+/// look-ups of these functions return our functions.
 #[test]
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
 fn our_functions_are_interposed_before_a_real_cuptis() {

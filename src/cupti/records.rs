@@ -1,5 +1,5 @@
-//! Takes CUPTI's records for us, and leaves them to another client. When we leave them, we restore all settings, so
-//! that the client finds them as they would be without gpuflame.
+//! Takes CUPTI's records for us, and releases them to another client. Before a release, we restore all settings, so
+//! that the client finds the settings as they would be without gpuflame.
 
 use super::Options;
 use super::callback::buffer_functions;
@@ -40,7 +40,7 @@ const ZEROED_BUFFERS: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY
 static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
-/// Kinds that we have enabled, one bit each. CUPTI has one switch per kind, which all clients share.
+/// Kinds that we have enabled, one bit each. (CUPTI has one switch per kind, which all clients share.)
 static ENABLED_KINDS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a kind as one bit of a set.
@@ -70,8 +70,8 @@ pub(super) fn register<T: Tracer>(
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| SetupRefusal { step: "cuptiActivityRegisterCallbacks", status })?;
     if !is_flushed && shared.has_seen_work.load(Ordering::Relaxed) {
-        // Flushes the last buffers of the client. Otherwise CUPTI would write our records to those buffers, which the
-        // client may have freed.
+        // Flushes the last buffers of the client. Without this flush, CUPTI would write our records to those buffers,
+        // which the client may have freed.
         let _ = functions.flush(FlushFlag::NONE);
     }
 
@@ -79,8 +79,9 @@ pub(super) fn register<T: Tracer>(
         let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
-    // This step must be the first. With a shared subscription, CUPTI refuses to record the nodes of graphs while
-    // another client records whole graphs, and refuses to record whole graphs while another client records nodes.
+    // This step must be the first, because CUPTI may refuse it. With a shared subscription, CUPTI does not record the
+    // nodes of graphs while another client records whole graphs, and does not record whole graphs while another client
+    // records nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
@@ -92,7 +93,7 @@ pub(super) fn register<T: Tracer>(
         return Err(SetupRefusal { step: "cuptiActivityEnable", status: refused[0].1 });
     }
     if options.events {
-        // From 12.8 on, CUPTI would write a record for every query of an event that has not happened yet, and
+        // By default, CUPTI from 12.8 on writes a record for every query of an event that has not happened yet, and
         // programs query events in loops.
         let _ = functions.record_unfinished_queries(false);
         refused.extend(enable(&EVENT_KINDS));
@@ -107,8 +108,8 @@ pub(super) fn register<T: Tracer>(
     Ok(notes)
 }
 
-/// Tells CUPTI that our buffers are already zero. CUPTI then does not zero each buffer on an application thread. CUPTI
-/// releases that lack the attribute still zero the buffers, which is only slower.
+/// Tells CUPTI that our buffers are already zero, so that CUPTI need not zero each buffer on an application thread.
+/// CUPTI releases that lack the attribute still zero the buffers, which is slower but works.
 fn declare_buffers_zeroed(shared: &CallbackState) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
@@ -123,8 +124,8 @@ fn declare_buffers_zeroed(shared: &CallbackState) {
 /// sees an error of these calls.
 ///
 /// CUPTI calls the functions that were registered last, for each record of an enabled kind. Once our kinds are
-/// disabled, CUPTI calls a client's functions only for that client's own records, and not at all after the client has
-/// disabled its kinds.
+/// disabled, CUPTI calls a client's functions only for that client's own records. After the client has disabled its
+/// kinds, CUPTI does not call them at all.
 pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     let functions = &shared.functions;
     let ours = ENABLED_KINDS.fetch_and(theirs, Ordering::AcqRel) & !theirs;
@@ -145,7 +146,7 @@ pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     ours
 }
 
-/// Undoes [`release`]. Called if CUPTI has refused the call of the client for which we left the records.
+/// Undoes [`release`]. Called if CUPTI has refused the call of the client for which we released the records.
 pub(super) fn resume(shared: &CallbackState, kinds_of_ours: u64) {
     declare_buffers_zeroed(shared);
     if shared.events {
@@ -160,8 +161,8 @@ fn iterate_kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
     (0..u64::BITS).map(ActivityKind).filter(move |kind| set & kind_bit(*kind) != 0)
 }
 
-/// Notes that none of our settings is made and no kind is enabled. Called initially, and after a client has shut
-/// CUPTI down.
+/// Notes that none of our settings is made and none of our kinds is enabled. Called initially, and after a client has
+/// shut CUPTI down.
 pub(super) fn reset() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
     ENABLED_KINDS.store(0, Ordering::Release);

@@ -1,11 +1,11 @@
 //! CUPTI's two ways of numbering its versions, the capabilities of each version, and its known bugs.
 //!
-//! All version checks of gpuflame are here. They use the version number that the library itself reports.
+//! All version checks of gpuflame are in this module, and use the version number that the library itself reports.
 
 use std::fmt;
 
-/// Number that `cuptiGetVersion` returns. Up to 28 (CUDA 12.9) it is a counter; after that it is `MMmmpp` (major,
-/// minor, patch).
+/// Number that `cuptiGetVersion` returns: a counter up to 28 (CUDA 12.9), and `MMmmpp` (major, minor, patch) in later
+/// releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
@@ -31,8 +31,8 @@ impl Version {
         Some((newest.1, newest.2))
     }
 
-    /// Whether this version is for a later major CUDA release than the driver supports. Such a CUPTI does not start,
-    /// whereas a CUPTI for a later minor release does. `driver` is in the driver's own numbers (12040 = 12.4).
+    /// Whether this version is for a later major CUDA release than the driver supports, and therefore does not start.
+    /// (A CUPTI for a later minor release starts.) `driver` is in the driver's own numbers (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }
@@ -42,14 +42,14 @@ impl Version {
         self.0 >= 20
     }
 
-    /// Whether several tools can record at once. This needs CUPTI 13.3 or later, and driver r610 or later (CUDA
-    /// 13.3). `driver` is in the driver's own numbers.
+    /// Whether several tools can record at once, which needs CUPTI 13.3 or later and driver r610 or later (CUDA 13.3).
+    /// `driver` is in the driver's own numbers.
     pub fn can_share(self, driver: u32) -> bool {
         self.0 >= 130_300 && driver >= 13_030
     }
 
-    /// Whether CUPTI survives a request for which it gets no buffer: it counts and loses the records (12.9 on).
-    /// Earlier versions crash.
+    /// Whether CUPTI survives a request for which it gets no buffer. From 12.9 on it counts and loses the records;
+    /// earlier versions crash.
     pub fn survives_without_buffer(self) -> bool {
         self.0 >= 28
     }

@@ -1,4 +1,4 @@
-//! Memory for activity records, and the ownership of that memory.
+//! Manages the memory for activity records, and the ownership of that memory.
 //!
 //! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills a buffer, this module stores
 //! only its address and size, in a list of loans. When the library returns the buffer, it becomes a [`FilledBuffer`].
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the memory that all buffers use, in bytes. A lent buffer counts with its size. A buffer that the tracer
-/// holds counts with the number of bytes that were ever written to it, because only those take memory.
+/// holds counts with the number of bytes that were ever written to it, because only these bytes take memory.
 pub fn bytes_held() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
@@ -23,19 +23,20 @@ pub fn bytes_held() -> usize {
 /// Sum of the sizes of all lent buffers.
 static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the sum of the sizes of all lent buffers, in bytes. It is not known how much of them is written.
+/// Returns the sum of the sizes of all lent buffers, in bytes. (The number of bytes that are written in a lent buffer
+/// is unknown.)
 pub fn bytes_lent() -> usize {
     LENT_BYTES.load(Ordering::Relaxed)
 }
 
-/// Number of bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. If a buffer has more,
-/// its memory is returned to the kernel, so that memory use does not stay at the level of the largest burst.
+/// Number of bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. If a buffer has more
+/// resident bytes, its memory is returned to the kernel, so that memory use does not stay at the level of the largest
+/// burst.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes that all idle buffers together keep resident. It is enough for two buffers of 1 MiB,
-/// because a steady stream of records alternates between two. If the memory of these buffers were returned to the
-/// kernel, the application's threads would incur 256 page faults each time they fill a buffer. That costs 70 ns per
-/// record.
+/// Maximum number of bytes that all idle buffers together keep resident: enough for two buffers of 1 MiB, because a
+/// steady stream of records alternates between two buffers. If the memory of these buffers were returned to the kernel,
+/// the application's threads would incur 256 page faults each time they fill a buffer, which costs 70 ns per record.
 const MAX_WARM_BYTES: usize = 2 << 20;
 
 /// Resident bytes of idle buffers that hold more than [`MAX_IDLE_BYTES`].
@@ -43,11 +44,11 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
-/// A buffer is allocated with `calloc`. The vendor's library passes completed buffers to the client that registered
-/// for records last. That may be another client, which calls `free` on every buffer. The allocator maps a block of
-/// this size from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the kernel.
-/// Buffers are freed as rarely as possible: when the first large block is freed, the allocator raises the size up to
-/// which it keeps freed memory. From then on it also keeps more memory that the application frees.
+/// A buffer is allocated with `calloc`, because the vendor's library passes completed buffers to the client that
+/// registered for records last. That may be another client, which calls `free` on every buffer. The allocator maps a
+/// block of this size from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to
+/// the kernel. Buffers are freed as rarely as possible: when the first large block is freed, the allocator raises the
+/// size up to which it keeps freed memory, and from then on keeps more of the memory that the application frees, too.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -79,7 +80,7 @@ impl Buffer {
         8 * self.words
     }
 
-    /// Returns the number of bytes that were ever written, which therefore take memory.
+    /// Returns the number of bytes that were ever written. Only these bytes take memory.
     pub fn resident_bytes(&self) -> usize {
         self.written
     }
@@ -92,8 +93,8 @@ impl Buffer {
         kept
     }
 
-    /// Returns the pages that are completely inside the buffer to the kernel, so that they are zero at the next access.
-    /// Zeroes the rest of the buffer, which is on pages shared with other blocks. Returns `false` if the kernel
+    /// Returns the pages that are completely inside the buffer to the kernel, so that these pages are zero at the next
+    /// access. Zeroes the rest of the buffer, which is on pages shared with other blocks. Returns `false` if the kernel
     /// refused.
     pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
@@ -109,8 +110,8 @@ impl Buffer {
         let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
         let written = self.written.div_ceil(8).min(self.words);
         let (before, after) = ((inner - first) / 8, (inner_end - first) / 8);
-        // The content is checked because the application may have its own allocator, whose memory may keep its
-        // content after `madvise`.
+        // The content is checked because the application may have its own allocator, whose memory may not lose its
+        // content by `madvise`.
         if answer != 0 || self.words()[before] != 0 {
             return false;
         }
@@ -172,8 +173,8 @@ impl FilledBuffer {
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
 
-    /// Copies the records, so that the buffer can be used again at once. This matters because flushes and early
-    /// deliveries return thousands of buffers with few records each.
+    /// Copies the records, so that the buffer can be used again at once. Flushes and early deliveries return thousands
+    /// of buffers with few records each.
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
@@ -194,8 +195,8 @@ impl FilledBuffer {
     }
 }
 
-/// Size of a spare buffer, which is lent if the tracer provides no buffer. It has room for about 300 records, which
-/// are counted but lost.
+/// Size of a spare buffer, which is lent if the tracer provides no buffer. A spare buffer has room for about 300
+/// records, which are counted but lost.
 const SPARE_BYTES: usize = 64 * 1024;
 
 /// Buffers that the library holds.
@@ -249,7 +250,7 @@ impl LentBuffers {
         HELD_BYTES.fetch_add(8 * words - written, Ordering::Relaxed);
         let mut loans = self.loans();
         // If a loan with this address exists, the library has returned that buffer to another client, which has freed
-        // it.
+        // the buffer.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
             let freed = loans.swap_remove(at);
             HELD_BYTES.fetch_sub(8 * freed.words, Ordering::Relaxed);
@@ -263,8 +264,8 @@ impl LentBuffers {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Lends a spare buffer that is not added to the list, and so is not recognised when the library returns it. Used
-    /// in a process in which no thread may wait for a lock.
+    /// Lends a spare buffer that is not added to the list, and so is not recognised when the library returns the
+    /// buffer. Used in a process in which no thread may wait for a lock.
     pub fn lend_untracked() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
         let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);

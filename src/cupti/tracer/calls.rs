@@ -1,4 +1,4 @@
-//! Kinds of API calls that matter to gpuflame. The effect of a call on the GPU determines its kind.
+//! Lists the kinds of API calls that matter to gpuflame. The effect of a call on the GPU determines the call's kind.
 
 /// Effect of an API call on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ pub enum CallKind {
 pub enum AllocationKind {
     /// Device memory.
     Device,
-    /// Device memory in rows. The call returns the pitch, which is the size of each row in bytes.
+    /// Device memory in rows. The call returns the size of a row in bytes (the pitch).
     Pitched,
     /// Page-locked host memory.
     Pinned,
@@ -85,12 +85,12 @@ impl CallKind {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }
 
-    /// Whether the call affects the recording itself. Such calls are reported when they begin.
+    /// Whether the call affects the recording itself. Calls that do are reported when they begin.
     pub fn is_control(self) -> bool {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
-    /// Whether the call destroys a context. The start of such a call is the last chance for a flush.
+    /// Whether the call destroys a context. The start of a call that does is the last chance for a flush.
     pub fn ends_context(self) -> bool {
         matches!(self, Self::DeviceReset | Self::ContextDestroy)
     }

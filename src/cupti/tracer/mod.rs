@@ -1,5 +1,5 @@
-//! The interface between a vendor's tracing library and gpuflame's recorder. It consists of the [`Tracer`], which is
-//! notified of the library's callbacks, and of the types that a tracer receives.
+//! The interface between a vendor's tracing library and gpuflame's recorder: the [`Tracer`], which is notified of the
+//! library's callbacks, and the types that a tracer receives.
 //!
 //! `cupti` calls a tracer and `capture` implements one; neither module knows the other. This interface contains no
 //! vendor-specific type.
@@ -21,8 +21,8 @@ use std::ffi::c_char;
 /// tracer per process.
 ///
 /// Each function may be called as soon as subscribing has begun, on any thread of the application, and on several
-/// threads at once. No function may call the vendor's library. A panic in any of the functions ends tracing (see
-/// [`Tracer::panicked`]) and never reaches the application.
+/// threads at the same time. No function may call the vendor's library. A panic in any of the functions ends tracing
+/// (see [`Tracer::panicked`]) and never reaches the application.
 pub trait Tracer: 'static {
     /// Whether the library should call [`Tracer::graph`]. Default: `false`.
     const GRAPHS: bool = false;
@@ -36,7 +36,7 @@ pub trait Tracer: 'static {
     /// (including by [`Tracer::fatal`]), only its entry or only its exit is reported.
     fn exit(call: &Call<'_>);
 
-    /// Whether the tracer has ended in this process. This is so in a forked child, where no code may wait for a lock.
+    /// Whether the tracer has ended in this process. Returns true in a forked child, where no code may wait for a lock.
     fn has_ended() -> bool {
         false
     }
@@ -45,7 +45,7 @@ pub trait Tracer: 'static {
     /// a result are reported to [`Tracer::records_discarded`].
     ///
     /// The library holds a lock of its own during this function. So the tracer must not call the library, and must not
-    /// take a lock that another thread may hold while it calls the library.
+    /// take a lock that another thread may hold while that thread calls the library.
     fn request_buffer() -> Option<Buffer>;
 
     /// The library returns records, on a thread of the application or on a thread of its own. The tracer should only
@@ -58,7 +58,7 @@ pub trait Tracer: 'static {
     /// A context was created.
     fn context_created() {}
 
-    /// A context is about to be destroyed. It is too late for a flush; flush at the start of the call that destroys
+    /// A context is about to be destroyed. A flush is no longer possible: flush at the start of the call that destroys
     /// the context ([`CallKind::ends_context`]).
     fn context_ending() {}
 
@@ -73,21 +73,21 @@ pub trait Tracer: 'static {
         let _ = (correlation, is_programmatic);
     }
 
-    /// A call that creates no GPU work begins or ends: a call that waits, or that is about events or memory. Calls
-    /// about events are reported only if the user asks for them.
+    /// A call that creates no GPU work begins or ends. Such a call waits, or is about events or memory. Calls about
+    /// events are reported only if the user asks for them.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
 
-    /// Another client of the library is about to take over `takeover`. Before this function returns, a thread of the
-    /// tracer's own must fetch the records that the tracer still wants. This function is not called inside a
+    /// Another client of the library is about to take over `takeover`. Before this function returns, one of the
+    /// tracer's own threads must fetch the records that the tracer still wants. This function is not called inside a
     /// callback.
     fn on_client_takeover(takeover: ClientTakeover) {
         let _ = takeover;
     }
 
-    /// The library has had a fatal error and has shut itself down. The library is not called any more, and records
-    /// that it had not delivered are lost.
+    /// The library has had a fatal error and has shut itself down. The library is not called any more, and records that
+    /// it has not delivered are lost.
     fn fatal(reason: &str) {
         let _ = reason;
     }
@@ -97,14 +97,14 @@ pub trait Tracer: 'static {
     fn panicked() {}
 }
 
-/// Resource that another client of the library is about to take over.
+/// What another client of the library is about to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientTakeover {
-    /// All records from then on.
+    /// All records from the takeover on.
     Records,
     /// The subscription. The client gets it if we release it.
     Subscription,
-    /// The library itself: the client shuts it down, and then no client gets callbacks or records.
+    /// The library itself: the client shuts the library down, and then no client gets callbacks or records.
     Shutdown,
 }
 
@@ -125,7 +125,7 @@ pub struct Call<'a> {
     /// A word that belongs to this call. The library sets it to 0 at `enter`, and keeps the value that the tracer
     /// stores until `exit`.
     pub slot: &'a Cell<u64>,
-    /// Result of the call (`CUresult`, `cudaError_t`), known at `exit`; 0 for success, and always 0 at `enter`.
+    /// Result of the call (`CUresult`, `cudaError_t`) at `exit`, 0 for success; always 0 at `enter`.
     pub return_value: u32,
     /// Mangled name of the kernel for launches, valid during the callback; null for other calls.
     pub symbol_name: *const c_char,
@@ -176,20 +176,20 @@ pub enum GraphEvent<'a> {
     CallBegins {
         /// The call.
         call: &'a Call<'a>,
-        /// The graph that the call adds to; `None` if the call creates a new graph.
+        /// The graph to which the call adds; `None` if the call creates a new graph.
         into: Option<GraphId>,
     },
     /// A call that adds a node or copies a graph has returned.
     CallEnds(&'a Call<'a>),
-    /// A node was created. If a launch is in flight on this thread, the launch was captured into the node, and so has
-    /// no activity of its own. Otherwise the graph call in flight created the node.
+    /// A node was created. If a launch is in flight on this thread, the launch was captured into the node and has no
+    /// activity of its own. Otherwise the graph call in flight has created the node.
     NodeCreated {
         /// Ids of the graph and the node; `None` if the library does not provide these ids.
         ids: Option<(GraphId, GraphNodeId)>,
         /// Whether dependencies are recorded and the node takes time that no activity shows, such as the time of a host
         /// function.
         waits_unseen: bool,
-        /// A value in the stack frame of our function that the library called. All frames called from there are
+        /// A value in the stack frame of our function that the library called. All frames called from this frame are
         /// gpuflame's.
         frame: &'a u32,
     },
@@ -225,7 +225,7 @@ pub struct ClonedNode {
     pub original: GraphNodeId,
 }
 
-/// The two layers of CUDA's interface. Calls of the runtime layer make calls of the driver layer.
+/// The two layers of CUDA's interface. A call of the runtime layer makes calls of the driver layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layer {
     /// `cu…`
