@@ -1,4 +1,4 @@
-//! Makes names of output files from the user's path prefix. The names are free: no such file exists yet.
+//! Makes names of output files from the user's path prefix, and makes sure that no file with such a name exists yet.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,9 +23,9 @@ pub struct PrefixMacros {
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// Environment variables in which launchers store a process's rank. If the launcher also has a variable for the number
-/// of ranks, it is the second item. The first rank variable that is set is used. The launchers are torchrun, Open MPI,
-/// PMIx, MPICH and Slurm. The last variable contains the rank on this machine only.
+/// Environment variables in which launchers (torchrun, Open MPI, PMIx, MPICH and Slurm) store a process's rank. The
+/// second item is the launcher's variable for the number of ranks, if there is one. The first rank variable that is set
+/// is used. The last variable contains the rank on this machine only.
 const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
     ("RANK", Some("WORLD_SIZE")),
     ("OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),
@@ -44,8 +44,8 @@ impl PrefixMacros {
         Self { program, environment: sorting::into_map(std::env::vars_os()), ..file }
     }
 
-    /// Returns the values that the user who starts the process cannot choose. Neither the environment nor the command line
-    /// is read.
+    /// Returns only values that the user who starts the process cannot choose. Reads neither the environment nor the
+    /// command line.
     pub fn from_executable() -> Self {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(Path::file_name);
@@ -64,7 +64,7 @@ impl PrefixMacros {
         self.launcher_variables().map(|(rank, _)| rank)
     }
 
-    /// Number of ranks in the job. `None` if the launcher that set the rank has not set it.
+    /// Number of ranks in the job. `None` if the launcher that set the rank has not set this number.
     pub fn launcher_world_size(&self) -> Option<&OsStr> {
         self.launcher_variables()?.1
     }
@@ -84,9 +84,9 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// Replaces the macros in `prefix`, which need not be UTF-8. Unknown macros are kept, and so are `%n` and `%w`:
-/// [`Outputs`] replaces them, because it knows the existing files. A `/` inside a value becomes `_`, because values
-/// name files, not folders.
+/// Replaces the macros in `prefix`, which need not be UTF-8. Unknown macros are not replaced. The macros `%n` and `%w`
+/// are left to [`Outputs`], which knows the existing files. A `/` inside a value becomes `_`, because values name
+/// files, not folders.
 pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();
@@ -141,8 +141,8 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Replaces the macros in `prefix`. Makes it absolute now, because the application may later change its current
-    /// directory.
+    /// Replaces the macros in `prefix`, and makes the prefix absolute, because the application may later change its
+    /// current directory.
     pub fn new(prefix: impl AsRef<OsStr>, macros: &PrefixMacros) -> Self {
         let expanded = PathBuf::from(expand(prefix.as_ref(), macros));
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
@@ -163,7 +163,7 @@ impl Outputs {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
-    /// Chooses names for a set of outputs with these suffixes, so that no file with these names exists. All names of
+    /// Chooses names for a set of outputs with these suffixes, such that no file with these names exists. All names of
     /// the set contain the same number. `claim` confirms that no other process is about to create files with these
     /// names. Returns the names, and a rename for each output whose first choice was taken.
     pub fn choose_names(
@@ -175,7 +175,7 @@ impl Outputs {
         self.choose_names_by(suffixes, &exists, &mut claim)
     }
 
-    /// Does the work of `choose_names`. It is not generic, so that it is compiled once for all callers.
+    /// Does the work of `choose_names`. Not generic, so that it is compiled once for all callers.
     fn choose_names_by(
         &self,
         suffixes: &[&str],

@@ -1,4 +1,5 @@
-//! The name of a Python program: its script or module, because the name of the interpreter does not identify it.
+//! Finds the name of a Python program: the name of its script or module, because the name of the interpreter does not
+//! identify the program.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,12 +7,12 @@ use std::path::Path;
 
 /// Maximum length of a name in bytes. Modules may have longer names, but files may not.
 const MAX_NAME_BYTES: usize = 100;
-/// Endings of the files of Python programs, which are not part of the program's name.
+/// Endings of the files of Python programs. They are not part of the program's name.
 const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];
 /// The only long option of the interpreter that has a value.
 const LONG_OPTION_WITH_VALUE: &[u8] = b"--check-hash-based-pycs";
 
-/// Returns the name of the script or module that an interpreter with the file name `interpreter` was started with.
+/// Returns the name of the script or module with which an interpreter with the file name `interpreter` was started.
 /// `command_line` returns the interpreter's arguments, each with a NUL byte at its end. Returns `None` for other
 /// programs, and for interpreters that run code from their arguments or from standard input.
 pub(super) fn python_program(
@@ -34,7 +35,7 @@ fn name_in_arguments(command_line: &[u8]) -> Option<&[u8]> {
             b"--" => return script_name(words.next()?),
             _ if word.starts_with(b"--") => {}
             _ if word.starts_with(b"-") && word.len() > 1 => {
-                // Options may share a word: `-um train` is `-u -m train`.
+                // One word may contain several options: `-um train` is `-u -m train`.
                 let with_value = word.iter().position(|letter| b"cmWXQ".contains(letter));
                 let Some(at) = with_value else { continue };
                 let value = match &word[at + 1..] {

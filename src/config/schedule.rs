@@ -1,5 +1,5 @@
-//! Computes when a window must be open, if the settings define a schedule. This module is pure arithmetic: the caller
-//! passes the program's progress, and receives the change of the window that is due.
+//! Computes when a window must be open, if the settings define a schedule. This module only computes: the caller passes
+//! the program's progress, and receives the change of the window that is due.
 //!
 //! ```text
 //! run      from the start; or while a flag file exists; or between two signals
@@ -24,7 +24,7 @@ pub struct WindowPlan {
     pub repeat: u64,
     /// Steps during which windows are open, counted from 1; `None`: all steps, and the time before the first step.
     pub steps: Option<Range<u64>>,
-    /// Maximum number of launches per window. The window closes when it has this number.
+    /// Maximum number of launches per window. The window closes when this number is reached.
     pub max_launches: Option<u64>,
     /// Maximum number of bytes that are written to files while a window is open. The window closes when this number is
     /// reached.
@@ -44,7 +44,7 @@ pub struct RunProgress {
     pub bytes: u64,
 }
 
-/// Change of the window that is due.
+/// A change of the window that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowChange {
     /// A window opens.
@@ -113,13 +113,13 @@ impl Schedule {
         })
     }
 
-    /// Returns the time until a change of the window may be due, even if the program makes no further steps, launches
-    /// or writes; `None` if no change is due by time alone.
+    /// Returns the time after which a change of the window may be due even without further steps, launches or writes of
+    /// the program; `None` if no change is due by time alone.
     pub fn time_to_next_change(&self, now: RunProgress) -> Option<Duration> {
         self.plan.time_to_next_change(now.time.saturating_sub(self.run?.time))
     }
 
-    /// Whether a window is open that a limit may close, so that the progress should be checked often.
+    /// Whether a window is open that may reach a limit. If so, the progress should be checked often.
     pub fn is_limited(&self) -> bool {
         self.open.is_some() && (self.plan.max_launches.is_some() || self.plan.max_bytes.is_some())
     }
@@ -134,14 +134,13 @@ impl Schedule {
 }
 
 impl WindowPlan {
-    /// Returns the length of one cycle (delay and duration), in ns; `None` if windows have no duration and thus stay
-    /// open.
+    /// Returns the length of one cycle (delay and duration), in ns; `None` if windows have no duration and stay open.
     fn length(&self) -> Option<u128> {
         self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
     }
 
-    /// Returns the number of the cycle whose window is open when `elapsed` has passed since the beginning of the run;
-    /// `None` if no window is open then.
+    /// Returns the number of the cycle whose window is open at the time `elapsed` after the beginning of the run;
+    /// `None` if no window is open at that time.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
         let (cycle, within) = match self.length() {

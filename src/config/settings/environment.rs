@@ -1,8 +1,8 @@
 //! Reads the environment variables that the table of settings lists. All functions except [`from_environment`] are
 //! pure.
 //!
-//! An invalid value is never fatal, because the application must continue to run. A warning is printed, and the default
-//! applies instead. If only some items of a list are invalid, the valid items apply.
+//! An invalid value is never fatal, because the application must continue to run. Instead, a warning is printed and the
+//! default applies. If only some items of a list are invalid, the valid items apply.
 
 use super::parsers::InvalidValue;
 use super::table::{PATH_SETTINGS, SETTINGS, Setting, TRACE_FILE};

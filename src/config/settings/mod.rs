@@ -1,8 +1,8 @@
-//! The settings of the library, as one table of environment variables. The module also contains the words for values
-//! that environment variables share with flags of the command.
+//! Defines the settings of the library, in one table of environment variables. The module also contains the words for
+//! values that both environment variables and flags of the command have.
 //!
 //! The defaults, the table in `docs/settings.md` and the output of `gpuflame settings` are generated from [`SETTINGS`].
-//! This module only parses the values. The code that obeys the settings reads them from [`Settings`].
+//! This module only parses the values. Code to which a setting applies reads the value from [`Settings`].
 
 mod environment;
 mod output;

@@ -1,10 +1,10 @@
-//! Files that are written at exit. `GPUFLAME_FORMATS` selects them.
+//! Lists the files that can be written at exit. `GPUFLAME_FORMATS` selects among them.
 
 use std::path::PathBuf;
 
 use gpuflame_model::profile::{VIEWS, View};
 
-/// Suffix of the file that describes a set of outputs: it names the owner and the files of the set.
+/// Suffix of the file that describes a set of outputs, and names the owner and the files of the set.
 pub const SET_SUFFIX: &str = ".set.json";
 
 /// Suffix of the file that contains the ledger, and messages that could not be written to stderr.
@@ -13,7 +13,7 @@ pub const LEDGER_SUFFIX: &str = ".ledger.txt";
 /// A file to write at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A view, drawn in the format that the word names.
+    /// A view, drawn in the format that this word names.
     View(&'static View, &'static str),
     /// The table with one row per device and name (of a kernel, copy or fill).
     Table,
@@ -27,7 +27,8 @@ pub enum Output {
     CuptiText,
     /// Recording of every row, from which the command can make the other outputs later.
     Recording,
-    /// Recording of the sums of the run, from which the command can make the outputs that need no single activities.
+    /// Recording of the sums of the run, from which the command can make those outputs that do not need single
+    /// activities.
     Sums,
 }
 
@@ -49,8 +50,8 @@ impl Output {
         all
     }
 
-    /// Whether the output is written while the application runs, so that it grows with the run. Such an output covers
-    /// all windows.
+    /// Whether the output is written while the application runs, and therefore grows with the run. Such an output
+    /// covers all windows.
     pub fn is_streamed(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
     }

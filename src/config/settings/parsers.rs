@@ -1,4 +1,4 @@
-//! Parsers for values as users write them, such as `1`, `yes` or `On`, and lists in which an item may be misspelt.
+//! Parses values as users write them, such as `1`, `yes` or `On`, and lists in which an item may be misspelt.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -110,7 +110,7 @@ pub(super) fn parse_word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Inva
 }
 
 /// Parses a comma-separated list. Returns the items that `understand` accepts, in order and without duplicates, and the
-/// reason why other items were rejected. `wanted` names the valid items, as a part of that reason.
+/// reason why other items were rejected. The reason contains `wanted`, which names the valid items.
 pub(super) fn parse_list<T: PartialEq>(
     value: &str,
     wanted: &str,

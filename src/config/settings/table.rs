@@ -496,8 +496,8 @@ pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 type PathSetter = fn(&mut Settings, &OsStr);
 
-/// Settings that are paths, and the functions that set them to a non-UTF-8 value. Paths are bytes, so such values are
-/// valid.
+/// Settings that are paths, and the functions that set them to a non-UTF-8 value, which is valid because paths are
+/// bytes.
 pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),
@@ -506,8 +506,8 @@ pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     (TRACE_FILE, |settings, path| settings.trace_file = Some(TraceFile::Path(PathBuf::from(path)))),
 ];
 
-/// Returns a path prefix that also names files if `text` is a folder. If the prefix were only the folder, the names of
-/// the files would begin with a dot (`.svg`), so the files would be hidden.
+/// Returns the path prefix that `text` stands for. If `text` is a folder, the default file name is added: without it,
+/// file names would begin with a dot (`.svg`), and the files would be hidden.
 pub fn prefix(text: &OsStr) -> OsString {
     let mut prefix = text.to_owned();
     if text.as_bytes().ends_with(b"/") {

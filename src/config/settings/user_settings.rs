@@ -1,4 +1,5 @@
-//! The values of the user's settings. The functions of the table set them, and all other modules only read them.
+//! Contains the values of the user's settings. The functions of the table set these values, and all other modules only
+//! read them.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -44,12 +45,13 @@ pub struct Settings {
     pub steps: Option<Range<u64>>,
     /// Name of the ranges that begin a step; `None`: no range begins a step.
     pub step_range: Option<String>,
-    /// Maximum number of launches in a window that the settings open. The window closes when it has this number.
+    /// Maximum number of launches in a window that the settings open. The window closes when this number is reached.
     pub max_launches: Option<u64>,
     /// Maximum number of bytes that are written to files during a window that the settings open. The window closes when
     /// this number is reached.
     pub max_bytes: Option<u64>,
-    /// Maximum number of bytes of the recording of every row; `None`: no limit. Later rows are counted, not written.
+    /// Maximum number of bytes of the recording of every row; `None`: no limit. After the limit, rows are counted, not
+    /// written.
     pub max_file: Option<u64>,
     /// Maximum number of windows that get their own files, if the prefix asks for files per window.
     pub max_windows: u64,
@@ -57,7 +59,7 @@ pub struct Settings {
     pub file_mode: u32,
     /// File that opens the window: the window is open while the file exists.
     pub flag: Option<PathBuf>,
-    /// Signal that opens the window, and closes it the next time.
+    /// Signal that opens the window if it is closed, and closes the window if it is open.
     pub signal: Option<i32>,
     /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
     pub profiler_calls: bool,
@@ -91,7 +93,7 @@ pub struct Settings {
     pub cpu_timer: bool,
     /// Whether to record where launching threads wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// Number of stacks per verified stack, which is captured again by other methods and compared; 0: no stack is
+    /// One stack in this many stacks is verified (captured again by other methods and compared); 0: no stack is
     /// verified.
     pub verify: u32,
     /// Whether each launch calls a marker function, which an external probe can observe. Default: false.
@@ -169,13 +171,13 @@ impl Settings {
         }
     }
 
-    /// Whether an output lists single calls with their threads, written while the application runs.
+    /// Whether an output that is written while the application runs lists single calls with their threads.
     pub fn lists_calls(&self) -> bool {
         let tables = [Output::Activities, Output::Chrome, Output::CuptiText];
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
     }
 
-    /// Whether the same stack on several threads is one stack in the sums.
+    /// Whether the sums count the same stack on several threads as one stack.
     pub fn merges_threads(&self) -> bool {
         !self.root.contains(&Root::Thread) && !self.lists_calls()
     }
