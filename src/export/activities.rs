@@ -1,9 +1,9 @@
-//! The activity table: a CSV file with a row per activity. Each row is written when the join emits the activity, so
-//! only names are stored.
+//! Writes the activity table: a CSV file with a row per activity. Each row is written when the join emits the activity,
+//! so that only names need to be stored.
 //!
 //! Rows are in the order in which activities were matched to their launches, which is nearly the order of time. If an
-//! activity has no launch, its row contains the reason. Losses are counted in rows of kind `lost`. Launches without an
-//! activity have no row. They are counted in the table of stacks (`stack_table`), to which the columns `stack` and
+//! activity has no launch, its row contains the reason. Rows of kind `lost` count losses. Launches without an activity
+//! have no row, but are counted in the table of stacks (`stack_table`), to which the columns `stack` and
 //! `created_stack` refer.
 
 use std::fmt::Write as _;
@@ -116,8 +116,8 @@ impl<W: Write> ActivityTable<W> {
         self.dropped_names = true;
     }
 
-    /// Writes a row about unified memory. The row has no launch, because CUPTI reports none. For faults, the column
-    /// `value` holds the number of faults.
+    /// Writes a row about unified memory. The row has no launch, because CUPTI reports no launch for it. For faults,
+    /// the column `value` contains the number of faults.
     fn unified(&mut self, unified: &Unified) {
         let is_move = unified.kind.is_move();
         self.field("unified");

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use gpuflame_model::profile::is_bidi_control;
 
-/// Cleans `name` as one frame of a folded stack, which readers split at `;`, at line ends and at the last blank:
+/// Cleans `name` for use as a frame of a folded stack. Readers split folded stacks at `;`, at line ends and at the last
+/// blank:
 ///
 /// | in the name | in the frame | reason |
 /// |---|---|---|
@@ -56,9 +57,9 @@ pub fn cell(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves. If the text
-/// already begins with one or more `'` before such text, it gets another `'`. To recover the original text, a reader
-/// removes one `'` if the `'`s at the start are followed by `=`, `+`, `-` or `@`.
+/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets themselves do. Text that already
+/// has one or more `'` before a formula gets another `'`. To recover the original text, a reader removes one `'` if the
+/// `'`s at the start are followed by `=`, `+`, `-` or `@`.
 pub fn guarded(clean: &str) -> Cow<'_, str> {
     let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
     if is_formula { format!("'{clean}").into() } else { clean.into() }
@@ -72,14 +73,14 @@ pub fn line(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
 }
 
-/// Whether the name is clean, as nearly all names are. This test of the bytes takes a tenth of the time of a test of
-/// the characters. The loop has no early exit, so that the compiler can compare many bytes at once.
+/// Whether the name is clean, as nearly all names are. Testing the bytes takes a tenth of the time of testing the
+/// characters. The loop has no early exit, so that the compiler can compare many bytes at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);
     is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))
 }
 
-/// Whether `c` neither ends a line, nor controls a terminal, nor changes the direction of text, nor is invalid in
+/// Whether `c` is harmless: it does not end a line, control a terminal or change the direction of text, and is valid in
 /// XML.
 fn is_printable(c: char) -> bool {
     let ends_a_line = matches!(c, '\u{2028}' | '\u{2029}');

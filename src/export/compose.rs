@@ -1,5 +1,5 @@
-//! Composes the frames of a sample, root first: the requested root frames, the sample's stack, and the frames on top
-//! of the stack. All formats use this module, so a sample has the same frames in each format.
+//! Composes the frames of a sample, root first: the requested root frames, the sample's stack, and the frames on top of
+//! the stack. A sample has the same frames in each format, because all formats use this module.
 
 use std::borrow::Cow;
 
@@ -36,7 +36,7 @@ impl<'a> Composer<'a> {
         Self { profile, view, graph, names, all_frames, roots: Roots::new(profile, view, options) }
     }
 
-    /// Returns the samples of the view, and then one sample for each kind of loss that the view shows.
+    /// Returns the samples of the view, followed by one sample for each kind of loss that the view shows.
     pub fn samples(&self) -> impl Iterator<Item = Cow<'a, Sample>> + use<'a> {
         let (profile, view) = (self.profile, self.view);
         let is_shown = |loss| view.lost.iter().any(|(lost, _)| *lost == loss);
@@ -84,7 +84,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Returns the frames of a stack, leaf first, if all of them have an id in the profile; otherwise `None`.
+    /// Returns the frames of a stack, leaf first. Returns `None` unless all of these frames have an id in the profile.
     pub(super) fn profile_frames(
         &self,
         site: SampleSite,
@@ -225,7 +225,7 @@ fn between(
         let text = format!("[between {} and {}]", first[0].text, second[0].text);
         return [ComposedFrame::new(ShownFrameKind::Call, text)].into_iter().chain(ranges).collect();
     }
-    // Two threads never share a function invocation, so their stacks share no frames.
+    // The stacks of two threads share no frames, because a call of a function belongs to one thread.
     let shared = match thread {
         None => profile.pause(after, before).unwrap_or_default(),
         Some(_) => SharedFrames::default(),
@@ -238,7 +238,7 @@ fn between(
             None => format!("[after, thread {}] ", id.0),
         },
     };
-    // The last frame of each stack is the call. It does not count as shared, even if both calls are equal.
+    // The last frame of each stack is the API call, which does not count as shared, even if both calls are equal.
     let inside =
         |frames: &mut Vec<ComposedFrame<'_>>, shared: usize| shared.min(frames.len().saturating_sub(1));
     let (at, start) = (inside(&mut first, shared.after), inside(&mut second, shared.before));
@@ -300,7 +300,7 @@ fn context_frames(profile: &Profile, context: ContextId, names: NameFolding) -> 
 }
 
 /// Returns the frame that marks missing frames at the root of a stack. A stack that was assembled from two stacks has
-/// no such frame at its root, because its missing frames are not at the root.
+/// no such frame, because its missing frames are not at the root.
 fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
     let label = profile.context(context)?.flags.label()?;
     let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));

@@ -1,9 +1,9 @@
-//! The text format of the CUPTI tracer in eunomia's tutorial. The tutorial's parser and merger can read recordings in
-//! this format.
+//! Writes the text format of the CUPTI tracer in eunomia's tutorial, so that the tutorial's parser and merger can read
+//! recordings.
 //!
 //! In a file made from stored rows, calls come first, then activities, then waits and recorded events. Each of these
 //! groups is sorted by time. In a file written while the application runs, each record is written as soon as it is
-//! known, except that a launch is written directly before its first activity. Kernels have the names that CUPTI
+//! known; only a launch is written later, directly before its first activity. Kernels have the names that CUPTI
 //! reported. Fields of the format that were not recorded are 0.
 
 use std::io::Write;

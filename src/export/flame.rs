@@ -1,8 +1,9 @@
-//! The tree of a flame graph: a node stands for a path of frames, and has a weight if a stack ends there.
+//! Builds the tree of a flame graph. A node stands for a path of frames from the root, and has a weight if a stack ends
+//! there.
 //!
-//! The tree is built once per file, and stacks that begin with the same frames share the nodes of these frames. A frame
-//! at which no stack ends or branches off takes 4 bytes. Writing a hundred thousand deep stacks needs memory for the
-//! tree and for the text of one line, not of all lines.
+//! The tree is built once per file. Stacks that begin with the same frames share the nodes of these frames. A frame at
+//! which no stack ends or branches off takes 4 bytes. To write a hundred thousand deep stacks, memory is needed for the
+//! tree and for the text of one line, not for the text of all lines.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -40,12 +41,12 @@ struct FlameNode {
     children: (u32, u32),
 }
 
-/// End of the name of a frame that stands for several frames that are too narrow to draw. The name begins with the
-/// number of these frames.
+/// If several frames are too narrow to draw, one frame stands for them. Its name is the number of these frames,
+/// followed by this text.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 
-/// Selection of the frames that are shown: all frames heavier than `lightest`, and those frames of exactly this weight
-/// that are at most `max_depth` frames from the root. If a frame is shown, its parent is shown as well.
+/// Selects the frames that are shown: all frames heavier than `lightest`, and the frames of exactly this weight that
+/// are at most `max_depth` frames from the root. The parent of a shown frame is shown as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
     lightest: u64,
@@ -56,7 +57,7 @@ impl Detail {
     /// All frames.
     pub const ALL: Self = Self { lightest: 0, max_depth: usize::MAX };
 
-    /// Returns how many frames are shown of a run of `len` frames that follows `depth` frames.
+    /// Returns how many frames are shown of `len` consecutive frames. `depth` frames are between these and the root.
     fn shown(self, total: u64, depth: usize, len: usize) -> usize {
         match total.cmp(&self.lightest) {
             Ordering::Greater => len,
@@ -89,7 +90,7 @@ impl Flame {
         self.labels.all()
     }
 
-    /// Returns distinct frames. They include all frames that [`Flame::lines`] shows with `detail`.
+    /// Returns distinct frames, including all frames that [`Flame::lines`] shows with `detail`.
     pub(super) fn labels_with(&self, detail: Detail) -> impl Iterator<Item = Label<'_>> {
         let mut is_shown = vec![false; self.labels.shapes.len()];
         for (node, _, run) in self.tree.nodes() {
@@ -100,8 +101,8 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Returns the detail that shows at most `max_frames` frames, and no frame lighter than `lightest`. It omits the
-    /// lightest frames first. Of equally heavy frames, it omits the frames furthest from the root first.
+    /// Returns the detail that shows at most `max_frames` frames, and no frame lighter than `lightest`. The lightest
+    /// frames are omitted first, and of equally heavy frames, those furthest from the root.
     pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
         // Weight, depth and length of each run.
         let mut runs = Vec::new();
@@ -229,7 +230,7 @@ struct Labels {
     texts: StringTable,
     /// Kind of frame and length of the tag, by label.
     shapes: Vec<(ShownFrameKind, usize)>,
-    /// Labels of frames that have an id in the profile. Most frames have one, and they recur in every stack.
+    /// Labels of the frames that have an id in the profile. Most frames have an id, and occur in many stacks.
     by_frame: Vec<Option<u32>>,
 }
 
@@ -314,8 +315,8 @@ impl LeafLabels {
     }
 }
 
-/// Returns `count` plus some room for more entries. A table that becomes full would double in size, and use three times
-/// its old size while it is copied.
+/// Returns `count` plus some room for more entries, so that a table does not become full. A full table would double in
+/// size, and use three times its old size while it is copied.
 fn with_slack(count: usize) -> usize {
     count + count / 16 + 64
 }
@@ -326,7 +327,7 @@ struct FlameBuilder {
     tree: PrefixTree,
     /// Data of the tree's nodes. Nodes after the last node with a weight have no data yet.
     nodes: Vec<FlameNode>,
-    /// Nodes at which stacks end, keyed by the node at which the stack starts and its site. Most stacks have several
+    /// Nodes at which stacks end, by the stack's starting node and its site. Used because most stacks have several
     /// samples.
     stacks: IdMap<(NodeId, SiteKey), NodeId>,
     leaf_labels: LeafLabels,
@@ -334,8 +335,8 @@ struct FlameBuilder {
     leaf_first: Vec<u32>,
 }
 
-/// A [`SampleSite`] as four numbers that are all initialised. Comparing two `SampleSite`s may read bytes that one of
-/// them does not use, and valgrind reports each branch that depends on such bytes.
+/// A [`SampleSite`] as four numbers, all of them initialised. Comparing two `SampleSite`s directly may read bytes that
+/// are not initialised, and valgrind reports each branch that depends on such bytes.
 type SiteKey = [u32; 4];
 
 fn site_key(site: SampleSite) -> SiteKey {
@@ -357,8 +358,8 @@ fn site_key(site: SampleSite) -> SiteKey {
 }
 
 impl FlameBuilder {
-    /// Creates a builder with capacity for `samples` samples. Each kind of work has its own label, and there are at
-    /// most as many kinds as samples.
+    /// Creates a builder with capacity for `samples` samples. Each kind of work has its own label, so there are at most
+    /// as many of these labels as samples.
     fn with_capacity(profile: &Profile, samples: usize) -> Self {
         let works = profile.works().iter().take(samples);
         let bytes = works.clone().map(|work| TAG + work_name(profile, work.work).len()).sum();
@@ -391,8 +392,8 @@ impl FlameBuilder {
         *own = Some(own.unwrap_or(0).saturating_add(weight));
     }
 
-    /// Returns the node at which the stack of `site` ends if it starts at the node `from`. In nearly all stacks, all
-    /// frames have an id in the profile. For such a stack, the node is found without creating the texts of the frames.
+    /// Returns the node at which the stack of `site` ends if it starts at the node `from`. If all frames of the stack
+    /// have an id in the profile, as in nearly all stacks, the node is found without creating the texts of the frames.
     fn stack(&mut self, from: NodeId, composer: &Composer<'_>, site: SampleSite) -> NodeId {
         let Some(known) = composer.profile_frames(site) else { return self.path(from, composer.stack(site)) };
         let Self { labels, tree, leaf_first, .. } = self;
@@ -401,8 +402,7 @@ impl FlameBuilder {
         tree.chain(from, leaf_first.iter().rev().copied())
     }
 
-    /// Returns the node at which the sample's leaf frames end, if they start at `from`. The same few kernels recur on
-    /// all stacks.
+    /// Returns the node at which the sample's leaf frames end, if they start at `from`.
     fn leaf_frames(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
         let Self { labels, tree, leaf_labels, .. } = self;
         tree.chain(
@@ -411,7 +411,7 @@ impl FlameBuilder {
         )
     }
 
-    /// Returns the node of the stack that consists of the stack of `from` and then `frames`. Creates the missing nodes.
+    /// Returns the node for the stack of `from` followed by `frames`. Creates the missing nodes.
     fn path(&mut self, from: NodeId, frames: Vec<ComposedFrame<'_>>) -> NodeId {
         let Self { labels, tree, .. } = self;
         let label = |frame: ComposedFrame<'_>| match frame.id {
@@ -450,8 +450,8 @@ fn children(tree: &PrefixTree, ranks: &[u32], nodes: &mut [FlameNode]) -> Vec<No
 impl Flame {
     /// Computes the totals of all nodes.
     fn add_up(&mut self) {
-        // Lists parents before their children. So in reverse order, each total is complete before it is added to the
-        // parent's total.
+        // Lists parents before their children. So in reverse order, the total of each node is complete before it is
+        // added to the parent's total.
         let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
         let mut next = 0;
         while let Some(&(node, _)) = parents.get(next) {

@@ -1,10 +1,10 @@
-//! Folded stacks: a line for each stack, such as `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
+//! Writes folded stacks: a line for each stack, such as `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
 //!
-//! Every flame graph tool reads this format. Lines are sorted by the full names of their frames. Comments begin with
+//! All flame graph tools can read this format. Lines are sorted by the full names of their frames. Comments begin with
 //! `# ` and never end with a number, because some readers take a number at the end of any line for a weight.
 //!
-//! Kernels of templates have short names. If two kernels of the file would have the same short name, on any GPU, both
-//! have their full names. So sums per kernel are the same with short names and with full names.
+//! Template kernels have short names. If two kernels of the file would have the same short name, even on different
+//! GPUs, both have their full names. So sums per kernel are the same with short names and with full names.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::IDLE;
 use gpuflame_model::record::Loss;
 
-/// Folded stacks. The sum of the weights is exactly the total of the view; but in microseconds, each line is rounded
-/// separately. Stacks with a weight of zero (launches without an activity, activities without times) have a line too.
-/// If the view is empty, the file is empty.
+/// Folded stacks. In nanoseconds, the sum of the weights is exactly the total of the view; in microseconds, each line
+/// is rounded separately. Stacks with a weight of zero (launches without an activity, activities without times) have a
+/// line too. If the view is empty, the file is empty.
 pub static FOLDED: Format =
     Format::of_views("folded", &[".folded"], write, "A line for each stack and its GPU time (.folded)");
 

@@ -25,7 +25,7 @@ pub struct Format {
     pub writes: Writes,
 }
 
-/// Function that writes a format. The variant is the input from which the format is made.
+/// Function that writes a format. There is a variant for each kind of input.
 #[derive(Clone, Copy)]
 pub enum Writes {
     /// The format is made from the samples of a view, so sums are sufficient.
@@ -62,7 +62,7 @@ impl<'a> Drawing<'a> {
         self.view
     }
 
-    /// Returns the flame graph tree. It is built on first use, once for all formats.
+    /// Returns the flame graph tree, which is built on first use, once for all formats.
     pub fn flame(&self) -> &Flame {
         self.flame.get_or_init(|| Flame::build(self.profile, self.view, self.options))
     }
@@ -113,7 +113,7 @@ impl Format {
         self.write(&Drawing::new(profile, view, options), out)
     }
 
-    /// Writes `drawing`, which can be written in other formats as well.
+    /// Writes `drawing` in this format.
     ///
     /// # Errors
     /// As [`Format::draw`].

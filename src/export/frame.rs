@@ -1,4 +1,4 @@
-//! A frame of an exported stack, and the forms in which formats write its text.
+//! Defines a frame of an exported stack, and the forms in which formats write the frame's text.
 
 use std::borrow::Cow;
 
@@ -40,9 +40,9 @@ impl<'a> ComposedFrame<'a> {
         Label::new(self.kind, text, self.tag)
     }
 
-    /// Returns the text for formats that gpuflame can read back. It keeps every character that may be between two `;`.
-    /// In these formats, a number at the end of the text is not taken for a weight, and numbers are folded when the
-    /// file is read.
+    /// Returns the text for formats that gpuflame can read back. Only characters that must not be between two `;` are
+    /// replaced. In these formats, a number at the end of the text is not taken for a weight, and numbers are folded
+    /// when the file is read.
     pub fn exact(&self) -> String {
         clean::text(&self.text).replace(';', "\u{ff1b}")
     }
@@ -57,7 +57,7 @@ impl<'a> ComposedFrame<'a> {
     }
 }
 
-/// Cleaned text of a frame. Formats write it in one of two forms.
+/// Cleaned text of a frame, which formats write in one of two forms.
 #[derive(Clone, Copy, Debug)]
 pub struct Label<'a> {
     /// Kind of the frame, which decides its colour.
@@ -85,9 +85,9 @@ impl<'a> Label<'a> {
     }
 
     /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. The tag is at the end, because a narrow frame
-    /// shows only the start of its text, and its colour already shows that it is a kernel. For the kernel of a
-    /// template, the text contains the short and the full name; the picture shows the short name, and the full name as
-    /// a tooltip.
+    /// shows only the start of its text, and its colour already shows that it is a kernel. For a template kernel, the
+    /// text contains both the short and the full name: the picture shows the short name, and the full name as a
+    /// tooltip.
     pub fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {

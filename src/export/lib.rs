@@ -1,10 +1,10 @@
-//! The exporters write files. The input is a [`Profile`](gpuflame_model::profile::Profile) and one of its views, or
-//! joined rows.
+//! Exporters write files from a [`Profile`](gpuflame_model::profile::Profile) and one of its views, or from joined
+//! rows.
 //!
-//! Each format is one function and one line of [`FORMATS`] (or one sink, if its rows cannot be stored). A format draws
-//! any view without code for that view. The output does not depend on a clock, path or flag: the same input gives the
-//! same bytes, whatever the order in which CUPTI's buffers arrived. Every format shows lost and unmatched data: folded
-//! files as frames and comments, pictures as frames and in the subtitle, tables as rows.
+//! Each format is one function and one line of [`FORMATS`] (or one sink, if its rows are too many to store). A format
+//! can draw any view without code for that view. The same input gives the same bytes: the output does not depend on a
+//! clock, a path, a flag, or the order in which CUPTI's buffers arrived. Every format shows lost and unmatched data:
+//! folded files as frames and comments, pictures as frames and in the subtitle, tables as rows.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Folds numbers in names that only count or identify: `ProfilerStep#5` and `ProfilerStep#6` are the same step, done
-//! twice, and the addresses of two objects do not matter. Without folding, each number would make a separate frame, and
-//! frames of one run would not match frames of another run.
+//! Folds numbers in names that only count or identify. For example, `ProfilerStep#5` and `ProfilerStep#6` are the same
+//! step, done twice, and the addresses of objects do not matter. Without folding, each number would make a separate
+//! frame, and frames of one run would not match frames of another run.
 //!
-//! Folding replaces such a number by `N`, at the time a view is drawn. It applies to names that people write (ranges,
+//! When a view is drawn, folding replaces such a number by `N`. Folding applies to names that people write (ranges,
 //! annotations, thread labels) and to Python's text representation of objects. It never applies to GPU work, code
 //! symbols, operators, files and lines, GPUs and streams, because their digits are part of the name (`AddBackward0`).
 //! In rows and recordings, names are unchanged.
@@ -58,8 +58,8 @@ pub(super) fn fold_name(kind: ShownFrameKind, name: Cow<'_, str>, names: NameFol
     }
 }
 
-/// Returns the offset at which the text representation of an object starts in the name of a Python frame, such as
-/// `<built-in method f of X object at 0x7f...>`. It starts at the beginning of the name, or after a file and line.
+/// Returns the offset of an object's text representation, such as `<built-in method f of X object at 0x7f...>`, in the
+/// name of a Python frame: at the beginning of the name, or after a file and line.
 fn find_repr(name: &str) -> Option<usize> {
     let after = name.find("): ").map_or(0, |at| at + 3);
     name[after..].starts_with('<').then_some(after)
@@ -136,7 +136,7 @@ fn ends_with_counter_word(text: &str) -> bool {
         })
 }
 
-/// Returns the end of the run of bytes, starting at `from`, for which `is` returns true.
+/// Returns the position of the first byte, at or after `from`, for which `is` returns false.
 fn end_of_run(bytes: &[u8], from: usize, is: impl Fn(&u8) -> bool) -> usize {
     from + bytes[from..].iter().take_while(|byte| is(byte)).count()
 }

@@ -19,14 +19,14 @@ pub struct Options {
     pub root: Vec<Root>,
     /// Treatment of numbers in names. Default: numbers are folded.
     pub names: NameFolding,
-    /// Whether to show the complete stacks of both calls around an idle gap. If false, of the frames that the stacks do
-    /// not share, only the first function and the call are shown. Default: false.
+    /// Whether to show the complete stacks of both calls around an idle gap. If false, only two of the frames that the
+    /// stacks do not share are shown: the first function and the call. Default: false.
     pub all_frames: bool,
     /// Whether kernels have their full names in folded stacks. If false, kernels have short names, unless two kernels
     /// of the file would have the same short name. Default: false.
     pub whole_kernels: bool,
-    /// Maximum number of frames in folded stacks of idle time; `None` for all. If there are more, light frames are
-    /// merged as in pictures, and the sum of the weights stays the same. Default: all.
+    /// Maximum number of frames in folded stacks of idle time; `None` for all. If there are more frames, light frames
+    /// are merged as in pictures, and the sum of the weights stays the same. Default: all.
     pub max_idle_frames: Option<usize>,
     /// Whether to omit the last frame, `[correlation N]`, from lines of single launches. Default: false.
     pub without_correlation: bool,

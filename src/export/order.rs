@@ -1,12 +1,12 @@
 //! Sorts texts with long common prefixes, such as kernel names.
 //!
-//! Each comparison of two such texts reads their common prefix, with cache misses. This sort takes the eight bytes of
-//! each text that follow the prefix of all texts, and sorts the texts by these bytes as a number. Texts with equal
+//! An ordinary sort reads the common prefix in each comparison of two texts, with cache misses. This sort skips the
+//! prefix that all texts have in common, and sorts the texts by the next eight bytes as a number. Texts with equal
 //! numbers are then sorted by their next eight bytes.
 //!
-//! Sorting 80,000 kernel names whose first 110 bytes are equal takes 5 ms; by comparison it takes 50 ms. If each name
-//! has one of four short prefixes, it takes 6 ms; by comparison it takes 10 to 18 ms. This matters because a process
-//! that exits must write its pictures and tables within a time limit.
+//! This sort takes 5 ms for 80,000 kernel names whose first 110 bytes are equal; a sort by comparison takes 50 ms. If
+//! each name has one of four short prefixes, this sort takes 6 ms, and a sort by comparison takes 10 to 18 ms. Speed
+//! matters because a process that exits must write its pictures and tables within a time limit.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(super) fn sort_indices(texts: &[&str]) -> Vec<u32> {
 /// order.
 pub(super) fn sort_within(parts: Vec<Range<usize>>, texts: &[&str]) -> Vec<u32> {
     let mut sorted: Vec<(u64, u32)> = (0..texts.len() as u32).map(|at| (0, at)).collect();
-    // The second number of each pair is the length of a prefix that all texts of the range share.
+    // The second item of each pair is the length of a prefix that all texts of the range share.
     let mut parts: Vec<_> = parts.into_iter().map(|part| (part, 0)).collect();
     while let Some((part, prefix_len)) = parts.pop() {
         let all = &mut sorted[part.clone()];
@@ -38,7 +38,7 @@ pub(super) fn sort_within(parts: Vec<Range<usize>>, texts: &[&str]) -> Vec<u32> 
         all.sort_unstable();
         for run in find_runs(all, |(a, _), (b, _)| a == b) {
             let (word, _) = all[run.start];
-            // The number is padded with zeros, so it does not distinguish the end of a text from zero bytes in the
+            // Because the number is padded with zeros, it does not distinguish the end of a text from zero bytes in the
             // text.
             if word & 0xff == 0 {
                 sort_by_suffix(texts, &mut all[run], shared);
@@ -60,7 +60,7 @@ fn suffix<'a>(texts: &[&'a str], at: u32, prefix_len: usize) -> &'a [u8] {
     &texts[at as usize].as_bytes()[prefix_len..]
 }
 
-/// Returns the number of further equal bytes: those after the first `prefix_len` bytes that all texts share.
+/// All texts share their first `prefix_len` bytes. Returns the number of bytes after these that all texts share, too.
 fn common_prefix(texts: &[&str], all: &[(u64, u32)], prefix_len: usize) -> usize {
     let first = suffix(texts, all[0].1, prefix_len);
     all.iter().fold(first.len(), |shared, (_, at)| {
@@ -72,7 +72,7 @@ fn common_prefix(texts: &[&str], all: &[(u64, u32)], prefix_len: usize) -> usize
     })
 }
 
-/// Returns the first eight bytes of `rest` as a number. If there are fewer, the number is padded with zeros.
+/// Returns the first eight bytes of `rest` as a number, padded with zeros if there are fewer.
 fn next_word(rest: &[u8]) -> u64 {
     let mut word = [0; 8];
     let count = rest.len().min(8);

@@ -1,4 +1,4 @@
-//! Frames that users can request at the root of all stacks: process, thread, GPU or stream.
+//! Adds the frames that users can request at the root of all stacks: process, thread, GPU or stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,8 +23,8 @@ pub(super) struct Roots<'a> {
 type StreamKey = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    /// Selects those requested root frames for which the samples of `view` have data. For example, samples of some
-    /// views have no GPU or no stream.
+    /// Selects those requested root frames for which the samples of `view` have data. (The samples of some views have
+    /// no GPU or no stream.)
     pub(super) fn new(profile: &'a Profile, view: &View, options: &Options) -> Self {
         let has = |root: &Root| match root {
             Root::Process | Root::Thread => true,
@@ -100,7 +100,7 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// Returns the names that have more than one owner in `all`.
+/// Returns the names that belong to more than one owner in `all`.
 fn find_shared<O: PartialEq, N: Ord + Copy>(all: impl Iterator<Item = (O, N)>) -> BTreeSet<N> {
     let mut owners: BTreeMap<N, O> = BTreeMap::new();
     let mut shared = BTreeSet::new();

@@ -2,9 +2,9 @@
 //! `vectorized_elementwise_kernel<GeluCUDAKernelImpl>`.
 //!
 //! The short name of a template kernel consists of its function and, if a template argument gives it, its computation:
-//! the innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. These
-//! rules apply to the demangler's output and need no list of kernels. Names that cannot be parsed are unchanged.
-//! Several kernels may have the same short name, so sums must use the full names.
+//! the innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. The rules
+//! apply to the demangler's output and need no list of kernels. Names that cannot be parsed are unchanged. Sums must
+//! use the full names, because several kernels may have the same short name.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 /// name.
 const MAX_DEPTH: usize = 32;
 /// Maximum number of distinct names for which short names are made. A picture has a few hundred names. Comparing 10,000
-/// names takes a megabyte.
+/// names takes a megabyte of memory.
 const MAX_NAMES: usize = 10_000;
 
 /// Returns the short name of a kernel; `None` if it would not be shorter.
@@ -22,7 +22,7 @@ pub fn short_kernel(name: &str) -> Option<String> {
 }
 
 fn shortened(name: &str) -> Option<String> {
-    // A kernel that is not a template has exactly the name that its author chose, so it is not shortened.
+    // The name of a kernel that is not a template is exactly the name that its author chose, so it is not shortened.
     if !name.contains(['<', '(']) {
         return None;
     }
@@ -36,7 +36,7 @@ fn shortened(name: &str) -> Option<String> {
 }
 
 /// Returns the short name of each of `names`, unless two names would have the same short name. If there are very many
-/// names, returns an empty map: such files are read only by programs, and may contain long names.
+/// names, returns an empty map, because files with so many names are read only by programs, and may contain long names.
 pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
@@ -66,7 +66,7 @@ fn without_return_type(name: &str) -> Option<&str> {
     is_type.then(|| &name[blank + 1..])
 }
 
-/// Computation of a kernel, as named by an argument of the kernel's template.
+/// Computation of a kernel, which an argument of the kernel's template names.
 struct Functor<'a> {
     name: &'a str,
     /// True for a lambda, a function or a type named like a functor; false for any other type.
@@ -126,7 +126,7 @@ impl<'a> NamePath<'a> {
         }
     }
 
-    /// Returns the part that names the function: the last part that is not an operator.
+    /// Returns the last part that is not an operator, which names the function.
     fn naming_part(&self) -> Option<Part<'a>> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }
@@ -243,7 +243,7 @@ fn closing_bracket(text: &str) -> Option<usize> {
 }
 
 /// Counter of open brackets. It also counts the `<` of `operator<` and the `>` of `->`, which are not brackets. These
-/// occur only in names of functions, and such a name is then not shortened.
+/// occur only in names of functions, and prevent that the name is shortened.
 #[derive(Default)]
 struct BracketDepth {
     depth: usize,

@@ -1,4 +1,4 @@
-//! The source line and the programming language of a stack.
+//! Determines the source line and the programming language of a stack.
 
 use std::borrow::Cow;
 
@@ -39,7 +39,8 @@ pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> O
 pub struct ExecutedLine {
     /// Path of the source file, as far as it is known.
     pub file: String,
-    /// Line number. Traces of other tools contain only the first line of the function, which is then used.
+    /// Line number. In traces of other tools, the first line of the function, because these traces contain no other
+    /// line.
     pub line: u32,
     /// Function that contains the line, with the name that its frame shows.
     pub function: String,
@@ -66,8 +67,8 @@ fn line_of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Option<ExecutedLi
     innermost
 }
 
-/// Returns the innermost function of user code at a site, with the name that its frame shows. This is the function of
-/// the executed line if it is user code, and otherwise the innermost function outside the C and C++ libraries.
+/// Returns the innermost function of user code at a site, with the name that its frame shows: the function of the
+/// executed line if that function is user code, and otherwise the innermost function outside the C and C++ libraries.
 pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     let frames = stack(profile, site, GraphStacks::Both, names);
     user_function_of(profile, &frames, line_of(profile, &frames).as_ref())
@@ -89,7 +90,8 @@ fn user_function_of(
     frames.iter().rev().find(is_user_code).map(|frame| frame.text.to_string())
 }
 
-/// Whether a frame is native code of a system library, of CUDA or of PyTorch, as far as its file or module shows this.
+/// Whether the file or module of a frame shows that the frame is native code of a system library, of CUDA or of
+/// PyTorch.
 pub fn is_library_frame(profile: &Profile, frame: &ComposedFrame<'_>) -> bool {
     const LIBRARIES: [&str; 9] = [
         "libcuda",
@@ -175,7 +177,7 @@ pub fn innermost_frames(profile: &Profile, site: SampleSite, names: NameFolding)
     }
 }
 
-/// Returns the name for the time between two calls. One was made in `first`, the other one in `second`.
+/// Returns the name for the time between two calls, one made in `first`, the other in `second`.
 fn merge_names(first: Option<String>, second: Option<String>) -> Option<String> {
     match (first?, second?) {
         (first, second) if first == second => Some(format!("[between two calls in {first}]")),
@@ -215,7 +217,7 @@ fn innermost_of_stack(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Innerm
     }
 }
 
-/// Where a stack ended: its innermost frames, and the line that ran.
+/// The end of a stack: its innermost frames, and the line that was executed.
 #[derive(Clone, Debug, Default)]
 pub struct StackEnd {
     /// Innermost frames of each kind.
@@ -227,8 +229,8 @@ pub struct StackEnd {
 }
 
 impl StackEnd {
-    /// Returns the end of a stack, whose frames are given root first. Composing the frames takes longer than all other
-    /// work here, so a caller that needs several of the results composes them once.
+    /// Returns the end of the stack with these frames, root first. A caller that needs several of the results should
+    /// compose the frames only once, because composing takes longer than all other work of this module.
     pub fn of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Self {
         let line = line_of(profile, frames);
         Self {
@@ -258,8 +260,8 @@ const LANGUAGES: [(&str, &[&str]); 9] = [
 ];
 
 fn language(kind: ShownFrameKind, file: &str) -> &'static str {
-    // Python code need not come from a file (its file is then `<string>`), so the language is derived from the kind of
-    // frame.
+    // The language is derived from the kind of frame, because Python code need not come from a file (its file is then
+    // `<string>`).
     if kind == ShownFrameKind::Python {
         return "Python";
     }

@@ -1,4 +1,4 @@
-//! The table of stacks, to which the columns `stack` and `created_stack` of the activity table refer.
+//! Writes the table of stacks, to which the columns `stack` and `created_stack` of the activity table refer.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,8 +28,8 @@ const HEADER: [&str; 11] = [
 ];
 
 /// Writes a row for each stack: thread, call and frames, three counts, and the source line of the call, if known. The
-/// counts are the activities with this stack as `stack`, the activities with it as `created_stack`, and the launches on
-/// it that have no activity.
+/// counts are the activities with this stack as `stack`, the activities with this stack as `created_stack`, and the
+/// launches on this stack that have no activity.
 ///
 /// # Errors
 /// Errors of `out`.

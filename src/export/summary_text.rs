@@ -1,6 +1,6 @@
 //! The summary of a run in five lines: how busy the GPUs were, why they were idle, the most expensive GPU work, whether
-//! the results are complete, and the file to open. The library prints all lines at the exit; the complete figures are
-//! in the ledger. `gpuflame summary` prints the lines about busy time, idle time and completeness.
+//! the results are complete, and the file to open. The library prints all five lines at the exit. `gpuflame summary`
+//! prints the lines about busy time, idle time and completeness. The complete figures are in the ledger.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -25,17 +25,17 @@ const MAX_GPUS: usize = 8;
 const MAX_WORKS: usize = 3;
 /// Maximum length of a name of GPU work, in characters.
 const MAX_NAME_CHARS: usize = 60;
-/// Maximum number of stacks, longest idle time first, that are searched for the place with the most idle time.
+/// Maximum number of stacks that are searched for the place with the most idle time, longest idle time first.
 const MAX_IDLE_STACKS: usize = 4096;
 
-/// Minimum share of the idle time, in percent, that must follow a wait of the host for the wait to be listed.
+/// A wait of the host is listed only if at least this share of the idle time, in percent, follows it.
 const MIN_WAIT_PERCENT: f64 = 5.0;
 /// Minimum duration of a step that is listed, as a multiple of the median duration.
 const MIN_SLOW_FACTOR: u64 = 5;
 /// Minimum duration of a step that is listed, in percent of the duration of all steps.
 const MIN_SLOW_PERCENT: f64 = 10.0;
 
-/// Minimum share of the bytes, in percent, at which all of them count as copied from or to pageable memory.
+/// If at least this share of the bytes, in percent, is copied from or to pageable memory, all bytes count as pageable.
 const MIN_ALL_PERCENT: f64 = 95.0;
 
 const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
@@ -60,8 +60,8 @@ pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// Whether GPUs may have been busy for longer than their busy time, because work was lost, came too late to count, or
-/// has no record.
+/// Whether GPUs may have been busy for longer than the busy time shows, because work was lost, came too late to count,
+/// or has no record.
 fn is_busy_time_incomplete(ledger: &Ledger, profile: &Profile) -> bool {
     profile.coverage().all.uncovered > 0
         || profile.idle_doubt().is_some()
@@ -184,14 +184,14 @@ pub fn cause_words(word: &'static str) -> &'static str {
 }
 
 /// Returns the place of an idle sample: `between cudaMalloc and cudaMemcpy in upload`, or `before cudaLaunchKernel in
-/// decode`. Returns `None` if it is unknown.
+/// decode`. Returns `None` if the place is unknown.
 pub fn idle_place(profile: &Profile, sample: &Sample) -> Option<String> {
     let is_thread_there = idle_word(sample) == Cause::HostLate.word();
     place_in_words(profile, sample.site, is_thread_there, |site| innermost(&StackEnd::at(profile, site)))
 }
 
-/// Returns the place of a time in which the host was at `site`, in the form of [`idle_place`]. `end` returns the end of
-/// the stack at a site.
+/// Returns the place of `site`, at which the host was, in the form of [`idle_place`]. `end` returns the end of the
+/// stack at a site.
 pub fn host_place(
     profile: &Profile,
     site: SampleSite,
@@ -227,7 +227,7 @@ fn place_in_words(
             Some(format!("{at} {call}{}", in_function(function)))
         }
         (None, Some(function)) => Some(format!("in {function}")),
-        // Traces charge time between two calls to a frame that contains the names of both calls.
+        // In traces, the time between two calls is attributed to a frame that contains the names of both calls.
         (None, None) => {
             let names = folded_names(profile, site, NameFolding::Kept);
             let inside = |name: &Cow<'_, str>| name.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
@@ -239,7 +239,7 @@ fn place_in_words(
 }
 
 /// Returns the call at the end of a stack, and the innermost function of user code. Functions without a name are
-/// omitted, because a reader cannot find the place of an address.
+/// omitted, because an address does not help a reader to find the place.
 fn innermost(end: &StackEnd) -> (Option<String>, Option<String>) {
     let function = end.user_function.as_ref().or(end.innermost.function.as_ref());
     (end.innermost.call.clone(), function.filter(|name| !name.contains("0x")).cloned())
@@ -251,8 +251,8 @@ fn is_wait(call: &str) -> bool {
     call.contains("Synchronize") || copies
 }
 
-/// Returns the wait of the host after which the GPU was idle for the longest total time, with that time. The wait is the
-/// name of the API call and, after a line break, of the function that called it.
+/// Returns the wait of the host after which the GPU was idle for the longest total time, with that time. The wait is
+/// given by the name of the API call and, after a line break, the name of the function that called it.
 fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String, u64)> {
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in samples.iter().take(MAX_IDLE_STACKS) {
@@ -268,8 +268,8 @@ fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String,
     places.into_iter().max_by_key(|(_, nanos)| *nanos)
 }
 
-/// Returns the line with the most expensive GPU work, kernels, copies and fills alike, over all GPUs; `None` if no work
-/// has a time.
+/// Returns the line with the most expensive GPU work (kernels, copies and fills) over all GPUs; `None` if no work has a
+/// time.
 pub fn work_line(profile: &Profile) -> Option<String> {
     let mut sums: BTreeMap<Cow<'_, str>, (u64, u64)> = BTreeMap::new();
     for work in profile.works() {
@@ -304,7 +304,7 @@ pub fn work_line(profile: &Profile) -> Option<String> {
 }
 
 /// Returns ` from pageable memory` or ` to pageable memory` if more than half of the bytes copied in this direction are
-/// read from or written to such memory. The driver copies these bytes a second time, using the CPU.
+/// read from or written to pageable memory. The driver copies pageable bytes a second time, using the CPU.
 fn pageable(profile: &Profile, kind: CopyKind) -> &'static str {
     let of_kind = || profile.copies().iter().filter(|(path, _)| path.kind == kind);
     let bytes = |end: fn(&CopyPath) -> MemoryKind| {
@@ -383,8 +383,8 @@ pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     line
 }
 
-/// Whether all launches and their GPU work are in the results in spite of a loss. This is the case if the loss only
-/// affects the detail of stacks and names, or is not a loss of gpuflame's.
+/// Whether all launches and their GPU work are in the results in spite of a loss: the loss affects only the detail of
+/// stacks and names, or gpuflame has not caused it.
 fn is_detail(loss: Loss) -> bool {
     use Loss::{
         KernelsNotKeptApart, LaunchesFailed, PythonDropped, PythonUnsure, StacksCut, StacksGuessed,
@@ -460,7 +460,7 @@ fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
     let ends = |end: &'static str| {
         files.iter().filter(move |file| file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     };
-    // The name of a view's picture is the name of the picture of GPU time with an additional word before the suffix.
+    // The picture of a view is named like the picture of GPU time, with an additional word before the suffix.
     let idle = ends(".idle.svg").max_by_key(length).filter(|_| is_mostly_idle);
     let file = idle.or_else(|| ends(".svg").min_by_key(length)).or_else(|| files.first())?;
     let more = files.len() - 1;
@@ -746,7 +746,7 @@ mod tests {
             let mut ledger = complete_ledger(1);
             ledger.losses = profile.losses().collect();
             let line = complete_line(&ledger, &profile);
-            // Launches captured into a graph run when the graph is launched, so they are not lost.
+            // Launches captured into a graph are not lost, because they run when the graph is launched.
             assert_eq!(line.contains("4,321"), loss != Loss::LaunchesCaptured, "{loss:?}: {line}");
             let is_complete = is_detail(loss) || loss == Loss::LaunchesCaptured;
             assert_eq!(line.starts_with("complete: "), is_complete, "{line}");

@@ -1,10 +1,11 @@
-//! The summary table as CSV. It has a row for each kernel, copy direction and fill on each device. Rows for missing
-//! and lost work follow.
+//! Writes the summary table as CSV: a row for each kernel, copy direction and fill on each device, followed by rows for
+//! missing and lost work.
 //!
 //! The column `kind` distinguishes the rows. The rows of kind `kernel`, `copy`, `set` and `graph` add up to all work
-//! that ran. A `missing` row counts the part of this work that has no time, or has a reason in place of a stack. As an
-//! exception, launches without an activity are not part of this work. A `lost` row counts losses that appear in no
-//! other row. A `unified` row is unified-memory traffic, which no other row includes. The file contains no comments.
+//! that ran. A `missing` row counts the part of this work that has no time, or has a reason in place of a stack. One
+//! kind of `missing` row is not part of this work: launches without an activity. A `lost` row counts losses that appear
+//! in no other row. A `unified` row is unified-memory traffic, which no other row includes. The file contains no
+//! comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -69,7 +70,8 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Row for a kind of work. Its buffers are reused for all rows, because tables may have a hundred thousand rows.
+/// Buffers for a row about a kind of work. They are reused for all rows, because tables may have a hundred thousand
+/// rows.
 #[derive(Default)]
 struct TableRow {
     fields: csv::ByteRecord,
@@ -146,7 +148,7 @@ fn share(nanos: u64, total: u64) -> String {
 
 fn push_share(text: &mut String, nanos: u64, total: u64) {
     let (nanos, total) = (u128::from(nanos), u128::from(total.max(1)));
-    // 64-bit numbers are used if possible, because formatting 128-bit numbers takes four times as long.
+    // Use 64-bit numbers if possible, because formatting 128-bit numbers takes four times as long.
     let share = u64::try_from((nanos * 2_000_000 + total) / (total * 2)).unwrap_or(u64::MAX);
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));

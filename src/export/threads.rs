@@ -5,8 +5,8 @@ use gpuflame_model::profile::Profile;
 use gpuflame_model::record::ThreadId;
 use gpuflame_model::sorting;
 
-/// Returns the process id. If it is unknown, returns the smallest thread id: the main thread, which was the first
-/// thread, has the process id as its thread id.
+/// Returns the process id. If the process id is unknown, returns the smallest thread id, because the id of the main
+/// thread, the first thread, is the process id.
 pub fn process_id(profile: &Profile) -> u32 {
     if let Some((process, _)) = profile.process() {
         return process;

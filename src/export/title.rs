@@ -1,4 +1,5 @@
-//! The title of a picture names the view and the run, because a picture is often passed on without its file name.
+//! Makes the title of a picture, which names the view and the run, because a picture is often passed on without its
+//! file name.
 
 use std::fmt::Write as _;
 
@@ -9,8 +10,8 @@ use gpuflame_model::record::Provenance;
 const MAX_PROGRAM_CHARS: usize = 40;
 
 /// Returns the title of a picture of `view`: `GPU time by launching stack: train, rank 3, GPU 0 busy 34.5 % of 3.700 s,
-/// 2026-11-23T02:45:09Z`. Facts that are unknown are omitted. Traces of other tools name no program, so their pictures
-/// have the title of the view.
+/// 2026-11-23T02:45:09Z`. Unknown facts are omitted. Traces of other tools do not name the program, so their pictures
+/// have only the title of the view.
 pub(super) fn picture_title(profile: &Profile, view: &View) -> String {
     let mut title = view.title.to_owned();
     let Some((_, program)) = profile.process().filter(|(_, program)| !program.is_empty()) else {
@@ -26,8 +27,8 @@ pub(super) fn picture_title(profile: &Profile, view: &View) -> String {
 }
 
 /// Returns the facts of a run that headings show after the name of its program: `, rank 3: GPU 0 busy 34.5 % of 3.700 s
-/// of steps, 2026-11-23T02:45:09Z`. `before_gpus` is the text before the GPUs. `names_part` is whether the steady part
-/// is named (`of steps`).
+/// of steps, 2026-11-23T02:45:09Z`. `before_gpus` is the text before the GPUs. If `names_part`, the steady part is
+/// named (`of steps`).
 pub fn run_facts(profile: &Profile, before_gpus: &str, names_part: bool) -> String {
     let mut text = String::new();
     let facts = |wanted| profile.provenance().filter(move |(what, _)| *what == wanted).map(|(_, text)| text);

@@ -1,4 +1,4 @@
-//! Writes single trace events. Used by the exporter of complete recordings and by the exporter that writes while the
+//! Writes single trace events, both for the exporter of complete recordings and for the exporter that writes while the
 //! application runs (`live`).
 
 use std::borrow::Cow;
@@ -61,8 +61,8 @@ impl EventText {
         ));
     }
 
-    /// Writes a call. `more` are additional arguments. `frame` is the context whose innermost frame in `stackFrames`
-    /// represents the call.
+    /// Writes a call. `more` contains additional arguments. `frame` is the context whose innermost frame in
+    /// `stackFrames` represents the call.
     pub fn call(&mut self, call: &CallEvent<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
         let &CallEvent { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
@@ -144,8 +144,8 @@ impl EventText {
         }
     }
 
-    /// Writes a wait, with the names that Kineto uses. The wait is on the stream that waited, or on the stream for
-    /// which the host waited. `record` is the record of the awaited event, if CUPTI reported one.
+    /// Writes a wait, with the names that Kineto uses. The wait is drawn on the stream that waited, or on the stream
+    /// for which the host waited. `record` is the record of the awaited event, if CUPTI reported one.
     pub fn sync(&mut self, sync: &SyncRecord, id: u64, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
@@ -192,7 +192,7 @@ impl EventText {
         self.written += 1;
     }
 
-    /// Calls may begin before the base, because the base may come from another source.
+    /// A call may begin before the base time, because the base may come from another source.
     fn time(&self, time: Nanos) -> Time {
         Time(time.0.wrapping_sub(self.base.0) as i64)
     }
@@ -248,7 +248,7 @@ pub fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Time in nanoseconds. It is displayed in microseconds with three decimal places, which is exact.
+/// Time in nanoseconds, displayed in microseconds with three decimal places, and so exact.
 pub(super) struct Micros(u64);
 
 impl Display for Micros {
@@ -257,7 +257,7 @@ impl Display for Micros {
     }
 }
 
-/// Time relative to the base, in the same units. Times before the base are negative.
+/// Time relative to the base, displayed in the same way. Times before the base are negative.
 #[derive(Clone, Copy)]
 struct Time(i64);
 

@@ -1,11 +1,11 @@
-//! Lanes are the tracks of one stream. If two slices overlap on a track, viewers silently drop one of them. So work
-//! that overlaps other work of its stream is put on an additional track.
+//! Lanes are the tracks of one stream. Work that overlaps other work of its stream is put on an additional track,
+//! because viewers silently drop one of two slices that overlap on a track.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuflame_model::sorting;
 
-/// Maximum number of tracks per stream. If all are in use, further overlapping work is put on the last track.
+/// Maximum number of tracks per stream. If all tracks are in use, further overlapping work is put on the last track.
 const MAX_LANES: usize = 64;
 /// First track number for additional tracks. Smaller track numbers are numbers of streams.
 const FIRST_TRACK: u32 = 1 << 30;
@@ -27,7 +27,7 @@ struct Lane {
 impl Lanes {
     /// Returns the track for work that runs from `start` to `end`. `stream` is the number of the GPU and the number of
     /// the stream. The first track of a stream has the number of the stream. Work should be passed in the order of its
-    /// starts. Work that is passed later than in this order gets an additional track, even if it overlaps nothing.
+    /// starts. Work that is passed too late gets an additional track, even if it overlaps nothing.
     pub fn track(&mut self, stream: (u32, u32), start: u64, end: u64) -> u32 {
         let lanes = self.streams.entry(stream).or_default();
         let free = match lanes.iter().position(|lane| lane.end <= start) {

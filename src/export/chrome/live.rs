@@ -1,4 +1,4 @@
-//! Writes Chrome's trace events while the application runs, row by row. Stores only data that later rows refer to.
+//! Writes Chrome's trace events while the application runs, row by row. Stores only the data to which later rows refer.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -117,7 +117,7 @@ impl<W: Write> ChromeText<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes a call. `more` are additional arguments. Returns the thread that made the call.
+    /// Writes a call. `more` contains additional arguments. Returns the thread that made the call.
     fn call(&mut self, id: CorrelationId, launched: Launched, nanos: u64, more: &str) -> ThreadId {
         let caller = self.callers.get(&launched.context).copied();
         let name = caller.and_then(|(_, label)| self.labels.get(&label));
@@ -151,7 +151,7 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 
     fn activity(&mut self, activity: &Activity, origin: Origin) {
-        // A call whose stack is unknown is not written: readers of the file would give it a wrong stack.
+        // A call whose stack is unknown is not written, because readers of the file would give the call a wrong stack.
         if let Some(launched) = self.matched.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(activity.correlation, launched, launched.duration.into(), "");
             self.events.flow_start(activity.correlation.0.into(), thread, launched.time);
@@ -214,7 +214,7 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 }
 
-/// Frames that were written so far. Stacks that begin with the same frames share the written frames.
+/// Frames that were written so far. A frame that begins several stacks is written once.
 #[derive(Default)]
 struct WrittenFrames {
     texts: HashMap<String, u32>,
@@ -223,7 +223,7 @@ struct WrittenFrames {
     written: bool,
 }
 
-/// Number that a root frame has instead of the number of a calling frame.
+/// Number that stands for the missing calling frame of a root frame.
 const NO_PARENT: u32 = 0;
 
 impl WrittenFrames {

@@ -1,4 +1,4 @@
-//! Chrome's trace events, in the dialect that torch.profiler writes, for <https://ui.perfetto.dev>, `chrome://tracing`
+//! Writes Chrome's trace events, in the dialect of torch.profiler, for <https://ui.perfetto.dev>, `chrome://tracing`
 //! and tools made for PyTorch traces.
 //!
 //! Calls are on the threads that made them. Activities are on the streams of their GPU (`pid` is the GPU's number, as
@@ -7,11 +7,11 @@
 //! ordinary calls. Times are relative to `baseTimeNanoseconds`, in microseconds with three decimal places, and so
 //! exact.
 //!
-//! Kineto's format has no place for stacks and for the reasons why data is missing. So they are in `gpuflame`
+//! Kineto's format has no place for stacks, or for the reasons why data is missing. So both are in `gpuflame`
 //! arguments, which gpuflame can read back. In a file made from a recording, each call has its complete stack as
-//! arguments (`stack`, `created_stack` and the kinds of their frames). In a file written while the application runs,
-//! names are not known yet. So calls refer (by `sf`, as the format specifies) to `stackFrames`, which is written at the
-//! end.
+//! arguments (`stack`, `created_stack` and the kinds of their frames). While the application runs, names are not known
+//! yet. So in a file written during the run, calls refer (by `sf`, as the format specifies) to `stackFrames`, which is
+//! written at the end.
 
 pub mod events;
 mod lanes;

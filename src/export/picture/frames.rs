@@ -1,4 +1,4 @@
-//! Frames of a flame graph with their places: stacks that begin with the same frames share them.
+//! Computes the position of each frame of a flame graph. Stacks that begin with the same frames share these frames.
 
 use super::Line;
 
@@ -6,22 +6,22 @@ use super::Line;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     pub(super) name: &'a str,
-    /// Number of frames below it.
+    /// Number of frames below this frame, that is, towards the root.
     pub(super) depth: usize,
-    /// Weight of everything to the left of it.
+    /// Sum of the weights to the left of this frame.
     pub(super) start: u64,
     pub(super) weight: u64,
     /// Weight in the older run.
     pub(super) before: u64,
 }
 
-/// Name of the frame below all stacks.
+/// Name of the root frame, which is below all stacks.
 pub(super) const ROOT_NAME: &str = "all";
 
-/// Returns the frames that have at least `1 / fraction` of the whole weight. A frame follows the frames on top of it, so the last
-/// one is the root.
+/// Returns the frames that have at least `1 / fraction` of the whole weight. The frames on top of a frame precede it,
+/// so the last frame is the root.
 pub(super) fn frames(lines: &[Line], fraction: u64) -> Vec<Frame<'_>> {
-    // Until a frame is complete, it has the weights to the left of it.
+    // Until a frame is complete, its fields contain the weights to the left of it.
     let (mut at, mut before) = (0_u64, 0_u64);
     let mut open = vec![Frame { name: ROOT_NAME, depth: 0, start: 0, weight: 0, before: 0 }];
     let mut done: Vec<Frame<'_>> = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn frames(lines: &[Line], fraction: u64) -> Vec<Frame<'_>> {
 }
 
 impl Frame<'_> {
-    /// Returns the frame with its weights, if `end` and `before` are the weights up to its end.
+    /// Returns the frame with its own weights. `end` and `before` are the sums of the weights up to the frame's end.
     fn complete(self, end: u64, before: u64) -> Self {
         Self { weight: end - self.start, before: before - self.before, ..self }
     }

@@ -1,4 +1,4 @@
-//! Classes of frames, to which `picture.css` gives colours.
+//! Assigns classes to frames. `picture.css` gives each class a colour.
 
 use super::FrameKinds;
 use super::frames::{Frame, ROOT_NAME};
@@ -51,14 +51,14 @@ pub(super) fn class_of(known: &FrameKinds<'_>, frame: &Frame<'_>) -> &'static st
     }
 }
 
-/// Returns the classes among `used` that have a meaning, with it.
+/// Returns those classes among `used` that have a meaning, each with its meaning.
 pub(super) fn legend<'a>(used: impl Iterator<Item = &'a str> + Clone) -> Vec<(&'static str, &'static str)> {
     KINDS.into_iter().filter(|(class, _)| used.clone().any(|used| used == *class)).collect()
 }
 
 /// Returns the class of a change: `c1` to `c3` for less, `c4` for the same, `c5` to `c7` for more, `c8` for a frame that is new.
 pub(super) fn change_class(now: u64, before: u64) -> &'static str {
-    // Changes of up to a third, up to two thirds, and more, of the larger weight.
+    // The steps are changes of up to a third, up to two thirds, and more than two thirds of the larger weight.
     let step = |larger: u64, smaller: u64| {
         let third = larger / 3;
         usize::from(larger - smaller > third) + usize::from(larger - smaller > third.saturating_mul(2))

@@ -1,5 +1,6 @@
-//! Draws a flame graph as one SVG file. In a browser, its script zooms to a clicked frame, searches, and fits the picture to the
-//! window. Viewers without scripts, such as a page that shows the picture as an image, show the same frames with a fixed width.
+//! Draws a flame graph as one SVG file. In a browser, the file's script zooms to a clicked frame, searches, and fits
+//! the picture to the window. A viewer without scripts, such as a page that shows the picture as an image, shows the
+//! same frames with a fixed width.
 
 mod frames;
 mod kinds;
@@ -31,21 +32,21 @@ impl Line {
     }
 }
 
-/// Kind of each frame that has a name of its own; other frames are drawn as missing data.
+/// Kind of each frame, by its name. Frames whose name is not in this map are drawn as missing data.
 pub type FrameKinds<'a> = BTreeMap<std::borrow::Cow<'a, str>, ShownFrameKind>;
 
-/// What the colours of frames tell.
+/// What the colours of frames mean.
 pub enum Colors<'a> {
     /// The kind of a frame.
     Kinds(&'a FrameKinds<'a>),
-    /// How much a frame grew since the older run.
+    /// The change of a frame's weight since the older run.
     Changes,
 }
 
 /// Unit of the weights.
 #[derive(Clone, Copy)]
 pub enum Weights<'a> {
-    /// Times, shown in the unit that fits.
+    /// Times in ns, shown in a suitable unit.
     Nanos,
     /// Counted things, with their plural noun.
     Counted(&'a str),
@@ -55,13 +56,14 @@ pub enum Weights<'a> {
 pub struct Picture<'a> {
     /// Title.
     pub title: &'a str,
-    /// Line below the title. A long one is broken.
+    /// Text below the title, broken into lines if it is long.
     pub subtitle: &'a str,
     /// Unit of the weights.
     pub weights: Weights<'a>,
-    /// What the colours tell.
+    /// What the colours mean.
     pub colors: Colors<'a>,
-    /// Whether some frames stand for several frames. The search does not know the names of those, and says so.
+    /// Whether some frames stand for several merged frames. The search cannot find the names of merged frames, and the
+    /// picture states this.
     pub has_merged: bool,
 }
 
@@ -70,31 +72,33 @@ pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKind
     labels.into_iter().map(|label| (label.name_first(), label.kind)).collect()
 }
 
-/// Frames narrower than 1/10,000 of the picture are not drawn: half a pixel of a picture that is 5,000 pixels wide, as one of
-/// 1,200 pixels is after zooming in four times.
+/// Frames narrower than 1/10,000 of the picture are not drawn. This is half a pixel in a picture that is 5,000 pixels
+/// wide, such as a picture of 1,200 pixels that is magnified four times.
 pub const MIN_WIDTH_FRACTION: u64 = 10_000;
 
 /// Width of the picture without a script, and margin at both sides, in pixels.
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 10.0;
-/// Width of a character of the frames' font. It is 12 pixels high, and common monospaced fonts are 0.6 times as wide as high.
+/// Width of a character of the frames' font, in pixels. The font is 12 pixels high, and common monospaced fonts are 0.6
+/// times as wide as high.
 const CHAR_WIDTH: f64 = 7.2;
-/// Space between two frames, and the width from which a frame has it. Narrower frames would become too pale.
+/// Space between two frames, and the minimum width of frames with such a space. With the space, narrower frames would
+/// look too pale.
 const GAP: f64 = 0.6;
 const MIN_WIDTH_WITH_GAP: f64 = 2.0;
 /// Height of a row of frames, and of a line of text.
 const ROW: usize = 16;
 const TEXT_LINE: usize = 18;
-/// Characters of a line of text, and number of lines of a subtitle.
+/// Maximum number of characters of a line of text, and of lines of a subtitle.
 const LINE_CHARS: usize = 160;
 const MAX_SUBTITLE_LINES: usize = 4;
 
 const STYLE: &str = include_str!("picture.css");
 const SCRIPT: &str = include_str!("picture.js");
-/// Word of the search for a picture whose frames are all drawn, and for one with merged frames.
+/// Words before a search result: in a picture whose frames are all drawn, and in a picture with merged frames.
 const MATCHED: [&str; 2] = ["Matched:", "Matched of the frames shown:"];
 
-/// Draws the frames of `lines`. Lines that begin with the same frames must follow each other.
+/// Draws the frames of `lines`. Lines that begin with the same frames must be next to each other.
 ///
 /// # Errors
 /// Errors of `out`.
@@ -238,8 +242,8 @@ impl Weights<'_> {
     }
 }
 
-/// Returns as much of a name as fits into `room` characters; nothing if fewer than three fit. If the name is too long, a
-/// function of Python goes without its file and line.
+/// Returns as much of a name as fits into `room` characters, or an empty text if fewer than three fit. If the name of a
+/// Python function is too long, its file and line are omitted.
 fn fitted(name: &str, room: usize) -> String {
     let name = match name.char_indices().nth(room) {
         Some(_) => without_place(name),
@@ -261,7 +265,7 @@ fn without_place(name: &str) -> &str {
     }
 }
 
-/// Returns the lines of a subtitle, broken at blanks. The last line keeps what is too much.
+/// Returns the lines of a subtitle, broken at blanks. Text for which there are not enough lines stays in the last line.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in clean::line(text).split_whitespace() {
@@ -278,7 +282,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// A text as XML, between tags or in an attribute.
+/// Writes a text as XML, between tags or in an attribute.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {

@@ -38,7 +38,7 @@ fn stacks_that_begin_alike_share_frames() {
         frame("all", 0, 0, 40, 15),
     ];
     assert_eq!(found, expected);
-    // A tenth of the whole is 4, so nothing is too narrow; of a fifth, which is 8, some frames are.
+    // A tenth of the whole weight is 4, and no frame is narrower than that. A fifth is 8, and some frames are narrower.
     assert_eq!(frames(&lines, 10).len(), 8);
     let wide: Vec<&str> = frames(&lines, 5).iter().map(|frame| frame.name).collect();
     assert_eq!(wide, ["x", "a", "y", "b", "main", "all"]);
