@@ -1,7 +1,7 @@
 //! The error type of the crate: the failure, its location, and the user's next step.
 //!
-//! This module depends on no other module. Lower-level errors are converted to this type where they occur.
-//! Missing data (a frame without a name, an activity without a launch) is not an error. It has its own values, which
+//! This module does not depend on other modules. Lower-level errors are converted to this type where they occur.
+//! Missing data (a frame without a name, an activity without a launch) is not an error, but has its own values, which
 //! are stored and shown: `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;

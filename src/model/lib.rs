@@ -1,5 +1,5 @@
-//! The data model of gpuflame. It consists of rows (the events of a run), their encoding in a recording, profiles made
-//! from rows, and the options that the recorder's settings share with the command's flags.
+//! The data model of gpuflame: rows (the events of a run), their encoding in a recording, profiles made from rows, and
+//! options that are both settings of the recorder and flags of the command.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Settings whose value is one of a few fixed words. Only this module defines these words and each setting's default.
+//! Defines the settings whose value is one of a few fixed words, with these words and each setting's default.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ pub enum Unit {
     /// GPU time in nanoseconds. The sum over a folded file is exact.
     #[default]
     Nanos,
-    /// GPU time in microseconds. Each line is rounded separately, half up, so the sum of a file can be off by up to
+    /// GPU time in microseconds. Each line is rounded separately, half up, so the sum over a file can be wrong by up to
     /// half a microsecond per line.
     Micros,
     /// Number of activities, plus the number of launches without an activity.
@@ -47,11 +47,11 @@ pub enum Root {
     Stream,
 }
 
-/// Treatment of numbers in the names of ranges and Python functions. Such numbers count steps and requests, or
-/// identify objects and threads.
+/// Treatment of those numbers in the names of ranges and Python functions that count steps and requests, or identify
+/// objects and threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameFolding {
-    /// Each number becomes `N`, so that all steps share one frame. Numbers of module instances are kept.
+    /// Each number becomes `N`, so that all steps share one frame. Numbers of module instances are unchanged.
     #[default]
     Folded,
     /// Like `Folded`, but numbers of module instances, as in `nn.Module: Layer_17`, also become `N`.
@@ -82,7 +82,8 @@ pub enum Yield {
     /// If another client takes the activity records, it keeps them until it is done.
     #[default]
     Records,
-    /// Same as `Records`. In addition, a client that asks for the callback subscription keeps it until it is done.
+    /// Same as `Records`. In addition, a client that asks for the callback subscription keeps the subscription until it
+    /// is done.
     Subscription,
 }
 
@@ -92,12 +93,12 @@ pub enum Backward {
     /// The work is attributed to autograd's thread, which launched the work.
     #[default]
     Autograd,
-    /// The work is attributed to the forward pass, if ranges identify the forward operator to which the work belongs.
+    /// The work is attributed to the forward pass, if ranges show to which forward operator the work belongs.
     Forward,
 }
 
 impl Unit {
-    /// Returns the index, among the values of `view`, of the value that this unit shows as width.
+    /// Returns the index of that value of `view` which this unit shows as width.
     pub fn value(self, view: &View) -> usize {
         match self {
             Self::Nanos | Self::Micros => 0,
@@ -105,8 +106,8 @@ impl Unit {
         }
     }
 
-    /// Whether to divide the values of `view` by a thousand. This is the case only if microseconds are requested and
-    /// the values are nanoseconds.
+    /// Whether to divide the values of `view` by a thousand, because microseconds are requested and the values are
+    /// nanoseconds.
     pub fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }

@@ -1,7 +1,8 @@
-//! Sorts lists that are short or rarely sorted. All element types share one instance of the standard library's sort.
+//! Sorts lists that are short or rarely sorted. All element types share one compiled instance of the standard library's
+//! sort.
 //!
 //! A sort from the standard library is compiled again for each element type and each comparison, which adds 3 to 13 KB
-//! of code each time. These functions add about 300 bytes. They sort a list of positions, which needs 4 bytes per
+//! of code each time. These functions add about 300 bytes: they sort a list of positions, which needs 4 bytes per
 //! element and a call through a pointer per comparison. Use the standard library's sort if a list has many thousand
 //! elements or is sorted while rows are read.
 
@@ -24,8 +25,8 @@ pub fn sort_by<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
     move_to_order(positions, &mut |a, b| items.swap(a, b));
 }
 
-/// Returns a map of the entries, inserted one by one. If a key repeats, its last value counts. `collect` would sort the
-/// entries first, with a sort that is compiled for this type.
+/// Returns a map of the entries, inserted one by one. If a key repeats, its last value counts. `collect` is not used,
+/// because it would sort the entries first, with a sort that is compiled for this type.
 pub fn into_map<K: Ord, V>(entries: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, V> {
     let mut map = BTreeMap::new();
     map.extend(entries);
@@ -48,13 +49,13 @@ fn sorted_positions(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) ->
     positions
 }
 
-/// Calls `swap` until the order is that of `positions`: each place then holds the item whose original position is
-/// listed there.
+/// Calls `swap` until the order is that of `positions`: index `n` then contains the item whose original position is
+/// `positions[n]`.
 #[inline(never)]
 fn move_to_order(mut positions: Vec<u32>, swap: &mut dyn FnMut(usize, usize)) {
     for first in 0..positions.len() {
         let mut place = first;
-        // Marks the place as filled: its entry in the list becomes its own position.
+        // Marks the index as done: its entry in the list becomes the index itself.
         loop {
             let from = std::mem::replace(&mut positions[place], place as u32) as usize;
             if from == first {

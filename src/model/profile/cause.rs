@@ -1,4 +1,4 @@
-//! Causes of GPU idle time.
+//! Lists the causes of GPU idle time.
 
 /// Reason why a device was idle for a part of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -7,8 +7,8 @@ pub enum Cause {
     HostLate,
     /// The launch call was in flight, or had returned so recently that the work had not yet reached the GPU.
     LaunchLatency,
-    /// The work had been launched long before and waited for an event, for another device or the host, or for
-    /// preceding work.
+    /// The work was launched long before, and waited for an event, for another device or the host, or for preceding
+    /// work.
     Dependency,
     /// The launch of the next work is unknown, or the clocks of host and GPU contradict each other.
     Unknown,

@@ -1,5 +1,5 @@
-//! Coverage is the share of launches whose GPU work was recorded. A GPU that runs work without a record looks idle, so idle
-//! time is known only if nearly all work has records.
+//! Coverage is the share of launches whose GPU work was recorded. A GPU looks idle while it runs work that has no
+//! record. So idle time is known only if nearly all work has records.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::views::{GPU, IDLE, View};
 use super::{Profile, add_to};
 use crate::record::{ContextId, FrameKind, Missing};
 
-/// Minimum share of launches with activities, in percent, at which idle time counts as known.
+/// Idle time counts as known if at least this share of launches, in percent, has activities.
 const MIN_COVERED_PERCENT: u64 = 95;
 /// Maximum number of steps to list in a text.
 const MAX_NAMED_STEPS: usize = 8;
@@ -24,7 +24,8 @@ pub struct Coverage {
     /// Number of steps, or of closed windows if the run has no steps.
     pub steps: u64,
     /// Numbers, counted from 0, of the steps in which too few launches have an activity. The sums of a run count
-    /// launches per group of steps ([`StepGroup`](super::StepGroup)), so all steps of such a group are listed.
+    /// launches per group of steps ([`StepGroup`](super::StepGroup)), so if a group has too few, all its steps are
+    /// listed.
     pub uncovered_steps: Vec<u64>,
     /// Numbers, counted from 0, of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
@@ -119,8 +120,9 @@ fn list_steps(steps: &[u64]) -> String {
     named.join(", ")
 }
 
-/// Whether the API call with this name should have an activity. Launches of graphs, copies and fills need none: a graph
-/// may contain no work, and a copy or fill may have a size of 0. A call without a name counts as a kernel launch.
+/// Whether the API call with this name should have an activity. Launches of graphs, copies and fills need no activity,
+/// because a graph may contain no work, and a copy or fill may have a size of 0. A call without a name counts as a
+/// kernel launch.
 fn requires_activity(call: Option<&str>) -> bool {
     call.is_none_or(|call| call.contains("Launch") && !call.contains("Graph"))
 }
@@ -144,10 +146,10 @@ impl Profile {
         }
     }
 
-    /// Computes the coverage of the whole run. Launches with activities are counted in [`RowFacts`](super::RowFacts),
-    /// and launches without activities in samples. Launches whose work was probably in a queue at the end do not count.
-    /// `matched`, the number of launches with activities, is used only if the facts are missing, as in sums of earlier
-    /// versions.
+    /// Computes the coverage of the whole run. The number of launches with activities is in
+    /// [`RowFacts`](super::RowFacts); launches without activities are counted from samples. Launches whose work was
+    /// probably in a queue at the end do not count. If the [`RowFacts`](super::RowFacts) are missing, as in sums of
+    /// earlier versions, `matched` is used as the number of launches with activities.
     pub fn count_coverage(&mut self, matched: u64) {
         let facts = self.row_facts.unwrap_or_default();
         let mut all = LaunchCoverage::default();
@@ -165,8 +167,8 @@ impl Profile {
                 _ => add_to(&mut launches, sample.count()),
             }
         }
-        // A graph may contain no work, so launches of a graph count only if another launch with the same context has
-        // led to work.
+        // Launches of a graph count only if another launch with the same context has led to work, because a graph may
+        // contain no work.
         let mut of_graphs = 0;
         for sample in samples.filter(|sample| sample.device.is_some()) {
             let context = sample.site.launch().unwrap_or(ContextId::NONE);
@@ -181,7 +183,7 @@ impl Profile {
     }
 
     /// Returns the number of steps. In a run without steps, closed windows count as steps, as in
-    /// [`StepSpans`](crate::record::StepSpans). The result is 0 if their number is unknown.
+    /// [`StepSpans`](crate::record::StepSpans). If the number of closed windows is unknown, returns 0.
     pub fn step_count(&self) -> u64 {
         match self.steps().count {
             0 => self.row_facts.map_or(0, |facts| facts.closed_windows),
@@ -189,7 +191,7 @@ impl Profile {
         }
     }
 
-    /// Returns the samples of `view` that outputs show. If idle time is unknown, the idle view shows none.
+    /// Returns the samples of `view` that outputs show. If idle time is unknown, the idle view shows no samples.
     pub fn shown_samples(&self, view: &View) -> &[Sample] {
         if *view == IDLE && self.idle_doubt().is_some() { &[] } else { self.samples(view) }
     }

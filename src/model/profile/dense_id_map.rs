@@ -1,15 +1,15 @@
-//! A map for ids that are assigned consecutively, such as the ids of kernels. It stores values in a vector, indexed
-//! by id. At the end of a run every value is looked up several times, in order of id. A hash map with a hundred
-//! thousand entries would take 0.2 us per look-up. Because a file may contain any id, ids far beyond the vector's end
-//! go to a hash map.
+//! A map for ids that are assigned consecutively, such as the ids of kernels. It stores values in a vector, indexed by
+//! id, because a hash map with a hundred thousand entries would take 0.2 us per look-up: at the end of a run every
+//! value is looked up several times, in order of id. Ids far beyond the vector's end, which any file may contain, go to
+//! a hash map.
 
 use crate::record::{IdMap, NameId, map_bytes};
 
-/// Maximum distance of a new id from the vector's end. For an id within this distance the vector grows; other ids go
-/// to the hash map.
+/// Maximum distance of a new id from the vector's end. For a nearer id, the vector grows; all other ids go to the hash
+/// map.
 const MAX_GAP: usize = 1024;
-/// Maximum number of vector slots per stored value. If removals leave so few values that this is exceeded, all values
-/// move to the hash map.
+/// Maximum number of vector slots per stored value. If removals leave so few values that this maximum is exceeded, all
+/// values move to the hash map.
 const MAX_SLOTS_PER_VALUE: usize = 4;
 
 /// Map whose keys are mostly consecutive ids. See the module's documentation.
@@ -60,8 +60,8 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.retain(|id, _| keep(*id));
         let used = self.dense.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.dense.truncate(used);
-        // If only a small part of the values remains, the empty slots would take more memory than the values: 12 MB for
-        // a million slots, and twice as much while the vector grows.
+        // If only few of the values remain, the empty slots would take more memory than the values: 12 MB for a million
+        // slots, and twice as much while the vector grows.
         let near = self.dense.iter().flatten().count();
         if used > MAX_SLOTS_PER_VALUE * near + MAX_GAP {
             let row = (0..).zip(std::mem::take(&mut self.dense));

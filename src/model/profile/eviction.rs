@@ -1,7 +1,7 @@
 //! Shrinks a profile that must not grow further, by merging stacks, kernels and threads into "other" entries.
 //!
-//! These functions return new ids for the merged entries. Callers that hold sums by id add each sum to the sum of its
-//! new id. Totals stay the same; only the distinction between the merged stacks (or kernels, or threads) is lost.
+//! These functions return new ids for the merged entries. A caller that stores sums by id adds each sum to the sum of
+//! its new id. Totals stay the same; only the merged stacks (or kernels, or threads) can no longer be distinguished.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// Number of threads that keep their names before their first stack is known. It is rare that more threads start
-/// between two readings of the threads' logs.
+/// Number of threads that keep their names before their first stack is known. Rarely do more threads start between two
+/// readings of the threads' logs.
 const MAX_NEWEST_THREADS: usize = 256;
 /// Name of the frame for merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
@@ -23,7 +23,7 @@ pub const OTHER_THREADS: &str = "[other threads]";
 
 impl Profile {
     /// Keeps only the contexts selected by `keep`, and the frames of their stacks. Returns a replacement for each
-    /// dropped context: the merged context of the API function that the dropped context's stack called.
+    /// dropped context: the merged context of the API function that the dropped stack called.
     pub fn keep_contexts(&mut self, keep: impl Fn(ContextId) -> bool) -> IdMap<ContextId, ContextId> {
         self.drop_shown();
         let frames = std::mem::take(&mut self.frames);
@@ -34,8 +34,8 @@ impl Profile {
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
         let (mut replacements, mut stack) = (IdMap::default(), Vec::new());
-        // New position of each frame, if already kept. This table saves look-ups by hash: hundreds of thousands of
-        // stacks share a few thousand frames.
+        // New position of each frame that is kept so far. This table saves look-ups by hash, because hundreds of
+        // thousands of stacks share a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
@@ -84,9 +84,9 @@ impl Profile {
         self.newest_threads.push(id);
     }
 
-    /// Keeps only the names of threads that have a context, and of the newest threads. A thread is named before its
-    /// first context arrives, and the collector may read the two at different times. Returns the number of dropped
-    /// names.
+    /// Keeps only the names of threads that have a context, and of the newest threads: a thread is named before its
+    /// first context arrives, and the collector may read the name earlier than the context. Returns the number of
+    /// dropped names.
     pub fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
@@ -111,8 +111,8 @@ impl Profile {
         self.keep_strings();
     }
 
-    /// Returns the number of times that frames, stacks and strings may have been renumbered. A caller that stores
-    /// their ids must drop the ids when this number has changed.
+    /// Returns the number of times that frames, stacks and strings may have been renumbered. When this number has
+    /// changed, a caller must drop all stored ids of frames, stacks and strings.
     pub fn renumbered(&self) -> u32 {
         self.renumbered
     }
@@ -164,7 +164,7 @@ impl Profile {
     /// context on first use.
     pub fn merged_context(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
-            // Labels of API calls have small numbers, except two special labels with the highest numbers.
+            // Labels of API calls have small numbers. Only two special labels have the highest numbers.
             Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
             Some(FrameKind::Label(label)) if label.0 < 1 << 16 => {
                 ContextId(ContextId::OTHERS.0 + 2 + label.0)

@@ -1,5 +1,5 @@
-//! A frame of a displayed stack, with its kind. Symbolization sets the kind, and drawing reads it. No code guesses a
-//! frame's kind from brackets in its name.
+//! Defines a frame of a displayed stack, with its kind. Symbolization sets the kind, and drawing reads it. No code
+//! guesses a frame's kind from brackets in its name.
 
 use super::cause::Cause;
 use super::strings::StringId;
@@ -30,7 +30,7 @@ pub struct ShownFrame {
     pub source: Option<SourceLocation>,
     /// Mapped file that contains the frame's code; `None` if the frame is not code, or the code is not in a file.
     pub module: Option<StringId>,
-    /// Reason why the frame's name is only an address; `None` if the frame has a name, or no name was looked up.
+    /// Reason why the frame's name is only an address; `None` if the frame has a name, or if no name was looked up.
     pub unnamed: Option<Unnamed>,
 }
 
@@ -63,7 +63,7 @@ pub enum Unnamed {
     FileReplaced,
     /// The file cannot be read, or is not an executable or library.
     FileUnreadable,
-    /// The file has no symbol for the address: the file was stripped, or never had a symbol there.
+    /// The file has no symbol for the address, because the file was stripped or never had such a symbol.
     NoSymbol,
 }
 

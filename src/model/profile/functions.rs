@@ -1,9 +1,9 @@
-//! Functions at native frames. The recorded process found them in its files when it exited.
+//! Stores the functions at native frames, which the recorded process found in its files when it exited.
 
 use super::Profile;
 use crate::record::{Frame, FrameFunction};
 
-/// Functions at a frame: the function that has its own code, and the functions inlined into it, outermost first.
+/// Functions at a frame: the function whose code this is, and the functions inlined into it, outermost first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Functions {
     all: Vec<StoredFunction>,
@@ -27,7 +27,7 @@ impl Profile {
         known.all.push(StoredFunction { name: name.into(), file: file.into(), start, line });
     }
 
-    /// Returns the functions at a frame, as the recorded process found them; `None` if the recording does not have
+    /// Returns the functions at a frame, as the recorded process found them; `None` if the recording does not contain
     /// them. A function without a name means that the frame's file has no symbol for the frame.
     pub fn functions(&self, frame: Frame) -> Option<impl Iterator<Item = FrameFunction<'_>>> {
         let functions = self.functions.get(&frame)?.all.iter();

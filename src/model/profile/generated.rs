@@ -1,11 +1,10 @@
-//! Functions generated while the program ran, by address.
+//! Stores the functions that were generated while the program ran, by address.
 
 use super::Profile;
 
 impl Profile {
-    /// Adds the name of the function at an address. If an address gets two names, the first name is kept. An empty name
-    /// means that several functions have used the address. It replaces any other name, and the name of the function is
-    /// then unknown.
+    /// Adds the name of the function at an address. If an address gets two names, the first name stays. An empty name
+    /// means that several functions have used the address, so that the name is unknown; it replaces any other name.
     pub(super) fn add_generated(&mut self, address: u64, name: &str) {
         let known = self.generated.entry(address).or_insert_with(|| name.into());
         if name.is_empty() {
@@ -13,8 +12,8 @@ impl Profile {
         }
     }
 
-    /// Returns the name of the generated function at an address; `None` if the code generator published no name, or
-    /// if several functions have used the address.
+    /// Returns the name of the generated function at an address. Returns `None` if the code generator published no
+    /// name, or if several functions have used the address.
     pub fn generated(&self, address: u64) -> Option<&str> {
         self.generated.get(&address).map(AsRef::as_ref).filter(|name: &&str| !name.is_empty())
     }

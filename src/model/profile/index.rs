@@ -1,4 +1,4 @@
-//! The look-up part of an interning table: maps the hash of a value to the value's position, at 5 bytes per bucket.
+//! The look-up part of an interning table. Maps the hash of a value to the value's position, with 5 bytes per bucket.
 //!
 //! The values are stored only once, in the caller's `Vec`. A `HashMap` from value to position would store each value a
 //! second time, and the entry of a stack node in that map would be larger than the node itself.

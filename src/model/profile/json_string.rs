@@ -1,4 +1,4 @@
-//! JSON string encoding. It is written by hand because the shared library does not otherwise need a JSON library.
+//! Encodes JSON strings. The code is written by hand because the shared library does not otherwise need a JSON library.
 
 use std::fmt::Write;
 

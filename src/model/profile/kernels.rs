@@ -1,4 +1,4 @@
-//! Names of kernels.
+//! Stores the names of kernels.
 
 use super::StringId;
 use super::dense_id_map::DenseIdMap;

@@ -1,5 +1,5 @@
-//! Sums of the samples of a view that have no stack or no time, one sum per reason. Also the counts of losses. Every
-//! export uses these sums.
+//! Computes, for every export, the sums of the samples of a view that have no stack or no time, one sum per reason, and
+//! the counts of losses.
 
 use super::sample::{Sample, Values, add_values};
 use super::{Profile, View};
@@ -30,8 +30,8 @@ impl Profile {
     }
 }
 
-/// Returns the launching context of a sample, or the reason why the sample has no stack. A context whose row was lost
-/// (for example with the beginning of a recording) has no stack.
+/// Returns the launching context of a sample, or the reason why the sample has no stack. A context has no stack if its
+/// row was lost, for example with the beginning of a recording.
 fn launch(profile: &Profile, sample: &Sample) -> Result<ContextId, Missing> {
     let launch = sample.site.launch();
     launch.and_then(|id| profile.context(id).map(|_| id).ok_or(Missing::NoStack))

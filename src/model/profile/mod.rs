@@ -1,11 +1,11 @@
-//! A profile is the input of all exporters. It holds launching contexts and their stacks, samples (amounts attributed
-//! to stacks), names (strings), and losses.
+//! A profile is the input of all exporters. It contains launching contexts and their stacks, samples (amounts
+//! attributed to stacks), names (strings), and losses.
 //!
 //! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and stores each distinct value
 //! once. Stacks are nodes of a prefix tree, so a new context costs about 16 bytes for each frame that its stack does
-//! not share with other stacks. Module `aggregate` sets the samples and module `symbolize` sets the names. Both may
-//! replace their data repeatedly as the profile grows. Nothing in this module depends on a clock, a path or a file
-//! format.
+//! not share with other stacks. Module `aggregate` sets the samples, and module `symbolize` sets the names. Both
+//! modules may replace their data repeatedly as the profile grows. This module does not depend on a clock, a path or a
+//! file format.
 
 mod cause;
 mod coverage;
@@ -59,7 +59,7 @@ pub use dense_id_map::DenseIdMap;
 pub use index::Index;
 pub use tree::{NodeId, PrefixTree};
 
-/// Returns the sum of all values. Saturates instead of wrapping, because malformed records can hold any value.
+/// Returns the sum of all values. Saturates instead of wrapping, because malformed records can contain any value.
 pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
@@ -117,7 +117,7 @@ pub struct Profile {
     frame_index: Index,
     stacks: PrefixTree,
     contexts: IdMap<ContextId, Context>,
-    /// First context with a given stack and flags on a given thread. If threads are merged, thread 0 stands for all
+    /// The first context with a given stack and flags on a given thread. If threads are merged, thread 0 stands for all
     /// threads.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
@@ -166,8 +166,8 @@ pub struct Profile {
 
 /// Filling a profile from rows.
 impl Profile {
-    /// Adds a provenance fact. Merged recordings contain duplicates, which are dropped. The number of facts is
-    /// limited, because a recording may hold any number.
+    /// Adds a provenance fact. Merged recordings contain duplicates, which are dropped. The number of stored facts is
+    /// limited, because a recording may contain any number.
     fn add_provenance(&mut self, what: Provenance, text: &str) {
         let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
         if !is_known && self.provenance.len() < MAX_PROVENANCE_FACTS {
@@ -236,9 +236,9 @@ impl Profile {
         }
     }
 
-    /// Takes a context as [`Profile::push`] does, but merges contexts with the same stack and flags on the same
-    /// thread, or (with `any_thread`) on any thread. Returns the id to use: `id`, or the id of the existing context
-    /// with that stack. Without merging, a program that starts a thread per request would fill the profile with
+    /// Takes a context as [`Profile::push`] does, but merges contexts that have the same stack and flags and are on the
+    /// same thread, or (with `any_thread`) on any thread. Returns the id to use: `id`, or the id of the existing
+    /// context with that stack. Without merging, a program that starts a thread per request would fill the profile with
     /// copies of the same stacks.
     pub fn merge_context(
         &mut self,
@@ -286,7 +286,7 @@ impl Profile {
         stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
-    /// Records the edge of a window. Only the first opening and the last closing are kept, so that edges do not
+    /// Records the edge of a window. Stores only the first opening and the last closing, so that edges do not
     /// accumulate in a program that opens a window for every step.
     fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
         match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
@@ -435,7 +435,7 @@ impl Profile {
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops the samples of every view, and the sums of works, devices and streams. All of them stay empty until they
+    /// Drops the samples of every view, and the sums of works, devices and streams, all of which stay empty until they
     /// are set again.
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
@@ -451,13 +451,13 @@ impl Profile {
         self.windows = Vec::new();
     }
 
-    /// Returns the samples of `view`. A stack with the same leaf frames has one sample per GPU (and stream).
+    /// Returns the samples of `view`. There is one sample per stack, leaf frames and GPU (and stream).
     pub fn samples(&self, view: &View) -> &[Sample] {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the profile has samples of `view`. If `view` combines other views, its first part is ignored, because
-    /// every profile has that part.
+    /// Whether the profile has samples of `view`. If `view` combines other views, the first of them is ignored, because
+    /// every profile has its samples.
     pub fn has(&self, view: &View) -> bool {
         let mut others = view.parts.iter().skip(1);
         !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
@@ -475,12 +475,14 @@ impl Profile {
         (self.delays, self.copies) = (delays, copies);
     }
 
-    /// Returns launch delays by kind of work and device. Empty unless the sums are those of a process that exited.
+    /// Returns launch delays by kind of work and device. Empty unless the profile contains the sums of a process that
+    /// exited.
     pub fn delays(&self) -> &[WorkDelays] {
         &self.delays
     }
 
-    /// Returns copies by direction and kinds of memory. Empty unless the sums are those of a process that exited.
+    /// Returns copies by direction and kinds of memory. Empty unless the profile contains the sums of a process that
+    /// exited.
     pub fn copies(&self) -> &[(CopyPath, Weight)] {
         &self.copies
     }
@@ -490,7 +492,7 @@ impl Profile {
         self.spreads = spreads;
     }
 
-    /// Returns the durations by stack and kind of work, if they were kept.
+    /// Returns the durations by stack and kind of work; empty if they were not recorded.
     pub fn spreads(&self) -> &[DurationSpread] {
         &self.spreads
     }
@@ -512,7 +514,7 @@ impl Profile {
         self.steady = steady;
     }
 
-    /// Returns the steady part of the run; `None` if start-up and shutdown could not be distinguished from it.
+    /// Returns the steady part of the run; `None` if it could not be distinguished from start-up and shutdown.
     pub fn steady(&self) -> Option<SteadyPart> {
         self.steady
     }
@@ -581,7 +583,7 @@ impl Profile {
         self.strings.intern(text)
     }
 
-    /// Returns the id of a displayed frame; interns the frame on first occurrence.
+    /// Returns the id of a displayed frame. Interns the frame on first occurrence.
     pub fn intern_shown(&mut self, frame: ShownFrame) -> ShownFrameId {
         let hash = hash_one(&frame);
         if let Some(at) = self.shown_index.find(hash, |at| self.shown_frames[at as usize] == frame) {

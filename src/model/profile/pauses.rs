@@ -1,4 +1,5 @@
-//! Functions that ran during a pause between two calls of a thread, as derived from the stacks of the two calls.
+//! Stores which functions ran during a pause between two calls of a thread, as derived from the stacks of the two
+//! calls.
 
 use super::{Profile, SampleSite};
 use crate::record::ContextId;
@@ -6,13 +7,13 @@ use crate::record::ContextId;
 /// Number of displayed frames, counted from the root, that the stacks of two calls of one thread share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedFrames {
-    /// Number of frames of functions that a thread enters only once. They ran during the whole pause.
+    /// Number of frames of functions that a thread enters only once. These functions ran during the whole pause.
     pub once: usize,
-    /// Number of frames in the stack of the call before the pause, up to the innermost function that may have run
-    /// during the whole pause. Except the first `once` frames, these functions may also have returned and been called
-    /// again during the pause.
+    /// Number of frames, in the stack of the call before the pause, up to the innermost function that may have run
+    /// during the whole pause. Except for the first `once` frames, these functions may instead have returned and been
+    /// called again during the pause.
     pub after: usize,
-    /// Number of frames up to the same function in the stack of the call after the pause.
+    /// Number of frames up to the same function as in `after`, in the stack of the call after the pause.
     pub before: usize,
 }
 
@@ -27,8 +28,8 @@ impl Profile {
         self.pauses = pauses;
     }
 
-    /// Returns the frames that the stacks of the two calls around a pause share: `after` is the call before the pause,
-    /// and `before` is the call after it. Returns `None` if the shared frames were not determined.
+    /// Returns the frames that the stacks of the two calls around a pause share. `after` is the call before the pause,
+    /// and `before` is the call after the pause. Returns `None` if the shared frames were not determined.
     pub fn pause(&self, after: ContextId, before: ContextId) -> Option<SharedFrames> {
         self.pauses.get(&(after, before)).copied()
     }

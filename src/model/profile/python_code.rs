@@ -1,4 +1,4 @@
-//! Python functions of a profile.
+//! Stores the Python functions of a profile.
 
 use super::Profile;
 use crate::record::{CodeId, CodeObject, map_bytes};

@@ -1,5 +1,4 @@
-//! A sample: a stack, the frames at its leaf, its place (GPU and stream), and its amounts. Every view consists of
-//! samples.
+//! A sample consists of a stack, the frames at its leaf, a GPU and stream, and amounts. Every view consists of samples.
 
 use super::cause::Cause;
 use super::frame::ShownFrameKind;
@@ -12,9 +11,8 @@ use crate::record::{
 /// Maximum number of values per sample.
 pub const MAX_SAMPLE_VALUES: usize = 4;
 
-/// Amounts of a sample: one amount per entry of its view's [`values`](super::View::values). The first amount
-/// determines the width of the sample. The second amount is the number of occurrences, if the view counts
-/// occurrences.
+/// Amounts of a sample: one amount per entry of its view's [`values`](super::View::values). The first amount determines
+/// the width of the sample. If the view counts occurrences, the second amount is their number.
 pub type Values = [u64; MAX_SAMPLE_VALUES];
 
 /// A stack of a view, and the amounts attributed to the stack.
@@ -59,7 +57,7 @@ pub fn add_values(sum: &mut Values, more: Values) {
 /// A mark at the root of a stack, for idle time at the edge of a window or outside the steady part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RootMark {
-    /// Idle time from a window's opening to the first work in the window, attributed to the sample's stack.
+    /// Idle time from a window's opening to the first work in the window. The sample's stack is that of this work.
     Opening,
     /// Idle time from the last work in a window to the window's end.
     Closing,
@@ -86,7 +84,7 @@ impl RootMark {
 pub enum SampleSite {
     /// The stack of a context.
     Context(ContextId),
-    /// A label at the root of the flame graph, because there is no stack.
+    /// There is no stack. A label at the root of the flame graph shows the reason.
     Missing(Missing),
     /// A graph node, which has two stacks.
     Node {
@@ -95,7 +93,7 @@ pub enum SampleSite {
         /// Origin of the node.
         created: Created,
     },
-    /// Time of a thread between two of its calls. The time is attributed to the pause, not to either call.
+    /// Time of a thread between two of its calls, attributed to the pause and to neither call.
     Between {
         /// Call before the pause.
         after: ContextId,
@@ -105,12 +103,12 @@ pub enum SampleSite {
         /// Call after the pause.
         before: ContextId,
     },
-    /// No stack: idle time that was not ended by a launch, or traffic caused by the driver.
+    /// No stack: idle time that no launch has ended, or traffic that the driver has caused.
     NoStack,
 }
 
 impl SampleSite {
-    /// Returns the launching context. For [`SampleSite::Between`], that is the context of the call after the pause.
+    /// Returns the launching context. For [`SampleSite::Between`], returns the context of the call after the pause.
     pub fn launch(self) -> Result<ContextId, Missing> {
         match self {
             Self::Context(context) | Self::Between { before: context, .. } => Ok(context),

@@ -1,4 +1,5 @@
-//! Steps of a run with their durations and GPU work, in a form whose size does not depend on the number of steps.
+//! Stores the steps of a run with their durations and GPU work, in a form whose size does not depend on the number of
+//! steps.
 
 use super::LaunchCoverage;
 use crate::record::Nanos;
@@ -17,8 +18,8 @@ pub struct StepSeries {
 }
 
 impl StepSeries {
-    /// Returns the `percent`th percentile of the durations of a kind of steps, by nearest rank, in ns. It is exact if no two
-    /// steps form a group, and otherwise as exact as [`Histogram::percentile`].
+    /// Returns the `percent`th percentile of the durations of a kind of steps, by nearest rank, in ns. The result is
+    /// exact if each group has one step, and otherwise as exact as [`Histogram::percentile`].
     pub fn percentile(&self, kind: usize, percent: u8) -> u64 {
         let is_of_kind = |group: &&StepGroup| group.kind.map(usize::from) == Some(kind) && group.nanos() > 0;
         let mut durations: Vec<u64> = self.groups.iter().filter(is_of_kind).map(StepGroup::nanos).collect();
@@ -30,7 +31,7 @@ impl StepSeries {
         durations.get(rank - 1).copied().unwrap_or(0)
     }
 
-    /// Returns the numbers, counted from 0, of the steps whose group has too few launches with an activity.
+    /// Returns the numbers, counted from 0, of all steps in groups that have too few launches with an activity.
     pub(super) fn uncovered_steps(&self) -> Vec<u64> {
         let (mut numbers, mut before) = (Vec::new(), 0);
         for group in &self.groups {
@@ -44,21 +45,21 @@ impl StepSeries {
     }
 }
 
-/// Steps that follow each other.
+/// A group of consecutive steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepGroup {
     /// Number of the first step in its process, counted from 1.
     pub number: u64,
     /// Beginning of the first step.
     pub begin: Nanos,
-    /// End of the last step; its beginning if the end is not known.
+    /// End of the last step, or its beginning if the end is unknown.
     pub end: Nanos,
     /// Number of steps.
     pub steps: u64,
     /// Index of the steps' kind in [`StepSeries::kinds`]; `None` if the group has steps of several kinds.
     pub kind: Option<u8>,
-    /// Sum of the durations of work other than communication that began during the steps, in ns. Work that overlaps counts
-    /// several times.
+    /// Sum of the durations, in ns, of all work except communication that began during the steps. Time in which several
+    /// works overlap counts several times.
     pub work: u64,
     /// Sum of the durations of communication that began during the steps, in ns.
     pub communication: u64,
@@ -79,8 +80,8 @@ pub struct StepKind {
     /// Name of the ranges that began the steps, without a number at its end; empty if calls of `gpuflame_step()` began
     /// them.
     pub name: String,
-    /// Number of steps whose durations are known. In a recording, the end of the last step before a window closes is not
-    /// known.
+    /// Number of steps whose durations are known. (In a recording, the end of the last step before a window closes is
+    /// unknown.)
     pub count: u64,
     /// Sum of the durations, in ns.
     pub nanos: u64,

@@ -1,5 +1,5 @@
-//! Sums over a run that exist in addition to its samples: durations per kind of work, totals of devices and streams,
-//! and counts of dependencies.
+//! Defines the sums over a run that a profile contains in addition to samples: durations per kind of work, totals of
+//! devices and streams, and counts of dependencies.
 
 use std::collections::BTreeMap;
 
@@ -90,16 +90,16 @@ pub struct RowFacts {
     pub early_ns: u64,
     /// Number of launches with several activities.
     pub shared_launches: u64,
-    /// Number of launches that have no activity and were made after the last launch that has one.
+    /// Number of launches that have no activity, and were made after the last launch with an activity.
     pub pending_at_end: u64,
-    /// Number of `pending_at_end` launches that should have an activity and were made while a GPU still ran earlier work.
-    /// Their work was probably in a queue when recording ended.
+    /// Number of `pending_at_end` launches that should have an activity, and were made while a GPU still ran earlier
+    /// work. The work of these launches was probably in a queue when recording ended.
     pub queued: u64,
-    /// Number of `pending_at_end` launches of graphs whose work was probably in a queue in the same way.
+    /// Number of `pending_at_end` launches of graphs whose work was probably in a queue when recording ended.
     pub queued_graphs: u64,
-    /// Whether recording probably ended before the work of the `pending_at_end` launches. To decide this, the longest
-    /// time from any launch to the end of its work is added to the time of their first launch. Recording ended first if
-    /// the result is not before the end of the last event.
+    /// Whether recording probably ended before the work of the `pending_at_end` launches: the time of the first of
+    /// these launches, plus the longest time from any launch to the end of its work, is not before the end of the last
+    /// event.
     pub ends_before_gpu: bool,
 }
 
@@ -128,8 +128,8 @@ pub struct DeviceUse {
     pub device: DeviceId,
     /// Number of activities with usable times.
     pub count: u64,
-    /// Sum of the durations of the activities, in nanoseconds. If activities overlap, it exceeds the time in which
-    /// the device was busy.
+    /// Sum of the durations of the activities, in nanoseconds. If activities overlap, this sum exceeds the time in
+    /// which the device was busy.
     pub nanos: u64,
 }
 
@@ -143,8 +143,8 @@ pub struct StreamUse {
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Number of activities with usable times.
     pub count: u64,
-    /// Time in which at least one activity of the stream ran, in nanoseconds. For streams beyond the first few
-    /// thousand, the sum of the durations of all activities.
+    /// Time in which at least one activity of the stream ran, in nanoseconds. For the entry of all streams beyond the
+    /// first few thousand, the sum of the durations of all activities.
     pub nanos: u64,
 }
 
@@ -157,7 +157,7 @@ pub struct LaunchDelays {
     pub sum: u64,
     /// Maximum delay, in nanoseconds.
     pub max: u64,
-    /// Number of activities that began before their call, which shows that one of the two clocks is wrong.
+    /// Number of activities that began before their call. Any such activity shows that one of the two clocks is wrong.
     pub started_before_call: u64,
 }
 
@@ -209,7 +209,7 @@ pub struct CopyPath {
 pub struct StepTotals {
     /// Number of steps.
     pub count: u64,
-    /// Smallest number of any step. A value of 1 means that the run includes the first step of its process.
+    /// Smallest number of a step. A value of 1 means that the run includes the first step of its process.
     pub first_number: u64,
     /// Beginning of the first step.
     pub first: Nanos,
@@ -285,20 +285,20 @@ impl BusyIdle {
 pub struct DeviceTime {
     /// Device whose time is broken down.
     pub device: DeviceId,
-    /// Nanoseconds in which a window was open, plus the nanoseconds in which recorded work ran after the window closed.
-    /// If the rows come from another tool and have no windows, the time from the first activity to the last.
+    /// Nanoseconds in which a window was open, plus nanoseconds in which recorded work ran after the window closed. If
+    /// the rows come from another tool and have no windows, the time from the first activity to the last activity.
     pub window: u64,
     /// Nanoseconds in which at least one of the device's activities ran.
     pub busy: u64,
     /// Nanoseconds of `window` in which no activity ran.
     pub idle: u64,
-    /// Nanoseconds of activities that were reported too late to be added to `busy`. Up to this much of `idle` may
-    /// really have been busy time.
+    /// Nanoseconds of activities that were reported too late to be added to `busy`. Up to this much of `idle` may in
+    /// reality have been busy time.
     pub late: u64,
     /// Number of activities that were reported too late to be added to `busy`.
     pub late_count: u64,
-    /// Largest time in nanoseconds by which an activity started before the call that launched it. Since this is
-    /// impossible, the device's clock is behind the host's clock by at least this much.
+    /// Largest time in nanoseconds by which an activity seems to have started before the call that launched it. This
+    /// means that the device's clock is behind the host's clock by at least this much.
     pub early: u64,
     /// Number of activities that started before the call that launched them.
     pub early_count: u64,

@@ -1,4 +1,4 @@
-//! A profile filled by hand.
+//! Tests with a profile that is filled by hand.
 
 use super::*;
 use crate::record::ModuleEpoch;
@@ -87,7 +87,7 @@ fn a_thread_whose_first_stack_is_still_to_come_keeps_its_name() {
     assert_eq!(profile.keep_threads() + profile.thread_count(), named);
     assert_eq!(profile.thread(ThreadId(1_000)), Some("worker 1000"));
     assert_eq!(profile.thread(ThreadId(2)), None);
-    // After 256 further names, it counts as a thread without a stack.
+    // After 256 further names, this thread counts as a thread without a stack.
     (1_001..=2_000).for_each(|id| name(&mut profile, id));
     profile.keep_threads();
     assert_eq!(profile.thread(ThreadId(1_000)), None);

@@ -1,9 +1,9 @@
-//! A prefix tree. It stores chains of 32-bit symbols, and chains that begin with the same symbols share those
-//! symbols.
+//! A prefix tree stores chains of 32-bit symbols. Chains that begin with the same symbols share these symbols.
 //!
-//! The tree stores stacks of frames, displayed stacks, and flame graphs. Each node holds a run of symbols in which no
-//! chain ends or branches off. A chain that shares few symbols with other chains therefore costs 4 bytes per symbol and
-//! about 40 bytes for its node. With a node per symbol it would cost 13 to 19 bytes per symbol.
+//! Prefix trees store stacks of frames, displayed stacks, and flame graphs. Each node contains consecutive symbols
+//! between which no chain ends or branches off. A chain that shares few symbols with other chains therefore costs 4
+//! bytes per symbol and about 40 bytes for its node. With a node per symbol, a chain would cost 13 to 19 bytes per
+//! symbol.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::index::Index;
 use crate::record::hash_one;
 
-/// A node of a [`PrefixTree`]. It also identifies a chain: the symbols from the root to the end of the node. Adding
+/// A node of a [`PrefixTree`]. A node also identifies a chain: the symbols from the root to the end of the node. Adding
 /// other chains to the tree does not change this chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(u32);
@@ -61,8 +61,8 @@ impl PrefixTree {
 
     /// Returns the node of the chain that continues the chain of `from` with `symbols`. Creates the missing nodes.
     pub fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        // `Peekable` is not used. Moving it waits for all preceding stores to complete, which costs 0.1 us per chain
-        // when nodes are created.
+        // `Peekable` is not used, because moving it waits for all preceding stores to complete, which costs 0.1 us per
+        // chain when nodes are created.
         let mut symbols = symbols.into_iter();
         let (mut at, mut next) = (from, symbols.next());
         while let Some(first) = next {
@@ -111,7 +111,7 @@ impl PrefixTree {
         self.symbols.len()
     }
 
-    /// Drops the index. Without it no chain can be added, so the tree is then read-only.
+    /// Drops the index. The tree is then read-only, because no chain can be added without the index.
     pub fn without_index(self) -> Self {
         Self { index: Index::default(), ..self }
     }
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(runs, [&[5][..], &[2, 3], &[1], &[4], &[6]]);
     }
 
-    /// Adds random chains (from a fixed seed) to a tree and to a table, and compares the two.
+    /// Adds random chains (from a fixed seed) to a tree and to a table, and compares the tree with the table.
     #[test]
     fn a_large_random_tree_finds_all_its_chains() {
         let mut state = 7_u32;

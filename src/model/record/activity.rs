@@ -1,4 +1,4 @@
-//! GPU activities. An [`Activity`] holds the fields of CUPTI's activity records.
+//! Defines GPU activities. An [`Activity`] contains the fields of CUPTI's activity records.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, NameId, Nanos, StreamId,
@@ -10,9 +10,9 @@ use super::kinds::kinds;
 pub struct Activity {
     /// Correlation id of the launch that started the activity.
     pub correlation: CorrelationId,
-    /// Device that the activity ran on.
+    /// Device on which the activity ran.
     pub device: DeviceId,
-    /// GPU context that the activity ran in.
+    /// GPU context in which the activity ran.
     pub context: GpuContextId,
     /// Stream of that context.
     pub stream: StreamId,
@@ -22,7 +22,7 @@ pub struct Activity {
     pub start: Nanos,
     /// End time; 0 if CUPTI did not collect the time, or the activity was still running when the trace ended.
     pub end: Nanos,
-    /// Graph execution that the activity belongs to; 0 if none.
+    /// Graph execution to which the activity belongs; 0 if none.
     pub graph: GraphId,
     /// Node of that graph; 0 if none.
     pub graph_node: GraphNodeId,
@@ -30,9 +30,8 @@ pub struct Activity {
     pub source_node: GraphNodeId,
     /// Whether the GPU itself launched the activity. Such an activity has no launch on the CPU side.
     pub device_launched: bool,
-    /// Origin of the activity's graph node. `None` if the activity is not part of a graph, or if the origin is not
-    /// yet resolved. Recordings do not store the origin; readers derive it from the graph rows that precede the
-    /// activity.
+    /// Origin of the activity's graph node. `None` if the activity is not part of a graph, or if the origin is not yet
+    /// resolved. Recordings do not contain the origin: readers derive it from the graph rows that precede the activity.
     pub created: Option<Created>,
     /// Kind of work with the fields of that kind: a kernel, a copy, a fill or a graph.
     pub detail: Detail,
@@ -64,7 +63,7 @@ impl Activity {
     }
 }
 
-/// Work, as far as flame graphs distinguish it: a kernel by name, a copy by direction, a fill, or a graph.
+/// Kind of work that flame graphs distinguish: a kernel by name, a copy by direction, a fill, or a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Work {
     /// A kernel.
@@ -82,7 +81,7 @@ pub enum Work {
 pub enum Created {
     /// The node was created on this stack.
     Context(ContextId),
-    /// The node was created before recording began, or copied from a node that was.
+    /// The node was created before recording began, or is a copy of such a node.
     BeforeRecording,
     /// The origin is unknown: the tracer did not announce the node, or gpuflame could not store the announcement.
     Unknown,
@@ -153,7 +152,7 @@ pub struct CopyDetail {
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
-    /// Number of copies that the activity stands for; greater than one if the driver combined a batch of copies.
+    /// Number of copies for which the activity stands; greater than one if the driver combined a batch of copies.
     pub copies: u32,
 }
 
@@ -162,7 +161,7 @@ pub struct CopyDetail {
 pub struct SetDetail {
     /// Kind of memory that was written.
     pub memory: MemoryKind,
-    /// Value that every element was set to.
+    /// Value to which every element was set.
     pub value: u32,
     /// Total bytes.
     pub bytes: u64,

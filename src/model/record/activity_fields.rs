@@ -1,4 +1,4 @@
-//! Encoder and decoder of the payload of an activity row.
+//! Encodes and decodes the payload of an activity row.
 
 use super::fields::Fields;
 use super::payload::Payload;

@@ -1,12 +1,12 @@
-//! The stack that launched work or created a graph node, or the reason why that stack is unknown, packed into four
-//! bytes.
+//! A caller is the stack that launched work or created a graph node, or the reason why that stack is unknown. It is
+//! packed into four bytes.
 
 use super::activity::Created;
 use super::ids::ContextId;
 use super::missing::Missing;
 
 /// A `Result<ContextId, Missing>` (launching context) or a [`Created`] (origin of a node), packed into 31 bits. Tables
-/// hold one such caller per sum, time span or node, and may use the highest bit for their own purposes.
+/// contain one caller per sum, time span or node, and may use the highest bit for their own purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Caller(u32);
 
@@ -67,8 +67,8 @@ impl Caller {
 const MAX_WORD: u32 = (1 << 31) - 1;
 
 impl From<ContextId> for Caller {
-    /// Packs the context of a launch, which may be one of the two special ids. A context id can collide with the
-    /// number of a reason only in a damaged file, because no program has that many contexts.
+    /// Packs the context of a launch, which may be one of the two special ids. A context id is never as large as the
+    /// number of a reason, except in a damaged file, because no program has that many contexts.
     fn from(context: ContextId) -> Self {
         if context.0 < Self::CREATOR_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
     }

@@ -1,5 +1,5 @@
-//! A chunk: a row that contains other rows, written in one piece. If the process dies while writing a chunk, the
-//! chunk's checksum is wrong.
+//! A chunk is a row that contains other rows, and is written in one piece. If the process dies while it writes a chunk,
+//! the chunk's checksum is wrong.
 
 use std::mem;
 
@@ -28,8 +28,8 @@ impl Chunk {
         header(RecordingState::default())
     }
 
-    /// Returns the file header for `state`. It overwrites the existing header, and so can be written even if the disk
-    /// is full.
+    /// Returns the file header for `state`. This header can be written even if the disk is full, because it overwrites
+    /// the existing header.
     pub fn header(state: RecordingState) -> [u8; 16] {
         header(state)
     }
@@ -54,13 +54,13 @@ impl Chunk {
         append(&mut self.0, |_| tag::END);
     }
 
-    /// Adds a row which records that recording stopped for lack of memory while the process continues to run.
+    /// Adds a row which states that recording stopped for lack of memory, although the process continues to run.
     pub fn memory_exhausted(&mut self) {
         append(&mut self.0, |_| tag::MEMORY_EXHAUSTED);
     }
 
-    /// Adds a function at a frame. `path` is the number of the path of its source file, or 0. `function` contains the
-    /// text of the path only if no earlier row contains it.
+    /// Adds a function at a frame. `path` is the number of the source file's path, or 0. `function` contains the text
+    /// of the path only if no earlier row contains this text.
     pub fn function(&mut self, frame: Frame, function: &FrameFunction<'_>, path: u32) {
         append(&mut self.0, |out| put_function(out, frame, function, path));
     }

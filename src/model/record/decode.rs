@@ -20,14 +20,14 @@ const HEADER_BYTES: u64 = 16;
 /// Reads the rows of a recording.
 ///
 /// If a row is complete but invalid, [`Reader::next_row`] returns an error, and its next call returns the following
-/// row. If a row is truncated, the recording ends there: `next_row` returns one error, and then `None`. The same
-/// applies to invalid and truncated chunks.
+/// row. If a row is truncated, the recording ends: `next_row` returns one error, and then `None`. The same applies to
+/// invalid and truncated chunks.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     input: R,
     payload: Vec<u8>,
     frames: Vec<Frame>,
-    /// Contents of the current chunk. `chunk_at` is the offset of the next row in it.
+    /// Contents of the current chunk. `chunk_at` is the offset of the next row in the chunk.
     chunk: Vec<u8>,
     chunk_at: usize,
     unpacker: Unpacker,
@@ -147,12 +147,12 @@ impl<R: BufRead> Reader<R> {
         self.position
     }
 
-    /// Whether the last row read is the end row. The writer appends the end row when the recording is complete.
+    /// Whether the last row read is the end row, which the writer appends when the recording is complete.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Whether recording stopped for lack of memory while the process continued to run.
+    /// Whether recording stopped for lack of memory, although the process continued to run.
     pub fn is_memory_exhausted(&self) -> bool {
         self.is_memory_exhausted
     }
@@ -245,8 +245,8 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Returns the function in the payload. If the row has only the number of the path of the source file, takes the path
-    /// from an earlier row.
+    /// Returns the function in the payload. If the row contains only the number of the source file's path, takes the
+    /// path from an earlier row.
     fn function(&mut self) -> Result<Row<'_>> {
         let (record, at) = (self.records, self.row_offset());
         let invalid = |what| invalid_row(record, at, what);
@@ -275,7 +275,7 @@ impl<R: BufRead> Reader<R> {
         if self.ended {
             return Ok(None);
         }
-        // After any failure below, the start of the next row is unknown, so no more rows can be read.
+        // If anything below fails, the start of the next row is unknown, so no more rows can be read.
         self.ended = true;
         self.records += 1;
         let head = self.fill(5)?;
@@ -324,8 +324,8 @@ impl<R: BufRead> Reader<R> {
         Ok(tag)
     }
 
-    /// Reads up to `length` bytes into the payload and returns their number. The buffer grows with the bytes that are
-    /// really read, because a damaged file may contain any `length`.
+    /// Reads up to `length` bytes into the payload and returns their number. Because a damaged file may contain any
+    /// `length`, the buffer grows only as bytes are read.
     fn fill(&mut self, length: u64) -> Result<u64> {
         self.payload.clear();
         let read = self.input.by_ref().take(length).read_to_end(&mut self.payload);
@@ -354,7 +354,7 @@ fn format_error(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, message)
 }
 
-/// Whether this version can interpret the row. Rows of unknown kinds of loss count as rows with unknown tags.
+/// Whether this version can interpret the row. A row about an unknown kind of loss counts as a row with an unknown tag.
 fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
@@ -525,7 +525,7 @@ fn decode_generated<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     Ok(Some(Row::Generated { address, name }))
 }
 
-/// Decodes the frame, the function, and the number of the path of its source file.
+/// Decodes the frame, the function, and the number of the source file's path.
 fn decode_function<'a>(fields: &mut Fields<'a>) -> Parsed<(Frame, FrameFunction<'a>, u32)> {
     let (Some(frame), Some(start), Some(line)) = (fields.u64(), fields.u64(), fields.u32()) else {
         return Ok(None);
@@ -627,7 +627,7 @@ fn decode_unified(fields: &mut Fields<'_>) -> Option<Unified> {
     })
 }
 
-/// Returns the path with these bytes, which are a path of Linux. Other systems replace bytes that are not UTF-8.
+/// Returns the Linux path with these bytes. On other systems, bytes that are not UTF-8 are replaced.
 fn path_of_bytes(bytes: &[u8]) -> PathBuf {
     #[cfg(unix)]
     return <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).into();
@@ -713,7 +713,7 @@ fn decode_host_node<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     }))
 }
 
-/// Whether the recording at `path` ends with the end row, and so is complete. Recordings of killed processes have no
+/// Whether the recording at `path` ends with the end row, and so is complete. The recording of a killed process has no
 /// end row.
 ///
 /// # Errors

@@ -1,11 +1,11 @@
-//! Dependencies between the host and streams, for tools that replay a run. A recording contains these rows only on
-//! request.
+//! Defines the rows about dependencies between the host and streams, for tools that replay a run. A recording contains
+//! these rows only on request.
 //!
-//! A call records an event on a stream, or makes a stream wait for an event. An [`EventCall`] holds the call's stack,
-//! time and handles. The tracer reports the same operation in an [`EventRecord`] or [`SyncRecord`] with the same
-//! correlation id, and identifies the event by a number. The numbers are needed because handles, unlike numbers, are
-//! reused after an event is destroyed. If the stream was being captured, the call only became part of a graph: it has
-//! an [`EventCall`], but the tracer reports nothing.
+//! A call records an event on a stream, or makes a stream wait for an event. An [`EventCall`] contains the call's
+//! stack, time and handles. The tracer reports the same operation in an [`EventRecord`] or [`SyncRecord`] with the same
+//! correlation id, and identifies the event by a number: handles are reused after an event is destroyed, numbers are
+//! not. If the stream was being captured, the call only became part of a graph. It then has an [`EventCall`], but the
+//! tracer reports nothing.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, Nanos, StreamId, SyncId,
@@ -17,14 +17,14 @@ use super::kinds::kinds;
 pub struct EventRecord {
     /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// GPU context that the stream belongs to.
+    /// GPU context to which the stream belongs.
     pub context: GpuContextId,
     /// Stream, as numbered by CUPTI.
     pub stream: StreamId,
     /// Event, as numbered by CUPTI.
     pub event: EventId,
-    /// Number that identifies this record of the event; waits refer to it. `None` if the tracer does not report the
-    /// number (CUPTI before 12.8).
+    /// Number that identifies this record of the event, and to which waits refer. `None` if the tracer does not report
+    /// the number (CUPTI before 12.8).
     pub sync: Option<SyncId>,
 }
 
@@ -39,13 +39,13 @@ pub struct SyncRecord {
     pub end: Nanos,
     /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// GPU context that the call waited for, or GPU context of the stream or event.
+    /// GPU context for which the call waited, or GPU context of the stream or event.
     pub context: GpuContextId,
-    /// Stream that waits for an event, or stream that the host waits for; `None` for other kinds of wait.
+    /// Stream that waits for an event, or stream for which the host waits; `None` for other kinds of wait.
     pub stream: Option<StreamId>,
-    /// Event that the host or stream waited for, if any.
+    /// Event for which the host or stream waited, if any.
     pub event: Option<EventId>,
-    /// Number of the event record that was waited for; `None` if the tracer does not report the number.
+    /// Number of the awaited event record; `None` if the tracer does not report the number.
     pub sync: Option<SyncId>,
     /// Return code of the call; 0 means that the awaited work is done.
     pub result: u32,
@@ -69,14 +69,14 @@ kinds! {
     word
 }
 
-/// A successful call that records an event or makes a stream wait for one. Each such call writes one row.
+/// A successful call that records an event, or makes a stream wait for an event. Each such call writes one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventCall {
     /// Start time of the call, ns since 1970.
     pub time: Nanos,
     /// Duration in nanoseconds; `u32::MAX` means at least `u32::MAX` nanoseconds.
     pub duration: u32,
-    /// Correlation id that the call's [`EventRecord`] or [`SyncRecord`] also carries.
+    /// Correlation id of the call, which its [`EventRecord`] or [`SyncRecord`] has as well.
     pub correlation: CorrelationId,
     /// Stack that made the call.
     pub context: ContextId,
@@ -103,8 +103,8 @@ pub enum EventUse {
 pub struct GraphEdge {
     /// Graph that owns both nodes.
     pub graph: GraphId,
-    /// Node that `to` waits for. `None` if `to` waits for something that is not recorded. The other edges of `to` then
-    /// do not explain when it begins.
+    /// Node for which `to` waits. `None` if `to` waits for something that is not recorded, so that the other edges of
+    /// `to` do not explain when `to` begins.
     pub from: Option<GraphNodeId>,
     /// Node that waits.
     pub to: GraphNodeId,
@@ -119,7 +119,8 @@ pub struct LaunchAttributes {
     pub is_programmatic: bool,
 }
 
-/// A run of a graph's node that calls a function on the host. GPU work that waits for the node waits for the function.
+/// An execution of a graph node that calls a function on the host. GPU work that waits for the node waits for the
+/// function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostNode {
     /// Correlation id of the graph's launch.

@@ -1,4 +1,4 @@
-//! Writes rows to a recording (`.gfr`). The documentation of the format here also applies to `decode`.
+//! Writes rows to a recording (`.gfr`). The format that is documented here also applies to `decode`.
 //!
 //! ```text
 //! recording := "gpuflame" format:u32 state:u32 row*           format is 2; 1 is the same without tags 39 to 44, 0 also
@@ -85,9 +85,10 @@
 //!
 //! All numbers are little-endian and nothing is aligned.
 //!
-//! A process that does not keep single rows writes a table of sums instead. It writes the table repeatedly, and each
-//! time appends only the entries that changed. Entries after the last `mark` may be incomplete, so readers ignore them.
-//! A mark also records that `open` launches had no activity yet, and that the next mark was due `interval_ms` later.
+//! A process that does not record single rows writes a table of sums instead. The process writes the table repeatedly,
+//! and each time appends only the changed entries. Readers ignore entries after the last `mark`, because these may be
+//! incomplete. A mark also states that `open` launches had no activity yet, and that the next mark was due
+//! `interval_ms` later.
 //!
 //! ```text
 //! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
@@ -132,10 +133,10 @@
 //!           kind of memory; 9 freed, kind unknown; 10 unified, by kind; 11 lost, by loss
 //! ```
 //!
-//! A packed row is stored as differences from the previous row of the same kind in the same pack. The first row of a
-//! kind is stored as differences from 0. The fields of an activity other than its id and times are its shape. Shapes
-//! are numbered in the order of their appearance in the file, and `stored` is the number of shapes in earlier packs.
-//! Before the shape with number 0, 1024, 2048, ... all earlier shapes are forgotten.
+//! A packed row is stored as differences from the previous row of the same kind in the same pack; the first row of a
+//! kind is stored as differences from 0. All fields of an activity except its id and times are its shape. Shapes are
+//! numbered in the order of their appearance in the file, and `stored` is the number of shapes in earlier packs. Before
+//! each shape whose number is a multiple of 1024 (0, 1024, 2048, ...), all earlier shapes are forgotten.
 //!
 //! ```text
 //! entry      := head:u8 fields        the lowest two bits of the head tell the kind
@@ -215,7 +216,7 @@ pub(super) mod tag {
 }
 
 /// Writes rows to a recording one after another. Launches and activities wait until their pack is full, or until a row
-/// of another kind or a flush follows. All other rows are buffered only by `W`.
+/// of another kind or a flush follows. Rows of all other kinds are passed to `W` at once.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -265,7 +266,7 @@ impl<W: Write> Writer<W> {
         self.put(|out| put_mark(out, mark))
     }
 
-    /// Records that recording stopped for lack of memory while the process continues to run.
+    /// Writes a row which states that recording stopped for lack of memory, although the process continues to run.
     ///
     /// # Errors
     /// Any error of the writer.
@@ -523,7 +524,7 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(correlation.0).u8(u8::from(*is_programmatic));
             tag::LAUNCH_ATTRIBUTES
         }
-        // Only `SumsWriter` writes sums, because it knows which sums changed.
+        // Only `SumsWriter` writes sums, because it knows which sums have changed.
         Row::Sum { .. } => tag::SUMS,
     }
 }

@@ -1,4 +1,4 @@
-//! Decoders for the fields of rows.
+//! Decodes the fields of rows.
 
 /// Remaining bytes of a payload. Each decoder returns `None` if too few bytes remain.
 pub struct Fields<'a>(pub &'a [u8]);
@@ -34,13 +34,13 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Returns an optional 32-bit number: a byte that tells whether there is a value, then the value.
+    /// Returns an optional 32-bit number: a byte that states whether there is a value, then the value.
     pub fn option(&mut self) -> Option<Option<u32>> {
         let (is_there, value) = (self.u8()?, self.u32()?);
         Some((is_there != 0).then_some(value))
     }
 
-    /// Returns an optional 64-bit number: a byte that tells whether there is a value, then the value.
+    /// Returns an optional 64-bit number: a byte that states whether there is a value, then the value.
     pub fn long_option(&mut self) -> Option<Option<u64>> {
         let (is_there, value) = (self.u8()?, self.u64()?);
         Some((is_there != 0).then_some(value))
@@ -64,7 +64,7 @@ impl<'a> Fields<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
-            // Of the tenth byte, only one bit fits into 64 bits.
+            // Only one bit of the tenth byte fits into 64 bits.
             if bits << shift >> shift != bits {
                 return None;
             }

@@ -23,13 +23,12 @@ pub struct Frame(pub u64);
 /// A [`Frame`], unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// Machine code. `address` is the address to look up. For a return address, the address to look up is one byte
-    /// before it.
+    /// Machine code. `address` is the address to look up, which is one byte before a return address.
     Native {
         /// Address to look up: an address inside the calling instruction, or the exact address of an interrupted
         /// frame.
         address: u64,
-        /// Epoch of the module, which selects one of the modules that occupied the address at different times.
+        /// Epoch of the module, which selects among the modules that were at this address at different times.
         epoch: ModuleEpoch,
     },
     /// Text from the label table.
@@ -43,7 +42,7 @@ pub enum FrameKind {
         /// Offset in bytes into the function's instructions.
         at: u32,
     },
-    /// A frame whose tag this version does not know, as in a recording of a newer version.
+    /// A frame whose tag this version does not know. Recordings of newer versions may contain such frames.
     Unknown(u8),
 }
 

@@ -1,4 +1,4 @@
-//! Types for ids and times, so that for example a stream cannot be passed in place of a device.
+//! Defines types for ids and times, so that for example a stream cannot be passed in place of a device.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ impl CorrelationId {
     }
 }
 
-/// Id of a launching context: the native stack, the Python stack, the open ranges and the thread. The id is unique
-/// within the process. A thread interns each combination once.
+/// Id of a launching context, which is unique within the process. A context is a combination of the native stack, the
+/// Python stack, the open ranges and the thread. A thread interns each combination once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ContextId(pub u32);
 
@@ -25,13 +25,13 @@ impl ContextId {
     /// The launch was seen, but its stack could not be recorded (the launch was made inside gpuflame, or memory was
     /// exhausted). [`Caller`](super::Caller) lists the other reasons why a launch has no context.
     pub const NONE: Self = Self(0);
-    /// The launch was made while no window was open. It is counted, but excluded from every output. gpuflame's own
-    /// capture writes no launch row for it (see [`OutsideLaunches`](super::OutsideLaunches)).
+    /// The launch was made while no window was open. Such a launch is counted, but excluded from every output.
+    /// gpuflame's own capture writes no launch row for it (see [`OutsideLaunches`](super::OutsideLaunches)).
     pub const OUTSIDE: Self = Self(1);
     /// First id that has a context row.
     pub const FIRST: Self = Self(2);
-    /// Stacks of all API functions that were merged for lack of memory. Each id above this one represents the merged
-    /// stacks of one API function. These ids have no context row.
+    /// Stacks of all API functions that were merged for lack of memory. Each higher id represents the merged stacks of
+    /// one API function. This id and the higher ids have no context row.
     pub const OTHERS: Self = Self(0x7f00_0000);
 
     /// Whether the id represents merged stacks.
@@ -54,7 +54,7 @@ impl NameId {
 pub struct LabelId(pub u32);
 
 impl LabelId {
-    /// API call that was noticed only by its effect, so that its name is unknown.
+    /// API call that was noticed only by its effect, and whose name is therefore unknown.
     pub const OTHER_CALL: Self = Self(u32::MAX);
     /// Label shown for stacks that were merged for lack of memory.
     pub const OTHER_STACKS: Self = Self(u32::MAX - 1);
@@ -80,18 +80,18 @@ impl CodeId {
     pub const OTHER: Self = Self(0);
 }
 
-/// Number that distinguishes modules which occupied overlapping addresses at different times. Two modules that cover
-/// the same address never have the same epoch, however much time is between them. So an address and an epoch together
-/// always identify one module.
+/// Number that distinguishes modules that were at overlapping addresses at different times. Two modules that cover the
+/// same address never have the same epoch, however far apart in time they were loaded. So an address and an epoch
+/// together always identify one module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ModuleEpoch(pub u16);
 
 impl ModuleEpoch {
-    /// Highest epoch that a module can have. Frames store the epoch in 12 bits, and the values above are special.
+    /// Highest epoch that a module can have. Frames store the epoch in 12 bits, and the higher values are special.
     pub const LAST: Self = Self(0xffd);
-    /// Code outside all modules that the loader knows: code that was generated, or that the program mapped by itself.
+    /// Code outside all modules that the loader knows: code that was generated, or that the program itself mapped.
     pub const OUTSIDE: Self = Self(0xffe);
-    /// Code whose module is unknown, because too many modules occupied its address.
+    /// Code whose module is unknown, because too many modules were at its address.
     pub const UNKNOWN: Self = Self(0xfff);
 }
 
@@ -124,12 +124,12 @@ pub struct GraphId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphNodeId(pub u64);
 
-/// CUPTI's number of a CUDA event. The handle of the event does not identify it, because handles are reused.
+/// CUPTI's number of a CUDA event. The event's handle does not identify the event, because handles are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EventId(pub u32);
 
-/// Number that identifies one recording of an event on a stream. A program may record an event many times, and each
-/// wait refers to one of those records.
+/// Number that identifies one record of an event on a stream. A program may record an event many times, and each wait
+/// refers to one of these records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SyncId(pub u64);
 

@@ -1,5 +1,5 @@
-//! Kinds that are stored as numbers. A newer tracer or a later version of gpuflame may add kinds, so a number that this
-//! version does not know is stored unchanged.
+//! Defines kinds that are stored as numbers. A newer tracer or a later version of gpuflame may add kinds, so a number
+//! that this version does not know is stored unchanged.
 
 /// Generates a type of kinds from one list: a constant for each kind, and the word by which the kind is displayed.
 /// Numbers that are not in the list are displayed as the word after `else`.

@@ -1,4 +1,4 @@
-//! Kinds of loss, by their names in ledgers and tables.
+//! Defines the kinds of loss, and their names in ledgers and tables.
 
 /// Kind of loss. Each kind has a line in the ledger and a row in every export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,7 +11,7 @@ pub enum Loss {
     ActivitiesDropped = 2,
     /// Activity records that could not be read (unknown layout, or a kind that was never requested).
     ActivitiesUnreadable = 3,
-    /// Launches made inside gpuflame's own callback (by a signal handler). They are counted, but not recorded.
+    /// Launches that a signal handler made inside gpuflame's own callback. Such launches are counted, but not recorded.
     StacksNested = 4,
     /// Stacks dropped for lack of memory.
     StacksDropped = 5,
@@ -21,23 +21,24 @@ pub enum Loss {
     StacksGuessed = 7,
     /// Stacks whose walk ended before the root.
     StacksCut = 8,
-    /// Asynchronous launches that the driver rejected. No other count includes them. (A synchronous copy has already
-    /// been recorded when it fails, so it counts as a launch without an activity.)
+    /// Asynchronous launches that the driver rejected. No other count includes these launches. (A synchronous copy
+    /// counts as a launch without an activity, because it has already been recorded when it fails.)
     LaunchesFailed = 9,
     /// Launches that only added a node to a graph during capture. Such launches have no activity.
     LaunchesCaptured = 10,
-    /// Graph nodes, and copies of graph nodes, that gpuflame could not store: they had no id, or memory was
+    /// Graph nodes, and copies of graph nodes, that gpuflame could not store, because they had no id or memory was
     /// exhausted.
     GraphNodesDropped = 11,
-    /// Ranges that are wrong because there were too many ranges: they are missing from stacks, have no name, or stay
-    /// in stacks after their end.
+    /// Ranges that are missing from stacks, have no name, or stay in stacks after their end, because there were too
+    /// many ranges.
     RangesDropped = 12,
     /// Calls that waited, used events, or allocated or freed memory, and were dropped because the buffers were full.
     HostCallsDropped = 13,
-    /// Stacks with a code frame of unknown module, because too many modules occupied the address.
+    /// Stacks with a code frame whose module is unknown, because too many modules were at the address.
     StacksModuleUnknown = 14,
     /// Stacks merged into `[other stacks]` for lack of memory. This loss, `KernelsNotKeptApart` and `ThreadsNotNamed`
-    /// occur only in profiles, never in recordings: the process that explains a recording may have enough memory.
+    /// occur only in profiles, never in recordings, because the process that explains a recording may have enough
+    /// memory.
     StacksNotKeptApart = 15,
     /// Kernels merged into `[other kernels]` for lack of memory.
     KernelsNotKeptApart = 16,
@@ -47,8 +48,8 @@ pub enum Loss {
     MarksDropped = 18,
     /// Stacks whose Python frames could not be read or stored.
     PythonDropped = 19,
-    /// Stacks whose Python frames do not match the interpreter calls among the native frames, so the Python frames
-    /// may be in the wrong places.
+    /// Stacks in which the Python frames may be in the wrong places, because they do not match the interpreter calls
+    /// among the native frames.
     PythonUnsure = 20,
     /// CPU samples dropped because they arrived faster than the sampler drained them.
     SamplesDropped = 21,
@@ -56,8 +57,8 @@ pub enum Loss {
     BlocksDropped = 22,
     /// Steps dropped because they began faster than the collector drained them.
     StepsDropped = 23,
-    /// Rows left out of the recording because it reached `GPUFLAME_MAX_FILE`. Occurs only in recordings: the other files
-    /// of the process contain these rows.
+    /// Rows omitted from the recording because it had reached `GPUFLAME_MAX_FILE`. Occurs only in recordings, because
+    /// the other files of the process contain these rows.
     RowsOverLimit = 24,
 }
 

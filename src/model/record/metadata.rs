@@ -1,5 +1,5 @@
-//! Metadata of a recording: the identity of its writer, its checkpoint marks, and the state of a recording without
-//! end row.
+//! Defines the metadata of a recording: the identity of its writer, its checkpoint marks, and the state of a recording
+//! without an end row.
 
 use super::Nanos;
 
@@ -19,7 +19,7 @@ pub struct CheckpointMark {
 /// State of a recording, in its header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingState {
-    /// Whether another mark was due after the last mark but could not be written.
+    /// Whether a further mark was due after the last mark, but could not be written.
     pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
     pub exited: bool,

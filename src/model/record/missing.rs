@@ -1,5 +1,5 @@
-//! Reasons why a launch or an activity has no partner or no time. The reasons are data, which are stored and shown.
-//! They are never errors.
+//! Lists the reasons why a launch has no activity, or an activity has no launch or no time. The reasons are data, which
+//! are stored and shown, and never errors.
 
 /// Reason why work is shown under a label instead of its stack, or without a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -8,15 +8,15 @@ pub enum Missing {
     LaunchedBefore,
     /// Activity of a graph that was launched by the GPU itself.
     DeviceGraph,
-    /// Activity whose launch was not recorded (it was dropped, or no API call is visible where it was made), or was
-    /// recorded without a stack.
+    /// Activity whose launch was recorded without a stack, or was not recorded (it was dropped, or no API call is
+    /// visible where it was made).
     NoStack,
     /// Activity whose start or end was not collected, or whose end precedes its start.
     Untimed,
     /// Launch without an activity so far.
     Pending,
-    /// Activity launched while no window was open. The activity itself is not exported. The label appears only for
-    /// idle time that ended when the activity began.
+    /// Activity launched while no window was open. The activity itself is not exported. Only idle time that ended when
+    /// the activity began shows this label.
     Outside,
 }
 

@@ -1,10 +1,10 @@
-//! Packed rows: launches and activities in few bytes. The documentation of the format is in `encode`.
+//! Encodes launches and activities as packed rows, which take few bytes. The format is documented in `encode`.
 //!
-//! A launch and its activity have 129 bytes as separate rows, and about 16 bytes in a pack. Times and ids are stored as
-//! differences from the previous row. All other fields of an activity are its *shape*. A shape is stored once and then
-//! referred to by a number, because a program repeats the same kernels with the same sizes. This takes less time than
-//! the LZ4 format and gives smaller files: LZ4 made recordings of PyTorch 2.5 to 2.9 times smaller, Zstandard 4.7
-//! times.
+//! A launch and its activity take 129 bytes as separate rows, and about 16 bytes in a pack. Times and ids are stored as
+//! differences from the previous row. All other fields of an activity are its *shape*. Because a program repeats the
+//! same kernels with the same sizes, a shape is stored once, and later rows refer to it by a number. Packing takes less
+//! time than LZ4 compression and gives smaller files: LZ4 made recordings of PyTorch 2.5 to 2.9 times smaller,
+//! Zstandard 4.7 times.
 
 use super::activity_fields::{decode_activity, put_activity};
 use super::fields::Fields;
@@ -12,17 +12,17 @@ use super::hash::IdMap;
 use super::payload::Payload;
 use super::{Activity, ContextId, CorrelationId, Launch, Nanos};
 
-/// Maximum number of shapes that are remembered. After this many, all are forgotten, and stored again when they recur.
-/// So a program whose shapes never repeat does not need memory for each shape.
+/// Maximum number of shapes that are stored for reference. When there are this many, all are forgotten, and stored
+/// again when they occur again. So a program whose shapes never repeat does not need memory for each shape.
 const MAX_SHAPES: u64 = 1024;
-/// Size at which a pack is written. Rows in an unwritten pack are lost if the process is killed, but so are rows in the
-/// file's buffer.
+/// Size in bytes at which a pack is written. Like rows in the file's buffer, rows in an unwritten pack are lost if the
+/// process is killed.
 const PACK_BYTES: usize = 16 << 10;
 
 /// Reason why the rest of a pack is skipped.
 const INVALID: &str = "is invalid, and the rows packed after it are lost";
 
-/// Bits of an entry's first byte that tell its kind.
+/// Bits of an entry's first byte that determine its kind.
 const KIND: u8 = 3;
 
 mod kind {
@@ -31,7 +31,7 @@ mod kind {
     pub(super) const NEW_SHAPE: u8 = 2;
 }
 
-/// Bits of an entry's first byte that each save a field.
+/// Bits of an entry's first byte. If a bit is set, the entry lacks a field, and has this property instead.
 mod flag {
     /// The correlation id is one more than the id of the previous launch or activity.
     pub(super) const NEXT_ID: u8 = 4;
@@ -41,7 +41,7 @@ mod flag {
     pub(super) const SAME_CONTEXT: u8 = 16;
 }
 
-/// Values of the previous rows. The next row is stored as a difference from them.
+/// Values of the previous rows. The next row is stored as differences from these values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Previous {
     launch_time: u64,
@@ -56,7 +56,7 @@ struct Previous {
 pub(super) struct Packer {
     entries: Vec<u8>,
     previous: Previous,
-    /// Payloads of the shapes that are remembered, with their numbers.
+    /// Payloads of the shapes that are not forgotten, with their numbers.
     shapes: IdMap<Box<[u8]>, u64>,
     /// Number of shapes stored so far, including forgotten shapes.
     stored: u64,
@@ -120,7 +120,7 @@ impl Packer {
         self.previous.activity_end = activity.end.0;
     }
 
-    /// Begins a pack if there is none. To read a pack, only the shapes of earlier packs are needed.
+    /// Begins a pack if there is none. A pack can be read without earlier packs, except for their shapes.
     fn begin(&mut self) {
         if self.entries.is_empty() {
             self.previous = Previous::default();
@@ -161,14 +161,14 @@ pub(super) enum Packed {
 }
 
 impl Unpacker {
-    /// Opens the pack in `payload`, and leaves another buffer there. Returns false if the pack is invalid.
+    /// Opens the pack in `payload`, and replaces it by another buffer. Returns false if the pack is invalid.
     pub(super) fn open(&mut self, payload: &mut Vec<u8>) -> bool {
         std::mem::swap(&mut self.pack, payload);
         self.previous = Previous::default();
         let mut fields = Fields(&self.pack);
         let stored = fields.varint();
         self.at = self.pack.len() - fields.0.len();
-        // If a pack is damaged, the numbers of its shapes are unknown.
+        // After a damaged pack, the numbers of its shapes are unknown.
         if stored.is_some_and(|stored| stored != self.stored) {
             self.shapes.clear();
         }
@@ -287,7 +287,7 @@ mod tests {
         rows
     }
 
-    /// Returns a launch and an activity of each id from 1 on; shapes recur after `period` ids.
+    /// Returns a launch and an activity for each id from 1 on. Shapes repeat after `period` ids.
     fn rows(count: u32, period: u32) -> Vec<(Launch, Activity)> {
         let row = |id: u32| {
             let mut launch = launch(id, 7 + id % 3);

@@ -1,4 +1,4 @@
-//! Encoders for the fields of rows, the counterpart of `fields`.
+//! Encodes the fields of rows. The counterpart is `fields`.
 
 /// Encoders for the fields of payloads.
 pub struct Payload<'a>(pub &'a mut Vec<u8>);
@@ -16,8 +16,9 @@ impl Payload<'_> {
         self
     }
 
-    /// Appends four bytes, little-endian. Neither this function nor `u64` is inlined, because the rows with many fields
-    /// would take a few KB more. Most rows are launches and activities, which are packed.
+    /// Appends four bytes, little-endian. Neither this function nor `u64` is inlined, because the code for rows with
+    /// many fields would take a few KB more. Speed matters little, because most rows are launches and activities, which
+    /// are packed.
     #[inline(never)]
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.0.extend(value.to_le_bytes());
@@ -31,12 +32,12 @@ impl Payload<'_> {
         self
     }
 
-    /// Appends an optional 32-bit number: a byte that tells whether there is a value, then the value.
+    /// Appends an optional 32-bit number: a byte that states whether there is a value, then the value.
     pub fn option(&mut self, value: Option<u32>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u32(value.unwrap_or(0))
     }
 
-    /// Appends an optional 64-bit number: a byte that tells whether there is a value, then the value.
+    /// Appends an optional 64-bit number: a byte that states whether there is a value, then the value.
     pub fn long_option(&mut self, value: Option<u64>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
     }

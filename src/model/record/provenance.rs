@@ -1,4 +1,4 @@
-//! Origin of a recording: facts about the machine, the job, and the software versions.
+//! Defines the facts about the origin of a recording: the machine, the job, and the software versions.
 
 use super::kinds::kinds;
 

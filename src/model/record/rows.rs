@@ -1,4 +1,4 @@
-//! Rows: the events of a run as plain data. Every module that explains a run reads rows.
+//! Defines rows, which are the events of a run as plain data. Every module that explains a run reads rows.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use super::unified::Unified;
 
 /// A row of any kind. Capture, importers and recordings produce rows; the modules that explain a run consume them.
 ///
-/// Rows that define an id (`Name`, `Label`, `Context`, `Module`) precede the first row that uses the id.
+/// A row that defines an id (`Name`, `Label`, `Context`, `Module`) precedes the first row that uses the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Row<'a> {
@@ -36,8 +36,8 @@ pub enum Row<'a> {
         /// Stack, leaf first: the open ranges (innermost first), then the label of the API call, then the code.
         frames: &'a [Frame],
     },
-    /// Text of a [`NameId`]. Kernel names are mangled, as the tracer reports them. If the tracer's text is not UTF-8,
-    /// it has been converted.
+    /// Text of a [`NameId`]. Kernel names are mangled, as the tracer reports them. A name that is not UTF-8 was
+    /// converted.
     Name {
         /// Id by which activities refer to the name.
         id: NameId,
@@ -63,8 +63,8 @@ pub enum Row<'a> {
     /// Definition of a [`CodeId`].
     Code(CodeObject<'a>),
     /// Name of a generated function, which has an address but no file, as published by the code generator. These rows
-    /// come last. A checkpoint contains such a row when the name first becomes known. It contains another row with an
-    /// empty name when another function uses the address, so that the name becomes ambiguous.
+    /// come last. In a checkpoint, this row follows when the name first becomes known. If another function later uses
+    /// the address, another row with an empty name follows, because the name is then ambiguous.
     Generated {
         /// Address of the function, as frames contain it.
         address: u64,
@@ -72,7 +72,7 @@ pub enum Row<'a> {
         name: &'a str,
     },
     /// A function at a native frame, which the process looked up in the frame's file when it exited. The first row of a
-    /// frame contains the function that has its own code; further rows contain the functions inlined into it, outermost
+    /// frame contains the function whose code this is; further rows contain the functions inlined into it, outermost
     /// first.
     Function {
         /// The frame.
@@ -103,11 +103,11 @@ pub enum Row<'a> {
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// Stack of a thread from a given time on, while the thread made no call. Such rows exist only for times in which a
-    /// GPU was idle.
+    /// Stack of a thread from a given time on, at which the thread made no call. Such rows exist only for times in
+    /// which a GPU was idle.
     HostState(HostState),
-    /// A completed call that launched nothing. Such rows and the launches of the same thread are in the order of
-    /// their times.
+    /// A completed call that launched nothing. These rows and the launches of the same thread are in the order of their
+    /// times.
     HostCallSpan(HostCallSpan),
     /// A CPU sample: a thread was on a CPU.
     Sampled(CpuSample),
@@ -144,8 +144,8 @@ pub enum Row<'a> {
         /// Node that was copied.
         original: GraphNodeId,
     },
-    /// An instantiation was updated from another graph: each of its nodes took over the operation of that graph's
-    /// node at the same position.
+    /// An instantiation was updated from another graph: each node of the instantiation took over the operation of the
+    /// other graph's node at the same position.
     GraphUpdate {
         /// Instantiation that was updated.
         graph: GraphId,
@@ -190,7 +190,7 @@ pub enum Row<'a> {
         /// Number of losses since the previous row of the same kind of loss.
         count: u64,
     },
-    /// A sum that replaces single rows. These rows come last, and each sum has one row. Module `encode` documents the
+    /// A sum that replaces single rows. Rows of sums come last, and each sum has one row. Module `encode` documents the
     /// keys.
     Sum {
         /// Encoded key of the sum.
@@ -211,9 +211,9 @@ pub struct Launch {
     pub duration: u32,
     /// Correlation id that the launch's activities will carry.
     pub correlation: CorrelationId,
-    /// Correlation id of the enclosing call, if this is a driver call inside a runtime call and each of the two has
-    /// its own id; otherwise equal to `correlation`. A row with a different `within` is an *alias*: it gives the
-    /// launch a second id.
+    /// Correlation id of the enclosing call, if this is a driver call inside a runtime call and each of the two calls
+    /// has its own id; otherwise equal to `correlation`. If `within` differs from `correlation`, the row is an *alias*,
+    /// which gives the launch a second id.
     pub within: CorrelationId,
     /// Launching context: the stack, with its ranges and thread.
     pub context: ContextId,
@@ -228,9 +228,9 @@ impl Launch {
     }
 }
 
-/// Launches made while no window was open. They are counted but not exported. If an activity has no launch row, its
-/// correlation id tells the join whether its launch was made outside windows, or was lost. If the range of ids grows, a
-/// later row repeats the range from its first id.
+/// Launches made while no window was open, which are counted but not exported. If an activity has no launch row, the
+/// join compares its correlation id with these ranges: the launch was made outside windows if the id is in a range, and
+/// was lost otherwise. If a range of ids grows, a later row repeats the range from its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.
@@ -238,7 +238,7 @@ pub struct OutsideLaunches {
     /// Last correlation id of the range. If an id in the range has no launch row, any launch with that id was made
     /// outside windows.
     pub last: CorrelationId,
-    /// Number of launches in the range that earlier rows did not count. The range also contains ids of other calls.
+    /// Number of launches in the range that earlier rows did not count. (The range also contains ids of other calls.)
     pub count: u32,
     /// Time at which the last of these launches ended.
     pub over: Nanos,
@@ -255,7 +255,7 @@ pub struct HostState {
     pub context: ContextId,
 }
 
-/// A call that waited, or that allocated or freed memory. It shows what a thread did between its launches.
+/// A call that waited, or that allocated or freed memory, and so shows what a thread did between its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCallSpan {
     /// End time of the call.
@@ -399,8 +399,8 @@ pub struct CodeObject<'a> {
 pub struct FrameFunction<'a> {
     /// Name of the function; may be mangled.
     pub name: &'a str,
-    /// Address in the frame's file at which the function begins; `None` if unknown. It may be 0: debug information
-    /// gives this address for a function that consists of several parts.
+    /// Address in the frame's file at which the function begins; `None` if unknown. For a function that consists of
+    /// several parts, debug information contains the address 0.
     pub start: Option<u64>,
     /// Path of the source file; empty if unknown.
     pub file: &'a str,
@@ -424,7 +424,7 @@ pub struct Instant<'a> {
 pub struct Step<'a> {
     /// Time at which the step began.
     pub time: Nanos,
-    /// End of the step; `None` if the step lasts until the next step begins.
+    /// End of the step; `None` if it is unknown, and the step then lasts until the next step begins.
     pub end: Option<Nanos>,
     /// Thread that began the step.
     pub thread: ThreadId,

@@ -1,16 +1,16 @@
-//! All stacks of a run as one tree, for a recording that is written once. Stacks that begin with the same frames share
-//! these frames, and a frame takes one to three bytes instead of eight. The reader returns the same rows as if contexts
-//! were stored singly. Module `encode` documents the layout.
+//! Stores all stacks of a run as one tree, for a recording that is written once. Stacks that begin with the same frames
+//! share these frames, and a frame takes one to three bytes instead of eight. The reader returns the same rows as for
+//! contexts that are stored singly. Module `encode` documents the layout.
 
 use super::chunk::Chunk;
 use super::encode::tag;
 use super::fields::Fields;
 use super::{ContextFlags, ContextId, Frame, ThreadId};
 
-/// Maximum number of frames of a stack. The recorder and the importers make no deeper stacks.
+/// Maximum number of frames of a stack. Neither the recorder nor the importers make deeper stacks.
 const MAX_STACK_FRAMES: usize = 4096;
-/// Part of the maximum number of frames that all stacks of a file may have together. The maximum is this number plus
-/// one frame per byte of the tree. Without it, a damaged file could repeat deep stacks without end.
+/// All stacks of a file together may have this number of frames, plus one frame per byte of the tree. Without this
+/// maximum, a damaged file could repeat deep stacks without end.
 const FREE_FRAMES: u64 = 1 << 20;
 const FRAMES_PER_BYTE: u64 = 64;
 
@@ -165,7 +165,7 @@ impl StacksReader {
     }
 
     fn entry(fields: &mut Fields<'_>, before: ThreadId) -> Option<TreeStack> {
-        // The highest possible thread plus 1 does not fit into 32 bits.
+        // The thread is stored plus 1, which for the highest thread does not fit into 32 bits.
         let (id, thread) = (ContextId(small(fields)?), fields.varint()?);
         let (flags, node) = (ContextFlags(small(fields)?), small(fields)?);
         let thread = match thread.checked_sub(1) {
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn stacks_of_the_tree_read_back_as_contexts_in_several_pieces() {
-        // Node 1 is a child of node 3. This occurs after a run of frames was split.
+        // Node 1 is a child of node 3, as after a split of a node.
         let nodes = [(3, &[2, 1][..]), (3, &[300]), (0, &[0])];
         let frames: Vec<_> = (0..301).map(|at| Frame(at + 1000)).collect();
         let stacks = [

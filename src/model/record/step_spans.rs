@@ -1,8 +1,9 @@
-//! Steps: the iterations of the work that a program repeats, such as training or decoding steps.
+//! Determines the times of steps. Steps are the iterations of the work that a program repeats, such as training or
+//! decoding steps.
 //!
-//! A program marks where each step begins; only traces also contain the end of a step. A step lasts until its own end
-//! if the end is known. Otherwise, it lasts until any thread of the process begins the next step, or until the window
-//! closes. In a run without steps, windows take their place.
+//! A program marks where each step begins; only traces also contain the end of a step. If the end of a step is unknown,
+//! the step lasts until any thread of the process begins the next step, or until the window closes. In a run without
+//! steps, windows count as steps.
 
 use super::rows::{Row, WindowEdge};
 
@@ -19,7 +20,8 @@ pub struct StepSpans {
 }
 
 impl StepSpans {
-    /// Takes a row that tells where steps and windows begin or end.
+    /// Takes a row. Uses rows about the beginning or end of steps and windows, and the times of launches and
+    /// activities.
     pub fn add_row(&mut self, row: &Row<'_>) {
         match row {
             Row::Step(step) => self.steps.push((step.time.0, step.end.map(|end| end.0))),

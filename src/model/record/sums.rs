@@ -1,5 +1,5 @@
-//! A table of sums that is written repeatedly. Each time, only the changed entries are written. Module `encode`
-//! documents the layout.
+//! Reads and writes a table of sums, which is written repeatedly. Each time, only the changed entries are written.
+//! Module `encode` documents the layout.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -13,14 +13,14 @@ use super::payload::Payload;
 const MAX_KEY_BYTES: usize = 255;
 const MAX_VALUES_PER_KEY: usize = 255;
 /// Maximum length of a key in bytes in a table that is written once. In such a table an entry can be shorter than its
-/// key. This limit bounds the memory that a damaged table can take.
+/// key, so without this limit, a damaged table could take much memory.
 const MAX_FINAL_KEY_BYTES: usize = 64;
 /// Approximate size in bytes of a sum without its key and values: slot, length and count.
 const ENTRY_HEADER_BYTES: usize = 4;
 
-/// Writer side of the table. To know which sums have changed, the writer stores 16 bytes of hashes per sum. It treats
-/// two keys, or two states of one sum, as equal if their 64-bit hashes are equal. The chance of a wrong match is 1 in
-/// 10^9 for 100,000 sums.
+/// Writer side of the table. To know which sums have changed, the writer stores 16 bytes of hashes per sum. Two keys,
+/// or two states of one sum, count as equal if their 64-bit hashes are equal. With 100,000 sums, the chance of a wrong
+/// match is 1 in 10^9.
 #[derive(Debug, Default)]
 pub struct SumsWriter {
     slots: IdMap<u64, SumSlot>,
@@ -135,8 +135,8 @@ fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
 /// Reader side of the table.
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
-    /// Payload bytes of the sums rows since the last mark: first of sums that may be written repeatedly, then of final
-    /// sums.
+    /// Payload bytes of the rows of sums since the last mark. The first item is for sums that may be written
+    /// repeatedly, the second for final sums.
     buffered: [Vec<u8>; 2],
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
     /// Index of the sum to return next.
@@ -144,7 +144,7 @@ pub(super) struct SumsReader {
 }
 
 impl SumsReader {
-    /// Stores the payload of a sums row until the next mark makes it valid.
+    /// Stores the payload of a row of sums until the next mark makes it valid.
     pub(super) fn buffer_entries(&mut self, payload: &[u8], is_final: bool) {
         self.buffered[usize::from(is_final)].extend(payload);
     }

@@ -1,5 +1,6 @@
-//! Unified-memory traffic that no explicit copy causes: pages that migrate to the processor that touches them, and
-//! page faults. The tracer reports no call for such traffic, so these rows have no launch and no stack.
+//! Defines the rows about unified-memory traffic, which no explicit copy causes: pages that migrate to the processor
+//! that touches them, and page faults. The tracer reports no call for this traffic, so the rows have no launch and no
+//! stack.
 
 use super::ids::{DeviceId, Nanos};
 use super::kinds::kinds;

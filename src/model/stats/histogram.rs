@@ -2,9 +2,9 @@
 //!
 //! Every value up to 1,024 has its own bucket. Above that, every power of two is divided into 64 buckets. A percentile
 //! is the midpoint of its bucket, so the relative error is at most 1/128 = 0.8 %. Only buckets that contain a value are
-//! stored (10 bytes each). A kernel fills a few dozen buckets. The `hdrhistogram` crate stores dense tables, which at
-//! this precision and range take 80 to 170 KB per kernel name. This is too much inside another process if a program has
-//! a thousand kernels.
+//! stored (10 bytes each). A kernel fills a few dozen buckets. The `hdrhistogram` crate is not used, because it stores
+//! dense tables, which at this precision and range take 80 to 170 KB per kernel name. If a program has a thousand
+//! kernels, this is too much memory inside another process.
 
 /// Highest value that has its own bucket.
 const LINEAR: u64 = 1 << LINEAR_BITS;
@@ -24,7 +24,7 @@ pub struct Histogram {
     counts: Vec<u64>,
     total: u64,
     /// Index of the bucket of the last value. This bucket is tried first, because a kernel usually takes about as long
-    /// as the previous time.
+    /// as it took the previous time.
     last: usize,
 }
 
@@ -76,8 +76,8 @@ impl Histogram {
     }
 
     /// Returns the `percent`th percentile by nearest rank: the smallest recorded value such that at least `percent`
-    /// percent of all values are not greater. It is exact up to 1,024 and within 0.8 % above. Returns 0 if no value
-    /// was recorded.
+    /// percent of all values are not greater. The result is exact up to 1,024, and within 0.8 % above. Returns 0 if no
+    /// value was recorded.
     pub fn percentile(&self, percent: u8) -> u64 {
         let rank = (u128::from(self.total) * u128::from(percent)).div_ceil(100).max(1) as u64;
         let mut below = 0;
@@ -113,7 +113,7 @@ fn bucket_of(value: u64) -> u16 {
     }
     let octave = value.ilog2();
     let within = (value >> (octave - SUB_BITS)) - (1 << SUB_BITS);
-    // `+ 1`, because the value 1,024 has its own bucket, and the first of the wider buckets starts at the same value.
+    // `+ 1`, because the value 1,024 has its own bucket, although the first of the wider buckets also starts at 1,024.
     (LINEAR + 1 + (u64::from(octave - LINEAR_BITS) << SUB_BITS) + within) as u16
 }
 

@@ -17,7 +17,7 @@ pub static GPU: View = View {
     ],
     has_devices: true,
     has_streams: true,
-    // This lost GPU work has no other frame. The number of lost activities is known, but not their time.
+    // No other frame shows this lost GPU work. The number of lost activities is known, but not their time.
     lost: &[
         (Loss::ActivitiesDropped, "[GPU activities dropped]"),
         (Loss::ActivitiesUnreadable, "[GPU activities unreadable]"),

@@ -1,13 +1,13 @@
-//! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack of the launching thread
-//! during that time, if the stack is known. Otherwise it is attributed to the two calls around the gap, or to the
-//! launch that ended the gap.
+//! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack that the launching thread
+//! had during that time, if this stack is known. Otherwise idle time is attributed to the two calls around the gap, or
+//! to the launch that ended the gap.
 
 use std::fmt::Write as _;
 
 use super::{Measure, Profile, Value, View, format_nanos, gpus};
 use crate::profile::{Cause, DeviceTime, LeafFrame, RootMark, Sample};
 
-/// Idle time of whole GPUs, by cause. If an idle gap has several causes, it counts as one gap for each cause.
+/// Idle time of whole GPUs, by cause. An idle gap with several causes counts as one gap for each cause.
 pub static IDLE: View = View {
     word: "idle",
     title: "GPU idle time by cause and stack",

@@ -3,7 +3,7 @@
 use super::{Measure, Profile, Value, View};
 use crate::profile::LeafFrame;
 
-/// Memory allocated and freed. A call that frees memory counts the bytes that the freed allocation had.
+/// Memory allocated and freed. For a call that frees memory, the size of the freed allocation is counted.
 pub static MEMORY: View = View {
     word: "alloc",
     title: "Bytes allocated and freed, by stack",

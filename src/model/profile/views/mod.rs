@@ -1,7 +1,7 @@
-//! Views: the kinds of results that gpuflame shows of a run, such as GPU time or idle time. Each view is a file in
-//! this folder and an entry of [`VIEWS`] with its name, its values, and its one-line summary. The data of a view are
-//! [`Sample`](super::Sample)s. The modules that read the rows of a run put these samples into the profile. Views and
-//! formats are independent: every format can show every view.
+//! Views: the kinds of results that gpuflame shows of a run, such as GPU time or idle time. Each view is a file in this
+//! folder and an entry of [`VIEWS`] with its name, its values, and its one-line summary. The data of a view are
+//! [`Sample`](super::Sample)s, which the modules that read the rows of a run put into the profile. Views and formats
+//! are independent: every format can show every view.
 
 mod cpu;
 mod gpu;
@@ -48,12 +48,12 @@ pub struct View {
     pub has_devices: bool,
     /// Whether each sample of the view belongs to a stream.
     pub has_streams: bool,
-    /// Other views whose samples this view shows together. Each has the leaf frame to put on top of its stacks, if any.
-    /// The first of these views is present in every profile.
+    /// Other views whose samples this view shows together, each with the leaf frame to put on top of its stacks, if
+    /// any. Every profile has samples of the first of these views.
     pub parts: &'static [(&'static View, Option<LeafFrame>)],
     /// Words of the formats in which the view can be written at exit on request.
     pub at_exit: &'static [&'static str],
-    /// Losses of data that belonged to this view. Each such loss is shown as a frame with this name.
+    /// Losses of data that belonged to this view, each with the name of the frame that shows it.
     pub lost: &'static [(Loss, &'static str)],
     /// Returns the text to show if a picture has no samples to draw.
     pub nothing: fn(&Profile) -> &'static str,
@@ -64,8 +64,7 @@ pub struct View {
 }
 
 impl View {
-    /// Defaults that suit most views: written as folded stacks and SVG at exit on request, no GPUs, no notes, no
-    /// losses.
+    /// Defaults that suit most views: can be written as folded stacks and SVG at exit, no GPUs, no notes, no losses.
     const PLAIN: Self = Self {
         word: "",
         title: "",

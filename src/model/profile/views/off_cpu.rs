@@ -3,8 +3,8 @@
 use super::{Measure, Profile, Value, View, format_nanos};
 use crate::record::Loss;
 
-/// Waiting time of launching threads by stack, for any reason of waiting or sleeping. Time in which a thread was
-/// ready to run but another thread had the CPU is not included.
+/// Time in which launching threads waited or slept for any reason, by stack. Time in which a thread was ready to run,
+/// but another thread had the CPU, is not included.
 pub static OFF_CPU: View = View {
     word: "off-cpu",
     title: "Time in which launching threads waited, by stack",

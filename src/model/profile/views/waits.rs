@@ -2,7 +2,7 @@
 
 use super::{Measure, Profile, Value, View, format_nanos};
 
-/// Waits of the host. A wait belongs to no single GPU, because some calls wait for all GPUs.
+/// Waits of the host. A wait does not belong to a single GPU, because some calls wait for all GPUs.
 pub static WAITS: View = View {
     word: "wait",
     title: "Host time waiting for the GPU, by stack",
