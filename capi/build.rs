@@ -1,7 +1,7 @@
 //! Sets the library's soname and symbol versions, makes the library run on glibc 2.17 and later, and creates two files
-//! next to it. The first is a link with the name for which programs look, which is the soname: a program that is linked
-//! against `target/release/libgpuflame.so` finds the library there. The second is the small library that is preloaded
-//! into a whole shell.
+//! next to the library. The first file is a link named like the soname, so that a program that is linked against
+//! `target/release/libgpuflame.so` finds the library there. The second file is the small library that is preloaded into
+//! a whole shell.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
@@ -12,9 +12,10 @@ use std::{env, fs, io};
 const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
-/// A stub that is linked in place of one of glibc's libraries. It exports functions with the symbol versions that they
-/// had before the C library took them in (2.32 and 2.34); newer linkers would find them under newer versions. Programs
-/// that were linked against the old versions still run today, and so does a library that is linked against the stubs.
+/// A stub that is linked in place of one of glibc's libraries. A stub exports functions with the symbol versions that
+/// they had before the C library took them in (2.32 and 2.34). Without stubs, newer linkers would find these functions
+/// under newer versions. A library that is linked against the stubs also runs on newer systems, like programs that were
+/// linked against the old versions.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,
@@ -38,8 +39,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // Without a version: a function that an older glibc lacks is null, and the standard library works without
-            // it.
+            // Without a version. If an older glibc lacks one of these functions, its address is null, and the standard
+            // library works without it.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },
@@ -52,8 +53,8 @@ fn main() -> io::Result<()> {
     if links_with_lld() {
         let map = format!("{}/versions.map", env!("CARGO_MANIFEST_DIR"));
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--version-script={map}")?;
-        // Merges equal functions, which makes the library 2 % smaller. Each crate has its own instances of generic
-        // functions, and Rust promises no function an address of its own.
+        // Merges equal functions, which makes the library 2 % smaller, because each crate has its own instances of
+        // generic functions. Rust does not promise that different functions have different addresses.
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--icf=all")?;
         writeln!(cargo, "cargo:rustc-cfg=versioned")?;
     }
@@ -110,7 +111,7 @@ impl StubLibrary {
     }
 }
 
-/// Builds the preloaded library, with as few pages as possible.
+/// Builds the preloaded library so that it has as few pages as possible.
 fn build_preload(folder: &Path) -> io::Result<()> {
     let mut compiler = c_compiler();
     compiler.args([
@@ -130,7 +131,7 @@ fn build_preload(folder: &Path) -> io::Result<()> {
     run_command(compiler.arg("preload.c").arg("-o").arg(folder.join(PRELOAD)))
 }
 
-/// Returns the program with which rustc links. It can compile, too.
+/// Returns the program with which rustc links, which can also compile.
 fn c_compiler() -> Command {
     Command::new(env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into()))
 }
@@ -142,7 +143,7 @@ fn run_command(command: &mut Command) -> io::Result<()> {
 }
 
 /// Whether the linker accepts a second version script in addition to the script that rustc writes. Rust's own linker
-/// accepts it, on targets where it is the default. GNU's linker refuses it.
+/// accepts a second script, on targets where this linker is the default. GNU's linker refuses a second script.
 fn links_with_lld() -> bool {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let is_default = env::var_os("RUSTC_LINKER").is_none()

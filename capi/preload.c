@@ -1,10 +1,10 @@
-/* libgpuflame-preload.so: a small library for LD_PRELOAD in a whole shell. Programs that call CUDA are recorded; on all
- * other programs the library has practically no effect. It only sets an environment variable that makes the CUDA driver
+/* libgpuflame-preload.so is a small library for LD_PRELOAD in a whole shell. Programs that call CUDA are recorded; all
+ * other programs notice practically nothing. The library only sets an environment variable that makes the CUDA driver
  * load libgpuflame.so from the same folder.
  *
  * Every program that the shell starts loads this library, so the library has only a few KiB, needs no other library and
- * uses no versioned symbol. It calls functions that a C library may or may not have; if a function is missing, the
- * library leaves the program unchanged. It is written in C because a Cargo workspace cannot build a no_std Rust library
+ * uses no versioned symbol. Some C libraries lack functions that this library calls; if a function is missing, the
+ * program stays unchanged. This library is written in C because a Cargo workspace cannot build a no_std Rust library
  * together with libraries that unwind. */
 #include <stddef.h>
 
@@ -34,15 +34,15 @@ enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0
  * NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, so that it can refuse to work with the stub
  * of another release, and _GPUFLAME_STDERR, which identifies the file that descriptor 2 was when the program started.
  * `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load libgpuflame.so at once, so that the program
- * can call it before CUDA is loaded; only programs with glibc get it, because libgpuflame.so needs glibc. The names are
- * an array of arrays, because pointers would need relocations. */
+ * can call libgpuflame.so before CUDA is loaded. This works only in programs with glibc, which libgpuflame.so needs. The
+ * names are an array of arrays, because pointers would need relocations. */
 enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
-/* Memory for the new list of variables and its strings, if they are short. It is in the page that the loader writes to in
- * any case. */
+/* Memory for the new list of variables and its strings, if they are short. This memory is in a page to which the loader
+ * writes in any case. */
 static char *room[300];
 
 /* Returns the rest of `text` after `prefix`; NULL if `text` does not begin with `prefix`. */
@@ -62,8 +62,8 @@ static char *append(char *at, const char *text, size_t bytes)
     return at;
 }
 
-/* Returns the start of the entry in LD_PRELOAD that has this file's name, and sets `end` to the start of the file name in
- * that entry. */
+/* Returns the start of that entry in LD_PRELOAD which has this file's name, and sets `end` to the start of the file name
+ * in the entry. */
 static const char *entry(const char *list, const char **end)
 {
     const char *start = list, *name = list, *at;
@@ -140,7 +140,7 @@ static int look_at_stderr(unsigned long *device, unsigned long *inode)
 }
 
 /* Whether the copy of this stub in an ancestor process has set CUDA_INJECTION64_PATH to `driver`. `own` is the value of
- * _GPUFLAME_PRELOAD, the version and path that the ancestor's stub has set. */
+ * _GPUFLAME_PRELOAD: the version and path that the ancestor's stub has stored. */
 static int is_own(const char *own, const char *driver)
 {
     const char *rest, *path = own ? behind(VERSION " ", own) : NULL;
@@ -168,8 +168,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         for (name = 0; name < NAMES; name++)
             if (!has[name])
                 has[name] = behind(NAME_OF[name], old[count]);
-    /* If the user has named a library for the driver to load, that choice is kept; only the entry with which an ancestor
-     * has described its own descriptor 2 is replaced. */
+    /* If the user has named a library for the driver to load, that choice is respected. Then only the entry is replaced
+     * in which an ancestor has described its own descriptor 2. */
     bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
     library = has[DRIVER] && is_own(has[OWN], has[DRIVER]) ? has[DRIVER] : NULL;
     if (!bytes && !(has[DRIVER] && has[STDERR])) {
@@ -209,7 +209,7 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         *append_number(text, inode) = 0;
     }
     new[added] = NULL;
-    /* The list is replaced by one atomic store, and the old list is not freed, because another thread may be reading it. */
+    /* Another thread may be reading the old list, so the list is replaced by one atomic store and not freed. */
     __atomic_store_n(&environ, new, __ATOMIC_RELEASE);
     load(has[AT_ONCE] ? library : NULL);
 }

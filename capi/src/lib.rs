@@ -30,7 +30,7 @@ static ALLOCATOR: alloc::HeapAllocator = alloc::HeapAllocator;
 
 /// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
 ///
-/// Always returns 1, because after a result of 0 the driver would unload the library and load it again later.
+/// Always returns 1. After a result of 0, the driver would unload the library and load it again later.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     let _ = run_guarded(|| {
@@ -48,7 +48,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
 
 /// Called by NVTX in its first call when `NVTX_INJECTION64_PATH` names this library.
 ///
-/// Always returns 1, because after a result of 0 NVTX would unload the library.
+/// Always returns 1. After a result of 0, NVTX would unload the library.
 ///
 /// # Safety
 /// The caller is NVTX, which passes the arguments that it documents.
@@ -173,7 +173,7 @@ pub extern "C" fn gpuflame_last_error() -> *const c_char {
     })
 }
 
-// The symbol versions are declared in the same file as the functions, because the assembler must see both together.
+// The symbol versions must be declared in the same file as the functions, so that the assembler sees both together.
 #[cfg(versioned)]
 versions::versioned!("GPUFLAME_0":
     gpuflame_start gpuflame_stop gpuflame_flush gpuflame_is_active gpuflame_step gpuflame_mark gpuflame_set_output

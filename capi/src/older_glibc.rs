@@ -1,8 +1,9 @@
-//! Functions that the standard library and the `libc` crate call but that glibc exports only from 2.33 on. Before that,
-//! these functions were in a static part of glibc that was linked into each program. `build.rs` lists the other
-//! measures for older versions of glibc.
+//! Defines functions that the standard library and the `libc` crate call, but that glibc exports only from 2.33 on.
+//! Before 2.33, these functions were in a static part of glibc that was linked into each program. `build.rs` lists the
+//! other measures for older versions of glibc.
 //!
-//! The linker prefers these functions to those of the C library. They are hidden, so that no other library uses them.
+//! The linker prefers these functions to those of the C library. The functions are hidden, so that no other library
+//! uses them.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int};

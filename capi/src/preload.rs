@@ -1,8 +1,8 @@
-//! Preloading and linking: the two ways in which this library gets into a process other than through the CUDA driver.
+//! Handles preloading and linking. In these two ways, the library gets into a process without the CUDA driver.
 //!
-//! A preloaded library only sets environment variables. If the program ever loads the driver, these variables make the
-//! driver inject the library. So a process without CUDA pays only for one search of the environment, and nothing is
-//! initialised before a fork. A linked library does nothing until the program calls `gpuflame_start`.
+//! A preloaded library only sets environment variables, which make the driver inject the library if the program ever
+//! loads the driver. So a process without CUDA pays only for one search of the environment, and nothing is initialised
+//! before a fork. A linked library does nothing until the program calls `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -20,8 +20,8 @@ use crate::GetExportTable;
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 // SAFETY: this constructor runs while the loader initialises this library, and uses only memory that the C library and
-// the loader have set up. It tolerates other threads, which exist if a library that was initialised earlier has created
-// some, or if a running program loads this library.
+// the loader have set up. There may be other threads, if a library that was initialised earlier has created some, or if
+// a running program loads this library.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
@@ -45,8 +45,8 @@ unsafe extern "C" {
 }
 
 /// Adds variables to the environment while other threads may be reading it. `setenv` is not used, because it would free
-/// the list that the other threads are reading. This function installs a new list of variables and leaves the old list
-/// unchanged. (If another thread adds a variable at the same moment, that variable is lost. But a program with several
+/// the list that other threads may be reading. This function installs a new list of variables and leaves the old list
+/// unchanged. (If another thread adds a variable at the same moment, that variable is lost, but a program with several
 /// threads must not change the environment anyway.)
 fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
     // SAFETY: `environ` is a variable of the C library, which is read and written as a whole.
@@ -89,14 +89,14 @@ fn file_containing(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// Returns the reason why this library must not work: the preload stub that made the driver load this library is of
-/// another release. Returns `None` if there is no such reason.
+/// If the preload stub that made the driver load this library is of another release, returns this as the reason why
+/// this library must not work. Otherwise returns `None`.
 pub(crate) fn version_mismatch() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
     let (version, library) = told.split_once(' ')?;
-    // A program inherits the stub's variable even if the driver loads another library in that program. So the mismatch
-    // counts only if the driver loads the library that the variable names.
+    // A mismatch counts only if the driver loads the library that the stub's variable names, because a program inherits
+    // the variable even if its driver loads another library.
     let is_its_choice =
         std::env::var_os(INJECTION_VARIABLES[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
@@ -108,8 +108,8 @@ pub(crate) fn version_mismatch() -> Option<String> {
     })
 }
 
-/// Forwards the driver's call to the linked copy, which owns the session, if the application is linked against a copy
-/// of this library and the driver injects another file. Returns `false` if this copy owns the session.
+/// If the application is linked against one copy of this library and the driver injects another file, the linked copy
+/// owns the session, and this function forwards the driver's call to it. Returns `false` if this copy owns the session.
 pub(crate) fn forward_to_linked_copy() -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
     // SAFETY: a library that exports gpuflame_start exports this entry with this type.
@@ -118,7 +118,7 @@ pub(crate) fn forward_to_linked_copy() -> bool {
     true
 }
 
-/// Does the same as [`forward_to_linked_copy`] for the call of NVTX, if NVTX injects another copy of this library.
+/// As [`forward_to_linked_copy`], but for NVTX's call, if NVTX injects another copy of this library.
 pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjectionNvtx2") else { return false };
     // SAFETY: a library that exports gpuflame_start also exports this entry with this type.
@@ -127,12 +127,13 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     true
 }
 
-/// Returns the address of the symbol `name` in the linked copy; `None` if there is no linked copy, or this is it.
+/// Returns the address of the symbol `name` in the linked copy; `None` if there is no linked copy, or if this is the
+/// linked copy.
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: `dlsym` only looks a symbol up, in the global scope, which does not contain an injected copy.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
-    // The path of this copy is found through another function, because the loader resolves `gpuflame_start` to the
-    // linked copy even in this file.
+    // To find the path of this copy, another function than `gpuflame_start` is used, because even in this file the
+    // loader resolves `gpuflame_start` to the linked copy.
     let own = file_containing(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_containing(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;

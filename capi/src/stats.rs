@@ -1,6 +1,6 @@
-//! C layout of the statistics that a program can query while it runs. Later versions of gpuflame add fields at the end
-//! of the structure. A program that was compiled against an older header gets only the fields that fit into its
-//! structure.
+//! Defines the C layout of the statistics that a program can query while it runs. Later versions of gpuflame add fields
+//! at the end of the structure. A program that was compiled against an older header gets only the fields that fit into
+//! its structure.
 
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
@@ -41,8 +41,8 @@ pub struct Statistics {
     window_ns: u64,
     busy_ns: u64,
     idle_ns: u64,
-    /// Idle time by cause, in the order of [`Cause::ALL`]. Then the idle time before the first work of a window, and
-    /// the idle time after the last work of a window.
+    /// Idle time by cause, in the order of [`Cause::ALL`], followed by the idle time before the first work of a window
+    /// and the idle time after the last work of a window.
     idle_by_cause_ns: [u64; 6],
     kernels: u64,
     top: [Kernel; MAX_KERNELS],
@@ -62,7 +62,7 @@ impl CallerStruct {
     /// Reads the size of the caller's structure.
     ///
     /// # Safety
-    /// At `at` is a structure whose first eight bytes contain the size of the structure.
+    /// `at` points to a structure whose first eight bytes contain the size of the structure.
     pub(crate) unsafe fn new(at: NonNull<Statistics>) -> Result<Self> {
         // SAFETY: the caller guarantees that `at` points to at least the size field; the read need not be aligned.
         let size = unsafe { at.cast::<u64>().read_unaligned() };
@@ -100,7 +100,7 @@ impl Statistics {
         let timed = || devices().filter(|device| device.time.is_some());
         let mut idle_by_cause_ns = [0; 6];
         for device in timed() {
-            // The structure has no fields of its own for start-up and shutdown.
+            // The structure has no separate fields for start-up and shutdown.
             let (opening, closing) = (device.opening + device.start_up, device.closing + device.shutdown);
             let parts = device.between.into_iter().chain([opening, closing]);
             idle_by_cause_ns.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);

@@ -1,11 +1,11 @@
 //! Registers destructors of thread-local variables without the C library.
 //!
-//! The standard library registers such destructors with `__cxa_thread_atexit_impl`. Glibc's version of that function
-//! aborts the process if it has no memory for an entry. It also waits for the loader's lock, which the first CUDA call
-//! may hold. So this file has a version of its own, which the linker prefers for the code of this library, and which no
-//! other library sees. Threads of gpuflame register no destructors: they end with the process, or have nothing to drop
-//! that another thread waits for. Each thread of the application has a list of destructors, which is stored under a key
-//! of `pthread_key_create`. If there is no memory for an entry, the destructor is not called.
+//! The standard library registers destructors with `__cxa_thread_atexit_impl`. Glibc's version of this function aborts
+//! the process if it has no memory for an entry, and waits for the loader's lock, which the first CUDA call may hold.
+//! So this file has its own version, which the linker prefers for the code of this library, and which no other library
+//! sees. Threads of gpuflame register no destructors, because they end with the process, or have nothing to drop for
+//! which another thread waits. Each thread of the application has a list of destructors, which is stored under a key of
+//! `pthread_key_create`. If there is no memory for an entry, the destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;

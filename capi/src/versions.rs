@@ -1,7 +1,7 @@
-//! Symbol versions of the functions that the header declares. If a program needs a function that this library lacks,
-//! the versions make the program fail when it starts, not when it first calls the function.
+//! Declares symbol versions for the functions in the header. Because of these versions, a program that needs a function
+//! that this library lacks fails when it starts, not when it first calls the function.
 
-/// Declares the version of the interface in which the functions with these names were added.
+/// Declares in which version of the interface the functions with these names were added.
 macro_rules! versioned {
     ($version:literal: $($name:ident)*) => {
         $(std::arch::global_asm!(concat!(
