@@ -22,7 +22,7 @@ macro_rules! check {
     };
 }
 
-/// A check of fields that only some structs have, by offset.
+/// A check of the offsets of fields that only some structs have.
 fn check_late(name: &str, fields: &[(&str, usize)]) {
     println!("#define CHECK_{name}(S) \\");
     for (field, at) in fields {

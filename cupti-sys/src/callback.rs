@@ -1,4 +1,4 @@
-//! Arguments of callbacks. The layouts of these structs are the same from CUPTI 11.8 to 13.5.
+//! Defines the arguments of callbacks. The layouts of these structs are the same from CUPTI 11.8 to 13.5.
 //!
 //! All pointers belong to CUPTI or CUDA and are valid only during the callback, unless stated otherwise.
 
@@ -81,7 +81,7 @@ pub struct ModuleResourceData {
 pub struct SynchronizeData {
     /// The context.
     pub context: *mut c_void,
-    /// The stream that was waited for; null if a context was waited for.
+    /// The stream for which the call waited; null if it waited for a context.
     pub stream: *mut c_void,
 }
 
@@ -96,13 +96,13 @@ pub struct StateData {
 }
 
 /// In and out parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of 13.2. CUPTI 13.0 and 13.1 know only
-/// the first 32 bytes. They accept this longer struct, because it begins with `struct_size`.
+/// the first 32 bytes, but accept this longer struct, because it begins with `struct_size`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SubscriberParams {
     /// Number of bytes of this struct that the caller filled.
     pub struct_size: usize,
-    /// Name of the caller. CUPTI reports it to a tool that tries to subscribe later.
+    /// Name of the caller, which CUPTI reports to a tool that tries to subscribe later.
     pub subscriber_name: *const c_char,
     /// Buffer for the name of the tool that has already subscribed.
     pub old_subscriber_name: *mut c_char,

@@ -1,7 +1,7 @@
-//! Numbers in CUPTI's interface: results, domains, callback ids, activity kinds, attributes.
+//! Defines the numbers in CUPTI's interface: results, domains, callback ids, activity kinds, attributes.
 //!
-//! Each set of numbers is a newtype around `u32`. A number that only a newer CUPTI uses is then a valid value. With a
-//! Rust enum, it would be undefined behaviour.
+//! Each set of numbers is a newtype around `u32`, so that a number that only a newer CUPTI uses is a valid value. In a
+//! Rust enum, such a number would be undefined behaviour.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -83,7 +83,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// Family of events that a callback belongs to (`CUpti_CallbackDomain`).
+/// Family of events to which a callback belongs (`CUpti_CallbackDomain`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Domain(pub u32);
@@ -172,7 +172,7 @@ impl ActivityKind {
     pub const MEMCPY: Self = Self(1);
     /// Fills.
     pub const MEMSET: Self = Self(2);
-    /// Kernels. While this kind is enabled, CUPTI lets only one kernel run at a time.
+    /// Kernels. While this kind is enabled, CUPTI makes kernels run one at a time.
     pub const KERNEL: Self = Self(3);
     /// Driver API calls.
     pub const DRIVER: Self = Self(4);
@@ -196,7 +196,7 @@ impl ActivityKind {
     pub const STREAM: Self = Self(37);
     /// Calls that wait.
     pub const SYNCHRONIZATION: Self = Self(38);
-    /// External correlation ids: for each API call, the id that a tool had pushed at that time.
+    /// External correlation ids: for each API call, the id that a tool has pushed before the call.
     pub const EXTERNAL_CORRELATION: Self = Self(39);
     /// Launches that the driver makes internally, without a call of a public API.
     pub const INTERNAL_LAUNCH_API: Self = Self(48);
@@ -230,7 +230,7 @@ impl ActivityAttribute {
 pub struct FlushFlag(pub u32);
 
 impl FlushFlag {
-    /// CUPTI keeps every buffer that contains an unfinished record, and delivers the other buffers.
+    /// CUPTI keeps buffers that contain an unfinished record, and delivers all other buffers.
     pub const NONE: Self = Self(0);
     /// CUPTI delivers all buffers. Records of running work then have no end time, and are not delivered again.
     pub const FORCED: Self = Self(1);

@@ -1,18 +1,18 @@
 //! Raw bindings to NVIDIA CUPTI 11.8 to 13.5, loaded at run time.
 //!
 //! The bindings are written by hand and do not need the CUDA toolkit at build time. They contain only the numbers,
-//! names and byte offsets of the interface. They contain no decisions, such as which library to load or which
-//! callbacks to enable, and no text of NVIDIA's headers.
+//! names and byte offsets of the interface, and no text of NVIDIA's headers. The caller decides, for example, which
+//! library to load and which callbacks to enable.
 //!
 //! Two rules let one binary work with every CUPTI of that range:
 //!
 //! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define, and an unknown
 //!   discriminant is undefined behaviour. Every enumeration is a newtype around `u32`.
-//! - **Records are prefixes.** New versions of CUPTI only add fields at the end of a record. The structs in
-//!   [`record`] hold the fields that all versions share. A later field is read by its offset, and only if the record
+//! - **Records are prefixes.** New versions of CUPTI only add fields at the end of a record. The structs in [`record`]
+//!   contain the fields that are the same in all versions. A later field is read by its offset, and only if the record
 //!   is long enough to contain it. See [`record::Record`].
 //!
-//! Functions are looked up with `dlsym`. The [`Library`] struct holds each function as an `Option`, because an older
+//! Functions are looked up with `dlsym`. The [`Library`] struct contains each function as an `Option`, because an older
 //! CUPTI lacks some functions, and because a test may fill in its own functions.
 
 pub mod callback;

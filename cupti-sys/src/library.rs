@@ -1,4 +1,4 @@
-//! The functions of a loaded `libcupti`, each as an `Option`.
+//! Looks up the functions of a loaded `libcupti`, each as an `Option`.
 //!
 //! The caller decides which file to load. A library is never closed, because CUPTI's threads and exit handlers run
 //! its code.
@@ -11,8 +11,8 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Function that CUPTI calls before and after API calls, and at events. Arguments: a pointer that the subscriber
-/// chose, the domain, the callback id, and a pointer to the data that [`crate::callback`] documents for that domain.
+/// Function that CUPTI calls before and after API calls, and at events. Its arguments are a pointer that the subscriber
+/// chose, the domain, the callback id, and a pointer to the data that [`crate::callback`] documents for the domain.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
 /// Function that CUPTI calls when it needs a buffer. It returns, through its arguments, the buffer (aligned to 8
@@ -56,7 +56,8 @@ macro_rules! functions {
                 }
             }
 
-            /// Returns the symbol of every function in the order of the fields, and whether this library has it.
+            /// Returns the name of every function in the order of the fields, and whether this library has the
+            /// function.
             pub fn symbols(&self) -> impl Iterator<Item = (&'static str, bool)> {
                 [$((stringify!($symbol), self.$field.is_some()),)*].into_iter()
             }
@@ -116,7 +117,7 @@ functions! {
     activity_flush_all = cuptiActivityFlushAll(FlushFlag);
     /// Delivers full buffers periodically, at an interval in milliseconds (0: never).
     activity_flush_period = cuptiActivityFlushPeriod(u32);
-    /// Pushes an external id of the given kind. API calls on this thread have this id until it is popped.
+    /// Pushes an external id of the given kind. API calls on this thread have this external id until it is popped.
     activity_push_external_correlation_id = cuptiActivityPushExternalCorrelationId(u32, u64);
     /// Pops the last external id of the given kind that was pushed on this thread, and returns that id.
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
@@ -124,7 +125,7 @@ functions! {
     activity_enable_latency_timestamps = cuptiActivityEnableLatencyTimestamps(u8);
     /// Sets whether queries of unfinished events and streams are recorded too (1, the default) or not (0) (12.8 on).
     activity_enable_all_sync_records = cuptiActivityEnableAllSyncRecords(u8);
-    /// Selects the counters of unified memory to collect; call before enabling their kind.
+    /// Selects the counters of unified memory to collect. Call this before enabling the kind of their records.
     activity_configure_unified_memory_counter =
         cuptiActivityConfigureUnifiedMemoryCounter(*mut UnifiedMemoryConfig, u32);
     /// Returns a graph node's id, as used in records.

@@ -1,8 +1,9 @@
-//! Activity records: the first fields, which are the same in CUPTI 11.8 to 13.5, and the offsets of later fields.
+//! Defines activity records: their first fields, which are the same in CUPTI 11.8 to 13.5, and the offsets of later
+//! fields.
 //!
-//! CUPTI only appends fields to its records, so their first fields stay valid in all later versions. Which later
-//! fields a record has follows from the distance to the next record (the *stride*). Only the library's own
-//! `cuptiActivityGetNextRecord` knows that distance. Members named `_…` are fields that are not used yet.
+//! CUPTI only appends fields to its records, so the first fields stay valid in all later versions. The distance to the
+//! next record (the *stride*) shows which later fields a record has. Only the library's own
+//! `cuptiActivityGetNextRecord` knows the stride. Members named `_…` are fields that are not used yet.
 
 use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
@@ -232,7 +233,7 @@ records! {
     struct Synchronization {
         /// Kind of the record: SYNCHRONIZATION.
         pub kind: ActivityKind,
-        /// Type of the wait, and of the object that was waited for.
+        /// Type of the wait, and of the awaited object.
         pub sync_type: u32,
         /// Start time in nanoseconds.
         pub start: u64,
@@ -360,7 +361,7 @@ pub mod offset {
     }
 
     /// Id of the graph from which the executable graph was instantiated, `u32` (13.4 on). The id of the source node,
-    /// `u64`, is 8 bytes after it.
+    /// `u64`, is 8 bytes later.
     pub mod source_graph {
         /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
@@ -376,7 +377,7 @@ pub mod offset {
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
     /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
     pub const KERNEL_PRIORITY: usize = 216;
-    /// Sync id of the `cudaEventRecord` call that a stream waits for, `u64` (12.8 on), in a
+    /// Sync id of the `cudaEventRecord` call for which a stream waits, `u64` (12.8 on), in a
     /// [`super::Synchronization`]; 0xFFFF_FFFF if there is none.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
     /// Result of the call, `u32` (12.8 on), in a [`super::Synchronization`].
@@ -421,8 +422,9 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// A struct must not be longer than the record of any version; otherwise no record of that version could be read. In
-// CUPTI 11.8, a kernel record has 200 bytes and a copy record 88 bytes. Both begin with the fields above.
+// A struct must not be longer than the record of any version, because records of a version in which they are shorter
+// could not be read. In CUPTI 11.8, a kernel record has 200 bytes, and a copy record has 88 bytes. Both begin with the
+// fields above.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]
