@@ -1,5 +1,5 @@
-//! The recorder, which runs inside the application's process. It contains the callbacks of API calls, and the session,
-//! which collects their rows, explains them (joins and sums them) and writes the outputs.
+//! The recorder runs inside the application's process. It consists of the callbacks of API calls, which write rows, and
+//! the session, which collects the rows, explains them (joins and sums them) and writes the outputs.
 
 #![deny(unsafe_code)]
 

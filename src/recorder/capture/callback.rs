@@ -44,8 +44,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, Thre
 #[derive(Debug)]
 pub struct Capture;
 
-/// One call in this many calls is timed. The number is a prime, so that in a loop of a few calls each of these calls is
-/// timed in turn.
+/// One of every `TIMING_INTERVAL` calls is timed. The number is a prime, so that in a loop of a few calls each of these
+/// calls is timed in turn.
 const TIMING_INTERVAL: u64 = 61;
 
 impl Tracer for Capture {
@@ -362,7 +362,7 @@ fn push_launch(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch) {
     }
 }
 
-/// Whether the call returns only when its GPU work is done. Such a call is recorded when it begins.
+/// Whether the call returns only when its GPU work is done. A call that does is recorded when it begins.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
 }

@@ -211,8 +211,8 @@ impl SharedLine {
         // values of two different lines, the product can have any value.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> FRACTION_BITS;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
-        // Orders the loads above before the load of the sequence number below. That number shows whether the loads have
-        // read the words of a single line.
+        // Orders the loads above before the load of the sequence number below. The sequence number shows whether the
+        // loads have read the words of a single line.
         fence(Ordering::Acquire);
         let is_consistent = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         is_consistent.then_some(Nanos(time))

@@ -2,8 +2,8 @@
 //! library exports the function's name even if the library is stripped.
 //!
 //! Once [`window::enable_launch_marker`](crate::control::window::enable_launch_marker) was called, the function is
-//! called at the beginning of every launch. It starts with a five-byte NOP, because some kernels can place their
-//! cheapest kind of probe on such an instruction.
+//! called at the beginning of every launch. The function starts with a five-byte NOP, because some kernels can place
+//! their cheapest kind of probe on such an instruction.
 
 use gpuflame_cupti::tracer::{Call, CallKind};
 

@@ -39,7 +39,8 @@ pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Ca
 
 /// Captures the caller's stack, without gpuflame's own frames, and returns the id of that stack. `leaf` names the API
 /// call. `launched` identifies the work that the call launches, or is 0. `ours` is an address in the frame of our
-/// function that the tracing library called. That frame and all frames called from it are gpuflame's own.
+/// function that the tracing library called. The frame of our function, and all frames called from it, are gpuflame's
+/// own.
 pub(super) fn capture(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -149,8 +150,8 @@ fn record_new_stack(
     (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // The thread looks for a Python interpreter only here. This is sufficient, because the first stack that goes
-    // through an interpreter is always new.
+    // The thread looks for a Python interpreter only when a stack is new, because the first stack that goes through an
+    // interpreter is always new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {

@@ -23,8 +23,8 @@ struct Page {
     word: AtomicU32,
 }
 
-/// The word's page. It is initially zero and consists of whole pages, so the linker puts it into memory that is not
-/// backed by a file.
+/// The word's page. This static is initially zero and consists of whole pages, so the linker puts it into memory that
+/// is not backed by a file.
 static PAGE: Page = Page { word: AtomicU32::new(0) };
 /// Whether the kernel fills `PAGE` with zeroes in forked children. This flag is not stored on `PAGE`, so that children
 /// inherit its value.

@@ -1,4 +1,5 @@
-//! Path prefix of the outputs, if the program itself has chosen one. It overrides the prefix from the settings.
+//! Stores the path prefix of the outputs, if the program itself has chosen one. The program's prefix overrides the
+//! prefix from the settings.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 

@@ -2,7 +2,7 @@
 
 use gpuflame_model::record::ThreadId;
 
-/// Number of recent waits for the GIL that are stored. They decide which samples of other threads are kept.
+/// Number of recent waits for the GIL that are stored to decide which samples of other threads are kept.
 const MAX_GIL_WAITS: usize = 256;
 /// Time between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;

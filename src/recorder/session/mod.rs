@@ -167,8 +167,8 @@ pub fn mark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet. These include all files that are written at
-/// exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
+/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, including all files that are written at exit.
+/// `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
 ///
 /// May be called before the first [`start`], and between windows. If a recording has already begun, its file is moved
 /// when the process ends.

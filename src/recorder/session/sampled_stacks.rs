@@ -87,7 +87,7 @@ impl StackReader {
         self.unwinder.check_loaded_objects();
     }
 
-    /// Returns the stack of a sample. Its Python frames are read only if `is_new`, and if earlier reads have not taken
+    /// Returns the stack of a sample. The Python frames are read only if `is_new`, and if earlier reads have not taken
     /// too long. If the thread has run since the sample, its Python frames are gone.
     pub(super) fn read(
         &mut self,

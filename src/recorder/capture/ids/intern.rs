@@ -38,7 +38,7 @@ impl Hash {
         }
     }
 
-    /// Returns a hash over both hashes. Their order matters.
+    /// Returns a hash over both hashes, whose order matters.
     #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)
@@ -76,7 +76,7 @@ struct CachedContext {
 type CachedContexts = [CachedContext; Unwinder::MAX_CACHED_STACKS];
 
 const MIN_SLOTS: usize = 1024;
-/// Maximum number of slots of a table. Such a table takes 12 MiB and has room for 262,144 stacks.
+/// Maximum number of slots of a table. A table of this size takes 12 MiB and has room for 262,144 stacks.
 const MAX_SLOTS: usize = 1 << 19;
 /// `MAX_SLOTS`, or fewer if the user has asked for a limit on memory.
 static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);

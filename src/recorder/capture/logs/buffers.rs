@@ -31,9 +31,9 @@ const SMALL_BUFFER_BYTES: usize = 64 << 10;
 /// The size of a buffer is the memory limit divided by this number. From a limit of 64 MiB on, a buffer has
 /// [`MAX_BUFFER_BYTES`].
 const BUFFER_DIVISOR: usize = 64;
-/// Share of the memory limit that is reserved for full-size buffers: the limit divided by this number. They get this
-/// share even if other data have used up the limit. Under the usual limit, the share is enough for 32 threads. Further
-/// threads get small buffers.
+/// Share of the memory limit that is reserved for full-size buffers: the limit divided by this number. The share is
+/// reserved even if other data have used up the limit. Under the usual limit, the share is enough for 32 threads.
+/// Further threads get small buffers.
 const RESERVED_DIVISOR: usize = 8;
 /// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory;
 /// each of the other six keeps 64 KiB.

@@ -1,4 +1,5 @@
-//! A log that all threads write to, under a lock. It is used for rare records whose order across threads matters.
+//! A log to which all threads write, under a lock. This kind of log is used for rare records whose order across threads
+//! matters.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

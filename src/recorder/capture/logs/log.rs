@@ -23,8 +23,8 @@ use gpuflame_unwind::memory;
 use super::unread_limit;
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// Number of words per chunk. It is a multiple of 3, the number of words in a launch, so that launches fill a chunk
-/// completely.
+/// Number of words per chunk. The number is a multiple of 3, the number of words in a launch, so that launches fill a
+/// chunk completely.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
 /// Maximum number of chunks of all logs: 32 MiB, or 1.4 million unread launches. The first chunk of each log (a thread
 /// has two logs) does not count against this limit. If several threads map a chunk at the same moment, the limit may be
@@ -60,7 +60,8 @@ pub(crate) fn limit_memory(bytes: usize) {
 struct ChunkPool {
     ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
-    /// Number of logs to which something was written. Each of these logs holds at least one chunk permanently.
+    /// Number of logs to which something was written. Each log to which something was written holds at least one chunk
+    /// permanently.
     logs: AtomicUsize,
     /// False until the first [`refill_chunks`]; every push before that is refused.
     is_open: AtomicBool,
@@ -174,7 +175,7 @@ impl Log {
     }
 }
 
-/// Writer of a log. It belongs to one application thread.
+/// Writer of a log. Each writer belongs to one application thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogWriter {
     chunk: Option<NonNull<LogChunk>>,
@@ -186,7 +187,7 @@ impl LogWriter {
         Self { chunk: None, used: 0 }
     }
 
-    /// Whether the writer has a chunk. It has none until the first push that succeeds.
+    /// Whether the writer has a chunk. A writer has no chunk until the first push that succeeds.
     pub(crate) fn has_begun(&self) -> bool {
         self.chunk.is_some()
     }
@@ -235,7 +236,7 @@ impl LogWriter {
     }
 }
 
-/// Reader of a log. It belongs to the collector.
+/// Reader of a log. All readers belong to the collector.
 #[derive(Debug)]
 pub(crate) struct LogReader {
     chunk: *const LogChunk,

@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Fraction (1/8) of the limit that unread records must leave free, in addition to [`MARGIN_BYTES`]. It is needed
-/// because the collector allocates memory while it reads records, and because several threads may ask for memory at the
-/// same moment.
+/// Fraction (1/8) of the limit that unread records must leave free, in addition to [`MARGIN_BYTES`]. The free memory is
+/// needed because the collector allocates memory while it reads records, and because several threads may ask for memory
+/// at the same moment.
 const MARGIN_DIVISOR: usize = 8;
 /// Allowance for memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
 const MARGIN_BYTES: usize = 3 << 20;

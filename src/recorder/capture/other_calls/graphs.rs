@@ -188,7 +188,7 @@ fn push(thread: &ThreadState, words: [u64; 3]) {
 #[derive(Default)]
 struct ExecGraphs {
     graphs: HashMap<u64, GraphId>,
-    /// Ids of the graphs in `graphs`. Each of these graphs ends when its executable graph ends, and not before.
+    /// Ids of the graphs in `graphs`. A graph in `graphs` ends when its executable graph ends, and not before.
     owned: HashSet<GraphId>,
 }
 

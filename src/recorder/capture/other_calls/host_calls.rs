@@ -1,10 +1,10 @@
 //! Calls that create no GPU work: calls that wait for GPU work, and calls that allocate or free memory. If the user
-//! asks for dependencies, also calls that record events on streams or make streams wait for events. Each of these calls
-//! takes microseconds or longer, so this code need not be fast.
+//! asks for dependencies, also calls that record events on streams or make streams wait for events. Calls that create
+//! no GPU work take microseconds or longer, so this code need not be fast.
 //!
 //! Each call is written to the thread's own log, among the thread's launches, to show which calls preceded a delayed
-//! launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. This log must
-//! be common because one thread may free memory that another thread allocates again at once: only the order of the
+//! launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. All threads
+//! share this log because one thread may free memory that another thread allocates again at once: only the order of the
 //! records shows to which allocation a free belongs. For the same reason a free is written to the common log when the
 //! call begins; all other calls are written when they return.
 
@@ -81,8 +81,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this call is missing, because a signal handler on a stack at a higher address has
-                    // made a call of its own, and the entry of the handler's call has replaced the entry of this call.
+                    // The entry of this call is missing: a signal handler on a stack at a higher address has made a
+                    // call of its own, whose entry has replaced the entry of this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>

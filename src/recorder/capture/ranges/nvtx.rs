@@ -31,7 +31,7 @@ struct Callbacks {
     module_table: Option<extern "C" fn(u32, *mut *mut *mut NvtxFunction, *mut u32) -> c_int>,
 }
 
-/// Pointer to an NVTX function. Its type depends on the number of the function.
+/// Pointer to an NVTX function, whose type depends on the function's number.
 type NvtxFunction = *const c_void;
 
 /// Number that selects the table [`Callbacks`].

@@ -26,8 +26,8 @@ pub(crate) const HOST_CALL: u64 = 4;
 /// Value of the slot: this call is a launch from a signal handler that interrupted another launch. The interrupted
 /// launch was set aside.
 pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
-/// Value of the slot: this call is refused. It is the outermost call of a signal handler that interrupted the thread
-/// inside gpuflame, or of a thread without a state.
+/// Value of the slot: this call is refused, because it is the outermost call of a signal handler that interrupted the
+/// thread inside gpuflame, or of a thread without a state.
 pub(crate) const REFUSED: u64 = 6;
 
 /// Maximum number of correlation ids of nested calls that are stored per launch. Work under an id that is not stored
@@ -193,9 +193,9 @@ impl CopiedGraphs {
     /// Handles the end of a child graph during the call: the driver has moved the child's nodes into the copy that the
     /// program asked for. Returns the id of this copy, and the new and the former id of each moved node.
     ///
-    /// CUPTI does not report the new ids. They follow a rule that was measured with driver 580: the upper half of a
-    /// node's id is the id of its graph, and the lower half is the number of nodes that were added to the graph before.
-    /// Returns `None` if the known ids do not follow this rule.
+    /// CUPTI does not report the new ids, so they are computed by a rule that was measured with driver 580. By this
+    /// rule, the upper half of a node's id is the id of its graph, and the lower half is the number of nodes that were
+    /// added to the graph before. Returns `None` if the known ids do not follow this rule.
     pub(crate) fn inline(
         &mut self,
         child: GraphId,

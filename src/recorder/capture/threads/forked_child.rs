@@ -42,7 +42,7 @@ pub fn install_handler() {
     fork_hooks::on_fork_in_child(on_fork);
 }
 
-/// Fork handler that runs in a child. It waits for no lock and allocates nothing.
+/// Fork handler that runs in a child, waits for no lock and allocates nothing.
 extern "C" fn on_fork() {
     // True if no thread has set up the child yet, or if the kernel does not zero the page.
     if lifecycle::claim_inherited() || !lifecycle::is_over() {

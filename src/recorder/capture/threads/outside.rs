@@ -1,6 +1,6 @@
 //! Launches made while no window is open ("outside windows"). Only the number and the range of correlation ids of these
-//! launches are recorded. They are not recorded one by one, because a program that records one step in a thousand makes
-//! nearly all of its launches outside windows.
+//! launches are recorded. Launches outside windows are not recorded one by one, because a program that records one step
+//! in a thousand makes nearly all of its launches outside windows.
 //!
 //! The correlation ids of a thread ascend. So if a thread makes two launches outside windows and no window is opened
 //! between them, all launches of this thread with ids between these two were made outside windows, too. Each thread

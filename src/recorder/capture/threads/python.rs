@@ -119,7 +119,7 @@ impl PythonFrames {
             match self.frames.walk_uncached(number_of) {
                 WalkOutcome::Unchanged => {}
                 WalkOutcome::Changed => self.hash = self.rehash(),
-                // The preceding call of `hash` found frames. That there are none now is a loss.
+                // The preceding call of `hash` found frames, so their absence now is counted as a loss.
                 WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                     self.has_frames = false;
                     counters.lose(Loss::PythonDropped);

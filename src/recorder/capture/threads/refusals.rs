@@ -21,7 +21,7 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. If so, the function removes that push from the open ones.
+    /// Whether a pop belongs to a push that was refused. If so, the push no longer counts as open.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()

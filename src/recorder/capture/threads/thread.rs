@@ -56,7 +56,8 @@ unsafe impl Sync for ThreadState {}
 
 /// Stage of a state that a thread uses.
 const LIVE: u32 = 0;
-/// Stage of a state whose thread has ended. The next new thread may reuse the state. Its logs may contain unread rows.
+/// Stage of a state whose thread has ended. The next new thread may reuse the state. The state's logs may contain
+/// unread rows.
 const ENDED: u32 = 1;
 /// Stage of a state whose thread has jumped out of gpuflame or has ended inside gpuflame. The collector still reads the
 /// logs of the state, but no thread may reuse it, because an operation on it may be incomplete.
@@ -232,8 +233,8 @@ impl EntryRefusal {
 }
 
 thread_local! {
-    /// Refused calls of a thread without a state. This variable needs no memory of its own: it is next to the pointer
-    /// of [`tls`], and the first access to that pointer has allocated memory for both.
+    /// Refused calls of a thread without a state. The first access to the pointer of [`tls`] has already allocated
+    /// memory for this variable, which is stored next to that pointer.
     static REFUSED: OpenRefusals = const { OpenRefusals::new() };
 }
 

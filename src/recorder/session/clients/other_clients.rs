@@ -34,8 +34,8 @@ const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of takeovers of the activity records that are reported. Later ones are only counted.
 const MAX_TAKEOVER_MESSAGES: u64 = 10;
 
-/// Minimum and maximum pause between our attempts to subscribe again. They apply if we did not see the calls of the
-/// client that owns the subscription.
+/// Minimum and maximum pause between our attempts to subscribe again, if we did not see the calls of the client that
+/// owns the subscription.
 const MIN_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 

@@ -68,7 +68,7 @@ pub(crate) trait CheckpointSource: Sync {
 pub(crate) struct Checkpoint {
     outputs: Outputs,
     formats: Vec<Output>,
-    /// Folder for reports to the program that started this process. One of these reports is the path of the checkpoint.
+    /// Folder for reports to the program that started this process. One report contains the path of the checkpoint.
     report: Option<PathBuf>,
     interval: Duration,
     /// Number of bytes by which the file may be larger than twice its content.
@@ -86,7 +86,7 @@ pub(crate) struct Checkpoint {
     /// Number of rows of work (see `Pipeline::rows_of_work`) whose sums are in the file.
     work: AtomicU64,
     file: Mutex<CheckpointFile>,
-    /// Path of the file, for threads that must not wait for a file system. This lock is never held during file
+    /// Path of the file, for threads that must not wait for a file system. No thread holds this lock during file
     /// operations.
     name: Mutex<Option<PathBuf>>,
 }

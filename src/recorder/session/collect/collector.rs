@@ -1,5 +1,5 @@
-//! The collector is the thread that gathers all rows. It reads the logs of the application's threads and CUPTI's
-//! buffers, keeps empty chunks ready for the logs, and flushes CUPTI about once a second.
+//! The collector is the thread that gathers all rows. The collector reads the logs of the application's threads and
+//! CUPTI's buffers, provides empty chunks for the logs, and flushes CUPTI about once a second.
 //!
 //! The collector holds no lock of ours while it calls CUPTI, because a flush calls back into gpuflame: on this thread,
 //! or on another thread that holds CUPTI's own lock.
@@ -23,7 +23,7 @@ use crate::session::process::shutdown;
 /// Pause between two visits while rows arrive. (A visit is one turn of the collector's loop.) The pause is short, so
 /// that all rows that arrive during one pause fit into the ready chunks.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// Maximum pause while no rows arrive. It is long enough that an idle process is seldom woken.
+/// Maximum pause while no rows arrive. The pause is long, so that an idle process is seldom woken.
 pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
 /// Interval between flushes. Without a flush, CUPTI delivers a buffer only when the buffer is full.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);

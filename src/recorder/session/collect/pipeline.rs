@@ -1,10 +1,10 @@
-//! The pipeline receives every row that the collector reads. It explains the rows, that is, joins and sums them. If the
-//! settings ask for a recording or for other growing outputs, it also writes the rows to these files. All of this
-//! happens while the application runs.
+//! The pipeline receives every row that the collector reads. The pipeline explains the rows, that is, joins and sums
+//! them. If the settings ask for a recording or for other growing outputs, it also writes the rows to these files.
+//! Explaining and writing happen while the application runs.
 //!
-//! The pipeline also chooses whether launches or activities are read next. Its other jobs have a file each: `row_sink`
-//! writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs` hands over windows that
-//! have their own files.
+//! The pipeline also chooses whether launches or activities are read next. The pipeline's other jobs have a file each:
+//! `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs` hands over
+//! windows that have their own files.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -235,8 +235,8 @@ impl Pipeline {
         (0..MAX_STEPS_PER_VISIT).all(|_| self.read_noted_step(api))
     }
 
-    /// Reads the logs of graphs and host calls. They are read even if there are no launches and no records, because
-    /// copying a large graph fills the log of graphs without a launch or record.
+    /// Reads the logs of graphs and host calls. These logs are read even if there are no launches and no records,
+    /// because copying a large graph fills the log of graphs without a launch or record.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
@@ -488,7 +488,8 @@ impl Pipeline {
         self.rows.first_work
     }
 
-    /// Whether the process launched anything, even if the launches were lost. Otherwise no file is written.
+    /// Whether the process launched anything, even if the launches were lost. If it launched nothing, no file is
+    /// written.
     pub(crate) fn has_work(&self) -> bool {
         self.rows.first_work.is_some()
             || capture::calls() > 0

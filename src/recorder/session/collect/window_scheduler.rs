@@ -32,7 +32,8 @@ const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between checks whether a window has reached a limit. At 300,000 launches per second, a window can exceed
 /// its limit by 600 launches.
 const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Maximum time for which a step waits while another thread opens or closes the window. This usually takes moments.
+/// Maximum time for which a step waits while another thread opens or closes the window. Opening or closing usually
+/// takes moments.
 const STEP_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Stack size of the thread in bytes. The thread only calls the kernel and compares numbers.
 const STACK_BYTES: usize = 256 << 10;

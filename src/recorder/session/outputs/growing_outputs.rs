@@ -50,8 +50,8 @@ const MIN_STALL: Duration = Duration::from_millis(100);
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Texts in the format of the tutorial's tracer. One text is named like the other outputs. The other text has the
-    /// path that the tutorial's own environment variable contains.
+    /// Texts in the format of the tutorial's tracer: a text that is named like the other outputs, and a text at the
+    /// path in the tutorial's own environment variable.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
@@ -422,7 +422,7 @@ pub(crate) fn with_free_name<T>(
     Err(Error::new(ErrorKind::Io, "every numbered name is taken"))
 }
 
-/// Opens each text output that the settings request. These texts have the format of the tutorial's tracer.
+/// Opens each text in the format of the tutorial's tracer that the settings request.
 fn open_texts(
     outputs: &Outputs,
     settings: &Settings,

@@ -53,7 +53,7 @@ pub(super) fn write_all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    // The name of the recording must be free as well, even if no recording is written: if another process has left a
+    // The name of the recording must be free as well, even if no recording is written. If another process has left a
     // recording of that name, converting that recording would produce files with the names chosen here.
     let has_recording = wanted.contains(&Output::Recording) || wanted.contains(&Output::Sums);
     let left = (!has_recording).then(|| Output::Recording.suffix());

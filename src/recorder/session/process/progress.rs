@@ -70,7 +70,7 @@ impl ProgressWatch {
         Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: WaitingTime::start() }
     }
 
-    /// Whether the collector has made no step for longer than the limit. If so, there is no point in waiting.
+    /// Whether the collector has made no step for longer than the limit, so that a thread should stop waiting for it.
     pub(crate) fn is_exceeded(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);
         if steps != self.steps {

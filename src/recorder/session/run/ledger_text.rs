@@ -71,8 +71,8 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the ledger itself is not: causes of missing or wrong
-/// results that the summary does not name, and files whose names differ from the requested names.
+/// Returns the lines of the ledger that are printed even if the ledger itself is not printed. These are causes of
+/// missing or wrong results that the summary does not name, and files whose names differ from the requested names.
 pub(super) fn remarks(
     ledger: &Ledger,
     profile: &Profile,
@@ -130,7 +130,7 @@ fn python_functions(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Returns a line with the number of activities that CUPTI delivered twice. Each of these activities counts only once.
+/// Returns a line with the number of activities that CUPTI delivered twice, but that count only once.
 fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -140,7 +140,7 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have impossible correlation ids. Such activities are not drawn.
+/// Returns a line with the number of activities that have impossible correlation ids, and therefore are not drawn.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {

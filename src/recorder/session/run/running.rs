@@ -104,7 +104,7 @@ pub(crate) struct Session {
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
 impl Session {
-    /// Starts the session. It runs until the process ends.
+    /// Starts the session, which runs until the process ends.
     pub(super) fn start(
         settings: Settings,
         outputs: Outputs,
