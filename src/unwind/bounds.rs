@@ -65,8 +65,8 @@ fn main_stack() -> Option<StackBounds> {
     let size = if known { limit.rlim_cur.min(MAX_MAIN_STACK_BYTES) } else { MAX_MAIN_STACK_BYTES };
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
-    // After a fork by a thread other than the main thread, the child's only thread looks like the main thread, because
-    // it has the process's id, but it does not run on the main stack.
+    // If another thread than the main thread has forked, the child's only thread looks like the main thread, because
+    // its id is the process's id. But this thread does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 

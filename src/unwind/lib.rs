@@ -24,8 +24,8 @@
 //! **A stack is read in place only if it is the thread's own, and only in one range: from 128 bytes (the red zone)
 //! below the stack pointer at which the capture began, up to the stack's end.**
 //!
-//! 1. That range is mapped and stays mapped while the capture runs, because it contains the frames of the thread's
-//!    callers, up to the frame in which the thread began, and our own frames are directly below it
+//! 1. The range from the red zone to the stack's end stays mapped while the capture runs: it contains the frames of the
+//!    thread's callers, up to the frame in which the thread began, and our own frames are directly below it
 //!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). Only a
 //!    host that unmaps pages between a thread's stack pointer and the stack's end would make this statement false; no
 //!    such host is known.
@@ -38,11 +38,11 @@
 //!    continues. If the code is on another stack, the walk starts again and reads all stacks through a copy
 //!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
 //! 4. The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that are in
-//!    frames above the present stack pointer. It reads such words only in a capture that begins on the thread's own
-//!    stack (`cached_and_uncached_walks_give_equal_stacks` of `unwind/fuzz.rs`; greenlets, which move parts of a stack
-//!    aside, in `host/runtimes.rs`). The cache of whole stacks compares an entry only if the capture begins at exactly
-//!    the stack pointer at which the entry's walk began (`a_repeated_stacks_number_refers_to_an_equal_stack` of
-//!    `unwind/fuzz.rs`).
+//!    frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
+//!    thread's own stack (`cached_and_uncached_walks_give_equal_stacks` of `unwind/fuzz.rs`; greenlets, which move
+//!    parts of a stack aside, in `host/runtimes.rs`). The cache of whole stacks compares an entry only if the capture
+//!    begins at exactly the stack pointer at which the entry's walk began
+//!    (`a_repeated_stacks_number_refers_to_an_equal_stack` of `unwind/fuzz.rs`).
 //! 5. Expressions terminate, because they are limited to 256 operations and fixed memory (`sp_for_ever` and
 //!    `cfa_for_ever`, tested as in 2).
 //!

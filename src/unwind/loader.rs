@@ -95,8 +95,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A loaded object. Its pointers are valid only until the object is unloaded, so use them only while the loader's lock
-/// is held.
+/// A loaded object. Use the pointers in this struct only while the loader's lock is held, because they are valid only
+/// until the object is unloaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     /// First mapped address.

@@ -71,7 +71,7 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 static COUNTERS: AtomicU64 = AtomicU64::new(0);
 static HAD_ONE_NAMESPACE: AtomicBool = AtomicBool::new(false);
 
-/// Returns the latest state that any thread has seen. This takes one load.
+/// Returns the latest state that any thread has seen, by reading one word.
 #[inline(always)]
 pub(crate) fn latest() -> LoaderState {
     LoaderState(LATEST.load(Ordering::Acquire))

@@ -30,7 +30,7 @@ pub struct ModuleMap {
 }
 
 impl ModuleMap {
-    /// Creates an empty map. Its first [`refresh`](Self::refresh) reports everything.
+    /// Creates an empty map, whose first [`refresh`](Self::refresh) reports everything.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,8 +1,8 @@
-//! The unwinding engine for machines other than x86-64. It wraps the crate framehop and has the same interface as the
-//! engine for x86-64.
+//! The unwinding engine for machines other than x86-64. This engine wraps the crate framehop, and has the same
+//! interface as the engine for x86-64.
 //!
-//! This engine makes gpuflame build and work beyond x86-64. It is slower (see the performance page), and when objects
-//! are loaded or unloaded, it allocates inside the callback that notices the change. framehop has an unwinder for
+//! This engine makes gpuflame build and work beyond x86-64. The portable engine is slower (see the performance page),
+//! and allocates inside the callback that notices a load or unload of an object. The crate framehop has an unwinder for
 //! aarch64 only; on other machines a capture is empty and flagged as cut.
 
 use std::fmt;

@@ -1,11 +1,11 @@
 //! Calls a function at the end of a Python interpreter that runs a whole program, as in `python train.py`. After an
 //! uncaught KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its
-//! own process, so the C library's exit handlers never run. Then only CPython's own exit callbacks (`Py_AtExit`), which
-//! run at the end of the finalization, can act before the process dies.
+//! own process, so the C library's exit handlers never run. After a KeyboardInterrupt, only CPython's own exit
+//! callbacks (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
 //!
 //! A program that embeds CPython may finalize the interpreter and continue to run. The stack shows whether the program
-//! ends with the interpreter: only a few functions of CPython run a whole program and may end the process by a signal,
-//! and one of them is then on the stack.
+//! ends with the interpreter. If it does, the stack contains one of the few functions of CPython that run a whole
+//! program and may end the process by a signal.
 //!
 //! This module calls two functions of CPython: one reads a flag, the other stores a pointer in a table with 32 entries.
 //! Since CPython 3.12, the second function takes a lock that is held only for this store. Before 3.12 only the GIL
@@ -47,8 +47,8 @@ struct InterpreterExports {
 /// full.
 ///
 /// A forked child inherits the registration, but `is_due` must return false in the child. The reason is that a stack is
-/// captured before `callback` is called, and the capture takes the loader's lock, which is never released in the child
-/// if another thread held it at the time of the fork.
+/// captured before `callback` is called, and the capture takes the loader's lock. If another thread held this lock at
+/// the time of the fork, it is never released in the child.
 pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
     let found = loader::with_lock(|_| {
         let mut found = None;

@@ -100,7 +100,7 @@ pub fn get() -> *mut u8 {
     by_descriptor::get()
 }
 
-/// Sets the calling thread's pointer. When the thread ends, the memory behind the pointer is not freed.
+/// Sets the calling thread's pointer. When the thread ends, the memory at that address is not freed.
 #[inline(always)]
 pub fn set(value: *mut u8) {
     by_descriptor::set(value);

@@ -25,7 +25,7 @@ pub struct VerifyResult {
 #[derive(Debug)]
 pub struct Verifier {
     plain: Unwinder,
-    /// Addresses that libgcc found, in their own mapping because a small thread stack has no space for so many.
+    /// Addresses that libgcc found, in their own mapping, because a small thread stack has no space for them.
     theirs: NonNull<Addresses>,
 }
 

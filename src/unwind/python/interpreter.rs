@@ -22,7 +22,7 @@ use crate::symbols::{ExportedSymbol, Exports};
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::cold::cold_part;
 
-/// An interpreter whose frames can be read. This value is never freed.
+/// An interpreter whose frames can be read. An interpreter's value is never freed.
 #[derive(Debug)]
 pub(super) struct Interpreter {
     pub(super) layout: Layout,
@@ -325,8 +325,9 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Returns the symbol to which the program and its libraries resolve the name. Its address may differ from the one in
-/// the library itself, because a program that is not position-independent has its own copies of libraries' variables.
+/// Returns the symbol to which the program and its libraries resolve the name. The symbol's address may differ from the
+/// address in the library itself, because a program that is not position-independent has its own copies of libraries'
+/// variables.
 fn resolve_symbol(name: &str) -> Option<ExportedSymbol> {
     let mut found = None;
     loader::visit(|object| {

@@ -93,8 +93,8 @@ pub(super) enum Boundary {
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
-/// The bits of a frame's reference to its code object that are not part of the address. They encode, since 3.14, how
-/// the frame holds the code object.
+/// The bits of a frame's reference to its code object that are not part of the address. Since 3.14, these bits encode
+/// how the frame holds the code object.
 pub(super) const HOLD_BITS: u64 = 3;
 #[cfg(test)]
 pub(super) const FIRST_WITH_HOLD_BITS: u16 = 0x030e;
@@ -171,7 +171,7 @@ impl ThreadList {
     }
 }
 
-/// Offset of an object's type. It is the same in all versions up to 3.15, except free-threaded builds.
+/// Offset of an object's type, the same in all versions up to 3.15, except free-threaded builds.
 pub(super) const TYPE: u64 = 8;
 pub(super) const LENGTH: u64 = 16;
 pub(super) const HASH: u64 = 24;
@@ -189,8 +189,8 @@ const BEFORE_3_11: Layout = Layout {
         code: 32,
         position: 104,
         link: 24,
-        // This version has no owner byte. This offset is of a byte of the pointer to the object's type, which never
-        // changes.
+        // This version has no owner byte. The offset refers to a byte of the pointer to the object's type, because this
+        // byte never changes.
         owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,

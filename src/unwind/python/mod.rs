@@ -26,9 +26,9 @@
 //!    If native and Python frames disagree for a stack, and have not agreed for any earlier stack, Python frames are
 //!    switched off.
 //! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once the flag is
-//!    set, only the finalizing thread's frames are read. One case is not excluded. The kernel may preempt a thread in
-//!    the middle of a walk (which takes about 50 ns). If the interpreter then sets the flag and unmaps the thread's
-//!    frames before the thread continues, the walk reads freed memory.
+//!    set, only the finalizing thread's frames are read. One case in which freed memory is read is not excluded. The
+//!    kernel may preempt a thread in the middle of a walk (which takes about 50 ns). If the interpreter then sets the
+//!    flag and unmaps the thread's frames before the thread continues, the walk reads freed memory.
 
 mod code;
 mod interpreter;

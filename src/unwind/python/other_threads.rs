@@ -578,7 +578,7 @@ impl PageCopies {
     }
 
     fn page(&mut self, number: u64) -> Option<&[u8]> {
-        // The number 0 marks free slots. It is the number of the first page, which is never mapped.
+        // The number 0 marks free slots, because the first page is never mapped.
         if number == 0 {
             return None;
         }

@@ -142,7 +142,7 @@ fn position_in(frame: u64, layout: &Layout) -> u64 {
 }
 
 impl InterpreterFrame {
-    /// Creates a frame that is used only for merging stacks. It lacks the data that walks compare.
+    /// Creates a frame that is used only for merging stacks, and lacks the data that walks compare.
     pub(super) fn for_merge(at: u64, frame: Frame, boundary: u64) -> Self {
         let (link, holds, position, version, owner) = (0, 0, 0, 0, 0);
         Self {
@@ -246,7 +246,7 @@ pub(super) struct ThreadHead {
     root: u64,
 }
 
-/// The starting point and the frames of an earlier walk. Its methods check whether the thread is still in these frames.
+/// The starting point and the frames of an earlier walk. The methods check whether the thread is still in these frames.
 pub(super) struct ReachedFrames<F> {
     pub(super) head: ThreadHead,
     pub(super) count: usize,
@@ -438,8 +438,8 @@ impl PythonWalk {
         (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
             let index = usize::from(self.slots[slot_of(at)]);
-            // If the stack may be deeper than `MAX_FRAMES`, the walk does not join the last walk: it must follow the
-            // frames up to this limit to find out, because the outermost frames of a deeper stack are omitted.
+            // A walk joins the last walk only if the stack is certainly not deeper than `MAX_FRAMES`. Otherwise the
+            // walk follows the frames up to this limit, because the outermost frames of a deeper stack are omitted.
             if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
                 // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was
                 // readable.

@@ -18,8 +18,8 @@ use super::walk::{InterpreterFrame, PythonWalk, ReachedFrames, ThreadHead};
 use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
 use crate::memory;
 
-/// Number of cached walks per thread. The cache is 8-way set-associative. The walks and their frames take 800 KiB, of
-/// which a thread touches only what it uses.
+/// Number of cached walks per thread. The cache is 8-way set-associative. The walks and their frames take 800 KiB, but
+/// a thread touches only the memory that it uses.
 pub const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;

@@ -106,8 +106,8 @@ impl WalkerState {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], state: LoaderState) {
         let at = CopiedRegisters(registers);
-        // The thread was not in code of user space, but for example in the vsyscall page of old kernels. Such an
-        // address is not looked up.
+        // The thread was not in code of user space, but for example in the vsyscall page of old kernels. An address
+        // outside user space is not looked up.
         if check_return_address(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;

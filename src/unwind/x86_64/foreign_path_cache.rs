@@ -25,8 +25,8 @@ use super::walk_end::WalkEnd;
 use crate::loader_state::LoaderState;
 use crate::memory;
 
-/// Number of cached paths per thread. The cache takes 256 KiB, of which a thread touches only the paths that it uses.
-/// Only threads that launch from coroutines have a cache.
+/// Number of cached paths per thread. The cache takes 256 KiB, but a thread touches only the paths that it uses. Only
+/// threads that launch from coroutines have a cache.
 const PATHS: usize = 128;
 /// Maximum number of frames per path.
 const MAX_PATH_FRAMES: usize = 84;

@@ -2,7 +2,7 @@
 //!
 //! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), and a program
 //! may replace generated code at its address at any time. Only the kernel can read code safely, which costs a system
-//! call per frame. This is too expensive for every capture, so a thread checks the rules of a stack
+//! call per frame. Checking the rules in every capture would be too expensive, so a thread checks the rules of a stack
 //!
 //! * in the first capture of a stack with such code, and then at intervals of up to 4,096 captures (each check that
 //!   finds no replaced code doubles the interval);

@@ -3,8 +3,8 @@
 //!
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
 //! that it reads. Suppose that a new walk reaches a state of the last walk, and that all words that the last walk read
-//! from that state to the root are unchanged. Then the rest of the stack is the same, step by step; this conclusion is
-//! exact, not a heuristic. The cache follows these principles:
+//! from that state to the root are unchanged. Then the rest of the stack is exactly the same, step by step; no
+//! heuristic is involved. The cache follows these principles:
 //!
 //! * A walk must *reach* the state. Equal words in memory are not enough, because the words of a frame often stay
 //!   unchanged after its function has returned.
@@ -247,7 +247,7 @@ impl LastStack {
     }
 
     /// Notes that a walk of the thread's own stack ended with `end` after `count` steps, whose words are recorded
-    /// later. There are at most `MAX_FRAMES` of these steps and of the frames that the walk joined, together.
+    /// later. These steps and the frames that the walk joined are at most `MAX_FRAMES` in total.
     #[inline(always)]
     pub(super) fn extend(&mut self, count: usize, end: WalkEnd) {
         match end {

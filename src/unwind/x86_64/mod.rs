@@ -224,7 +224,7 @@ impl Engine {
                 self.recapture(entry, state);
             }
         }
-        // Objects were loaded or unloaded during every attempt, so capture once more while holding the loader's lock.
+        // Objects were loaded or unloaded during every attempt, so capture again while holding the loader's lock.
         if loader::with_lock(|state| self.recapture(entry, state)).is_none() {
             self.last_stack.clear(state);
             self.flags.0 |= ContextFlags::GUESSED;

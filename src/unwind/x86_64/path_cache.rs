@@ -17,7 +17,7 @@
 use super::rule::Rule;
 use crate::loader_state::LoaderState;
 
-/// Number of cached paths per thread. The cache takes 128 KiB, of which a thread touches only the paths that it uses.
+/// Number of cached paths per thread. The cache takes 128 KiB, but a thread touches only the paths that it uses.
 const PATHS: usize = 256;
 /// Maximum number of steps per path. A longer path continues in another entry of the cache.
 const MAX_STEPS: usize = 30;

@@ -155,7 +155,8 @@ impl Rule {
         (self.0 >> SAVED_SHIFT & SAVED) * 8
     }
 
-    /// Whether the frame saved the caller's rbp. If not, the caller has the same rbp as the frame.
+    /// Whether the frame saved the caller's rbp. If the frame did not save rbp, the caller has the same rbp as the
+    /// frame.
     #[inline(always)]
     pub(super) fn restores_bp(self) -> bool {
         self.saved() > 8

@@ -1,4 +1,4 @@
-//! The slow walk follows all registers. It is used for stacks with a frame that no compact rule can describe.
+//! The slow walk follows all registers, and is used for stacks with a frame that no compact rule can describe.
 //!
 //! Frames that no compact rule can describe are rare: they belong to at most 0.3 % of a library's code, and nearly all
 //! of this code makes no call. Examples are the dynamic loader's function for lazy binding, whose frame address is in

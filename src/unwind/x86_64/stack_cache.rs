@@ -29,12 +29,13 @@ use crate::copy::RED_ZONE;
 use crate::loader_state::LoaderState;
 use crate::memory::{self, word};
 
-/// Number of cached stacks per thread. The cache is 8-way set-associative. It takes 512 KiB, of which a thread touches
-/// only the stacks that it uses.
+/// Number of cached stacks per thread. The cache is 8-way set-associative. The cache takes 512 KiB, but a thread
+/// touches only the stacks that it uses.
 pub(crate) const STACKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Maximum number of words per stack. It must be a multiple of the number of words that the hash processes at once.
+/// Maximum number of words per stack. This number must be a multiple of the number of words that the hash processes at
+/// once.
 const MAX_WORDS: usize = 58 * BLOCK_WORDS;
 const BLOCK_WORDS: usize = 8;
 /// Number of sample words that are compared before the hash over all words is computed.
@@ -96,7 +97,7 @@ const _: () = assert!(size_of::<CachedStack>() == 1024, "a stack begins at a cac
 /// Size in bytes of the stacks of one set. Used memory is counted in units of this size.
 const SET_BYTES: usize = WAYS * size_of::<CachedStack>();
 
-/// The key of a cached stack: its starting state and its hint. Both are known before any word of the stack is read.
+/// The key of a cached stack: its starting state and its hint, which are known before any word of the stack is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct StackKey {

@@ -1,4 +1,5 @@
-//! The stub is the entry point of a capture. It saves the caller's registers before compiled code changes their values.
+//! The stub is the entry point of a capture, and saves the caller's registers before compiled code changes their
+//! values.
 //!
 //! The walk starts at the stub's return address, so the first frame is looked up by a return address like all other
 //! frames. The stub stores the callee-saved registers in memory, for the rare frame whose unwind program needs more
@@ -16,7 +17,7 @@ pub(super) struct StubRegisters {
     pub(super) r12: u64,
     pub(super) rbx: u64,
     pub(super) rbp: u64,
-    /// Return address of the stub. It is the code address of the first frame.
+    /// Return address of the stub, which is the code address of the first frame.
     pub(super) pc: u64,
 }
 

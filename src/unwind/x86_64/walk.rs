@@ -74,8 +74,8 @@ pub(super) struct Cursor {
     pub(super) sp: u64,
     pub(super) bp: u64,
     /// 1 if a signal interrupted the frame's function, 0 if that function made a call. This field is a full word for
-    /// speed: a byte would be stored alone but loaded together with its padding, and such a load stalls until the store
-    /// has left the store buffer, which takes at least 5 ns per frame.
+    /// speed. A byte would be stored alone but loaded together with its padding, and a load that is wider than the
+    /// store stalls until the store has left the store buffer, which takes at least 5 ns per frame.
     exact: u64,
 }
 
@@ -92,7 +92,7 @@ impl Cursor {
         self.lookup_pc.wrapping_sub(self.exact)
     }
 
-    /// Whether a signal interrupted the frame's function. If not, the function made a call.
+    /// Whether a signal interrupted the frame's function (otherwise, the function made a call).
     #[inline(always)]
     pub(super) fn is_exact(&self) -> bool {
         self.exact != 0

@@ -10,8 +10,8 @@
 //! - the length, beginning, middle and end of the line table.
 //!
 //! So a function is never shown under the name of a freed function at its address. There is one exception, before 3.12:
-//! the two functions have the same name, file and first line, their parts have the same addresses, and their line
-//! tables differ only in words that are not compared.
+//! a function is mistaken for a freed function if both have the same name, file and first line, their parts have the
+//! same addresses, and their line tables differ only in words that are not compared.
 //!
 //! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). But a thread that
 //! holds the GIL must register the watcher, once per interpreter. To run on such a thread, gpuflame would need a
@@ -191,9 +191,9 @@ impl CodeFingerprint {
     /// The name and the line table must be readable, and the line table must be as long as it was.
     #[inline(always)]
     unsafe fn hash_words(&self, first_line: u64, layout: &Layout) -> u64 {
-        // SAFETY: the caller guarantees that both are readable. Both end with a zero byte, and objects are aligned to
-        // eight bytes. If the name is now shorter, at most the first bytes of the next object in the name's pool are
-        // read.
+        // SAFETY: the caller guarantees that both are readable. The name and the line table end with a zero byte, and
+        // objects are aligned to eight bytes. If the name is now shorter, at most the first bytes of the next object in
+        // the name's pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
         let offsets = self.offsets;
