@@ -437,9 +437,9 @@ fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
 }
 
 /// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same
-/// permissions. Returns `None` if there is no file at `target`, or if it belongs to another user, who may have made the
-/// file writable for all users: our file would then be writable for all users too. If the two files belong to different
-/// groups, the group gets only the permissions that all other users have.
+/// permissions. Returns `None` if there is no file at `target`, or if the file belongs to another user. That user may
+/// have made the file writable for all users, and our file would then be writable for all users too. If the two files
+/// belong to different groups, the group gets only the permissions that all other users have.
 fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;

@@ -361,7 +361,7 @@ impl FileFeed {
 
 /// `flush` hands the data over to the writing thread, and does not wait until the data is written.
 impl Write for FileFeed {
-    /// This method is not inlined, because it has many callers.
+    /// Not inlined, because this method has many callers.
     #[inline(never)]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.block.len() + bytes.len() > BLOCK_BYTES {

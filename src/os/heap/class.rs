@@ -19,8 +19,8 @@ impl SizeClass {
 
     /// Returns the class for `layout`, or `None` if a block of this layout gets its own mapping.
     pub(super) fn for_layout(layout: Layout) -> Option<Self> {
-        // This cannot overflow, because in Rust a size rounded up to its alignment is at most half of the address
-        // space.
+        // The rounding cannot overflow, because in Rust a size rounded up to its alignment is at most half of the
+        // address space.
         let last = layout.size().max(1).next_multiple_of(layout.align()) - 1;
         match last {
             _ if last >= Self::MAX_BYTES || layout.align() > PAGE_BYTES => None,

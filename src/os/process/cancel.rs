@@ -10,8 +10,8 @@ unsafe extern "C" {
 }
 
 /// Runs `body` with cancellation disabled on this thread. A cancellation request that arrives meanwhile takes effect at
-/// the next cancellation point after `body`. Use this function for code that makes system calls. It is not needed for a
-/// launch whose stack is cached, because that code contains no cancellation point.
+/// the next cancellation point after `body`. Use this function for code that makes system calls. The code path of a
+/// launch whose stack is cached need not use this function, because it contains no cancellation point.
 pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
     struct PreviousState(c_int);
     // The destructor restores the state even if an exception of the application passes through.

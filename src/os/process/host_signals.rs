@@ -1,6 +1,6 @@
 //! Protects our code against the application's signal handlers. On a thread of the application, such a handler may
-//! interrupt our code at any instruction, and may leave our code by a jump (`longjmp`). It never runs on our own
-//! threads.
+//! interrupt our code at any instruction, and may leave our code by a jump (`longjmp`). The application's signal
+//! handlers never run on our own threads.
 
 /// Runs `body` with all signals blocked, so that no signal handler jumps out of `body`. A thread that `body` creates
 /// inherits the blocked signals, and so never runs the application's handlers.
@@ -20,9 +20,9 @@ pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Whether a thread has left code of ours by a jump. The thread ran that code at the stack address `inside`, and now
-/// runs at the stack address `at`. If the thread has not jumped, it must now be in a signal handler, which runs on the
-/// alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two addresses.
-/// Returns true only if the thread has certainly jumped. Takes several microseconds.
+/// runs at the stack address `at`. If the thread has not jumped, it must now be in a signal handler. The handler runs
+/// on the alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two
+/// addresses. Returns true only if the thread has certainly jumped. Takes several microseconds.
 pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut alternate: libc::stack_t = unsafe { std::mem::zeroed() };

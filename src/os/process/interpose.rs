@@ -1,5 +1,5 @@
-//! Replaces functions of a loaded library by ours ("interposes on" them), for callers that look the functions up from
-//! now on, and for callers for which the dynamic linker has already stored the functions' addresses.
+//! Replaces functions of a loaded library by ours ("interposes on" them). The replacement applies to callers that look
+//! the functions up later, and to callers for which the dynamic linker has already stored the functions' addresses.
 //!
 //! ```text
 //! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
@@ -203,7 +203,7 @@ impl Drop for ProcessMemory {
     }
 }
 
-/// A loaded module. It cannot be unloaded, because this value exists only inside `dl_iterate_phdr`.
+/// A loaded module, which cannot be unloaded, because this value exists only inside `dl_iterate_phdr`.
 struct LoadedModule<'a> {
     memory: &'a ProcessMemory,
     base: usize,
@@ -365,8 +365,8 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Calls `look` with each slot, filled or not, for a function with one of these names, and with the index of the
-    /// name. The slots are found by the symbols of their relocations, so most slots need not be read. This matters
-    /// because machine-learning libraries have hundreds of thousands of slots.
+    /// name. The slots are found by the symbols of their relocations, so that most of the hundreds of thousands of
+    /// slots of a machine-learning library need not be read.
     fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {
@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// A function of the C library that no other code in this crate calls. It returns a string.
+        /// A function of the C library that returns a string, and that no other code in this crate calls.
         fn gnu_get_libc_release() -> *const std::ffi::c_char;
     }
 

@@ -264,8 +264,8 @@ pub fn note_threads_of_tracer() {
 }
 
 /// Replacement for `pthread_create` in the tracer (CUPTI). Notes each new thread as one that exists only because
-/// gpuflame records. The tracer's threads cannot be recognized in any other way. They block all signals, but the
-/// program may at the same moment start a thread that blocks all signals, too.
+/// gpuflame records. The tracer's threads cannot be recognized in any other way: they block all signals, but at the
+/// same moment the program may also start a thread that blocks all signals.
 ///
 /// # Safety
 /// As for `pthread_create`.

@@ -93,7 +93,7 @@ const RING_SIZES: [(usize, u32); 4] =
 /// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
 const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
-/// Sizes to try for a thread that does not launch. These sizes are small, to leave room for threads that launch.
+/// Sizes to try for a thread that does not launch, which are small, to leave room for threads that launch.
 const SMALL_RING_SIZES: [(usize, u32); 2] = [RING_SIZES[2], RING_SIZES[3]];
 /// Size of a sample without its stack, in bytes, rounded up generously.
 const SAMPLE_OVERHEAD_BYTES: usize = 256;

@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::process::interpose::{self, Interposition};
 
-/// The signals that we handle. Their default action ends the process: SIGINT comes from a terminal, SIGTERM from `kill`
-/// and job runners, and SIGHUP from a terminal that goes away.
+/// The signals that we handle. By default, each of these signals ends the process: SIGINT comes from a terminal,
+/// SIGTERM from `kill` and job runners, and SIGHUP from a terminal that goes away.
 pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Flag in `sa_flags` by which the C library tells the kernel that `sa_restorer` is set. The kernel returns the flag
@@ -47,7 +47,7 @@ static ORIGINAL_SIGNAL: AtomicUsize = AtomicUsize::new(0);
 /// For each of [`SIGNALS`], the default action with the flags and mask that the program set.
 static DEFAULT_ACTIONS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() }; SIGNALS.len()];
 
-/// A default action. Its flags and mask have no effect, but `sigaction` returns them.
+/// A default action. The flags and the mask of a default action have no effect, but `sigaction` returns them.
 struct DefaultAction {
     flags: AtomicI32,
     /// Mask of the signals 1 to 64, which are all signals that the kernel has.
