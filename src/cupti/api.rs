@@ -1,5 +1,5 @@
-//! [`Api`] is an active CUPTI subscription. It makes the set-up calls in the only order that works, and then reads,
-//! flushes and queries records.
+//! [`Api`] is an active CUPTI subscription. An [`Api`] makes the set-up calls in the only order that works, and then
+//! reads, flushes and queries records.
 //!
 //! This module hides from its callers the differences between CUPTI versions, and between the two API versions of
 //! CUPTI's functions.
@@ -41,7 +41,7 @@ pub struct Api {
 /// Domain and id of an enabled callback.
 type CallbackKey = (Domain, CallbackId);
 
-/// Function that registers us for the records, for the first time or after other clients have given up the records.
+/// Function that registers us for the records, for the first time or after other clients have released the records.
 type TakeRecords =
     fn(&'static CallbackState, &Options, Option<&ClientActivity>) -> Result<Vec<String>, SetupRefusal>;
 
@@ -84,8 +84,8 @@ impl Api {
             functions.forget_error();
         })?;
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
-        // `named_calls` also queries ids that have no name. Such a query leaves an error in CUPTI, which must be
-        // cleared.
+        // Clear CUPTI's error, because `named_calls` has also queried ids that have no name, and each such query leaves
+        // an error.
         functions.forget_error();
         detect_other_clients::<T>(&functions, options.deference, &mut notes);
         let resubscribe_steps =
@@ -212,7 +212,7 @@ impl Api {
         self.shared.call(|| records::release(self.shared, u64::MAX));
     }
 
-    /// Makes CUPTI deliver records to us again after another client has given them up. `decided` is the state of the
+    /// Makes CUPTI deliver records to us again after another client has released them. `decided` is the state of the
     /// clients on which the caller's decision is based. Does nothing if a client has made a call since then.
     ///
     /// Call from one of our own threads or a thread of the program, not from a callback.

@@ -22,7 +22,7 @@ pub(super) struct CuptiFunctions {
     api_version: ApiVersion,
 }
 
-/// API version in use. It is chosen once, before the subscription.
+/// API version in use, which is chosen once, before the subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ApiVersion {
     /// v1: the process has one subscriber.

@@ -1,8 +1,9 @@
 //! Our functions that CUPTI calls, on any thread, around any API call, and while it holds locks.
 //!
-//! [`on_event`] runs on every launch. It looks the call up in a flat table, builds a [`Call`] on the stack and passes
-//! it to the [`Tracer`]. The type of the tracer is known at compile time, so no launch needs an allocation, a lock or a
-//! virtual call. All functions of this module catch panics, because a panic must not unwind into CUPTI's frames.
+//! [`on_event`] runs on every launch. For an API call, [`on_event`] looks the call up in a flat table, builds a
+//! [`Call`] on the stack and passes the [`Call`] to the [`Tracer`]. The type of the tracer is known at compile time, so
+//! no launch needs an allocation, a lock or a virtual call. All functions of this module catch panics, because a panic
+//! must not unwind into CUPTI's frames.
 
 use super::activity;
 use super::api_version::BufferFunctions;
@@ -54,7 +55,7 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     });
 }
 
-/// Handles the entry or the exit of an API call. This is the most frequent callback.
+/// Handles the entry or the exit of an API call, which is the most frequent callback.
 #[inline(always)]
 fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId, data: &CallbackData) {
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };

@@ -165,7 +165,7 @@ impl CallTable {
         let _ = self.labels.set(labels);
     }
 
-    /// Returns the label and the kind of a call; `None` if the call is not enabled. This costs one load and one
+    /// Returns the label and the kind of a call; `None` if the call is not enabled. A look-up costs one load and one
     /// bounds check.
     #[inline]
     pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCallId, CallKind)> {

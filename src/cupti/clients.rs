@@ -18,7 +18,7 @@
 //!                          after:  we subscribe again
 //! ```
 //!
-//! While we take back records, or the clock that a client has given up ([`register_unless_called`]), calls of other
+//! While we take back records, or the clock that a client has released ([`register_unless_called`]), calls of other
 //! clients wait, for at most one second. We take back nothing if a client has made a call since we decided to do so.
 //!
 //! A client that has finished may free its state and be unloaded while its functions are still registered with CUPTI.
@@ -68,7 +68,7 @@ pub struct ClientActivity {
     pub own_records: bool,
     /// Whether an activity kind that a client has enabled is still enabled.
     pub are_recording: bool,
-    /// Whether clients have given up records or a clock that we can take back, and no client has made a call for a
+    /// Whether clients have released records or a clock that we can take back, and no client has made a call for a
     /// while.
     pub have_finished: bool,
     /// Whether a client wants the subscription: CUPTI refused its request because we own it.
@@ -94,7 +94,7 @@ struct ClientState {
     calls_in_flight: AtomicU64,
     /// Time at which a call of a client last began or ended, in ms since [`CLOCK_START`].
     last_call_ms: AtomicU64,
-    /// Set while we take back records or a clock that clients have given up. Calls of clients wait while this flag is
+    /// Set while we take back records or a clock that clients have released. Calls of clients wait while this flag is
     /// set.
     is_taking_records: AtomicBool,
 

@@ -291,7 +291,7 @@ pub(super) struct FakeCupti {
 }
 
 impl FakeCupti {
-    /// Resets the fake. It has the given version, and refuses nothing.
+    /// Resets the fake, which then has the given version and refuses nothing.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         with_state(|state| *state = FakeState { version, ..FakeState::default() });

@@ -1,4 +1,4 @@
-//! The only crate that knows NVIDIA CUPTI. It finds the CUPTI library, handles the differences between CUPTI's
+//! The only crate that knows NVIDIA CUPTI. This crate finds the CUPTI library, handles the differences between CUPTI's
 //! releases, sets CUPTI up, and knows the layout of its callbacks and records.
 //!
 //! The interface of this crate has two parts: a [`Tracer`] receives API calls and buffers, and an [`Api`] flushes CUPTI
@@ -64,8 +64,8 @@ pub struct Options {
     /// gpuflame, but not if gpuflame is injected, because a process without the driver has nothing to record. Default:
     /// `false`.
     pub load_driver: bool,
-    /// Whether to record a graph launch as a single activity, without its nodes. Such a record is cheap, but hides
-    /// which kernels the graph runs. Default: `false`.
+    /// Whether to record a graph launch as a single activity, without its nodes. One record per graph launch is cheap,
+    /// but hides which kernels the graph runs. Default: `false`.
     pub whole_graphs: bool,
     /// Whether to report calls about events, and to record events and waits. Default: `false`.
     pub events: bool,

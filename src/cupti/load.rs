@@ -55,7 +55,7 @@ pub(super) fn attach<T: Tracer>(
 /// A CUPTI that was loaded but refused to start, and its status.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
-/// As `attach`, but returns more: on success also the reason why the working CUPTI was tried, on failure also the CUPTI
+/// As `attach`, but in addition returns on success the reason why the working CUPTI was tried, and on failure the CUPTI
 /// that was loaded but refused to start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
@@ -96,9 +96,9 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` contains the files that were loaded so far. It is needed because for
-/// a bare name the dynamic linker may return a library that was already tried, and a library that has refused us must
-/// not be called again.
+/// Loads, checks and starts one candidate. `seen` contains the files that were loaded so far. For a bare name, the
+/// dynamic linker may return a library that was already tried, and a library that has refused us must not be called
+/// again.
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,

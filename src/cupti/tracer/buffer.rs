@@ -44,11 +44,11 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
-/// A buffer is allocated with `calloc`, because the vendor's library passes completed buffers to the client that
-/// registered for records last. That may be another client, which calls `free` on every buffer. The allocator maps a
-/// block of this size from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to
-/// the kernel. Buffers are freed as rarely as possible: when the first large block is freed, the allocator raises the
-/// size up to which it keeps freed memory, and from then on keeps more of the memory that the application frees, too.
+/// A buffer is allocated with `calloc`, because another client may call `free` on it: the vendor's library passes
+/// completed buffers to the client that registered for records last. The allocator maps a block of this size from the
+/// kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the kernel. Buffers are freed
+/// as rarely as possible. The reason is that the allocator, when the first large block is freed, raises the size up to
+/// which it keeps freed memory, and then also keeps more of the memory that the application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -225,7 +225,7 @@ unsafe impl Send for Loan {}
 pub enum ReturnedBuffer {
     /// A buffer of the tracer.
     Filled(FilledBuffer),
-    /// A spare buffer, which was lent because the tracer provided none. Its records are lost.
+    /// A spare buffer, which was lent because the tracer provided no buffer. The records in a spare buffer are lost.
     Spare(FilledBuffer),
     /// A buffer that was not lent.
     Foreign,

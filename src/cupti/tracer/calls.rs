@@ -8,7 +8,7 @@ pub enum CallKind {
     /// Launches a kernel with attributes that are recorded (`cudaLaunchKernelExC`). Any other launch is
     /// [`Self::Launch`].
     LaunchWithAttributes,
-    /// Launches a graph. One such call causes many activities.
+    /// Launches a graph, which causes many activities.
     GraphLaunch,
     /// Copies memory.
     Copy {
@@ -66,7 +66,7 @@ impl CallKind {
         !self.is_control() && !self.is_host_call()
     }
 
-    /// Whether the call waits, or is about events or memory. Such a call causes no activities and ends no context.
+    /// Whether the call waits, or is about events or memory. A host call causes no activities and ends no context.
     pub fn is_host_call(self) -> bool {
         self.edits_graph()
             || matches!(

@@ -73,8 +73,8 @@ pub trait Tracer: 'static {
         let _ = (correlation, is_programmatic);
     }
 
-    /// A call that creates no GPU work begins or ends. Such a call waits, or is about events or memory. Calls about
-    /// events are reported only if the user asks for them.
+    /// A call that creates no GPU work begins or ends. A call that creates no GPU work waits, or is about events or
+    /// memory. Calls about events are reported only if the user asks for them.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
@@ -92,8 +92,8 @@ pub trait Tracer: 'static {
         let _ = reason;
     }
 
-    /// A function of this trait panicked, which is a bug in gpuflame. This is the last notification; API callbacks and
-    /// buffers are ignored from then on.
+    /// A function of this trait panicked, which is a bug in gpuflame. No further notification follows: API callbacks
+    /// and buffers are ignored from then on.
     fn panicked() {}
 }
 
