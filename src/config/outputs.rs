@@ -134,7 +134,7 @@ pub struct RenamedOutput {
     pub actual: PathBuf,
 }
 
-/// Path prefix of all outputs of this process, absolute and with macros replaced. It may be non-UTF-8.
+/// Path prefix of all outputs of this process, absolute and with macros replaced. The prefix may be non-UTF-8.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     prefix: OsString,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Maximum length of a name in bytes. Modules may have longer names, but files may not.
 const MAX_NAME_BYTES: usize = 100;
-/// Endings of the files of Python programs. They are not part of the program's name.
+/// Endings of the files of Python programs, which do not belong to a program's name.
 const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];
 /// The only long option of the interpreter that has a value.
 const LONG_OPTION_WITH_VALUE: &[u8] = b"--check-hash-based-pycs";

@@ -50,8 +50,8 @@ impl Output {
         all
     }
 
-    /// Whether the output is written while the application runs, and therefore grows with the run. Such an output
-    /// covers all windows.
+    /// Whether the output is written while the application runs, and therefore grows with the run. An output that is
+    /// written while the application runs covers all windows.
     pub fn is_streamed(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
     }

@@ -86,7 +86,7 @@ pub(super) fn parse_range(value: &str) -> Result<Range<u64>, InvalidValue> {
     range.filter(|range| !range.is_empty()).ok_or_else(refused)
 }
 
-/// Parses file permissions. They must let the owner read and write, and must not let any user execute.
+/// Parses file permissions. Valid permissions let the owner read and write, and let no user execute.
 pub(super) fn parse_mode(value: &str) -> Result<u32, InvalidValue> {
     let mode = u32::from_str_radix(value, 8).ok().filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0);
     mode.ok_or_else(|| {

@@ -93,7 +93,7 @@ pub struct Settings {
     pub cpu_timer: bool,
     /// Whether to record where launching threads wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// One stack in this many stacks is verified (captured again by other methods and compared); 0: no stack is
+    /// One of every `verify` stacks is verified (captured again by other methods and compared); 0: no stack is
     /// verified.
     pub verify: u32,
     /// Whether each launch calls a marker function, which an external probe can observe. Default: false.
