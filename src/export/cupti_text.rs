@@ -135,7 +135,7 @@ impl<W: Write> Sink for CuptiText<W> {
     }
 }
 
-/// Whether a waiting call with this name also starts work. Such a call counts as a launch.
+/// Whether a waiting call with this name also starts work. A waiting call that also starts work counts as a launch.
 pub(super) fn starts_work(name: &str) -> bool {
     name.contains("Memcpy") || name.contains("Memset")
 }

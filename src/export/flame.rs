@@ -41,7 +41,7 @@ struct FlameNode {
     children: (u32, u32),
 }
 
-/// If several frames are too narrow to draw, one frame stands for them. Its name is the number of these frames,
+/// If several frames are too narrow to draw, one frame stands for them. The name of this frame is the number of frames,
 /// followed by this text.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 

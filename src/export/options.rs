@@ -19,8 +19,8 @@ pub struct Options {
     pub root: Vec<Root>,
     /// Treatment of numbers in names. Default: numbers are folded.
     pub names: NameFolding,
-    /// Whether to show the complete stacks of both calls around an idle gap. If false, only two of the frames that the
-    /// stacks do not share are shown: the first function and the call. Default: false.
+    /// Whether to show the complete stacks of both calls around an idle gap. If false, of the frames that differ
+    /// between the two stacks only the first function and the call are shown. Default: false.
     pub all_frames: bool,
     /// Whether kernels have their full names in folded stacks. If false, kernels have short names, unless two kernels
     /// of the file would have the same short name. Default: false.

@@ -35,8 +35,9 @@ fn shortened(name: &str) -> Option<String> {
     Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
 }
 
-/// Returns the short name of each of `names`, unless two names would have the same short name. If there are very many
-/// names, returns an empty map, because files with so many names are read only by programs, and may contain long names.
+/// Returns the short name of each of `names`, unless two names would have the same short name. If there are more than
+/// `MAX_NAMES` names, returns an empty map, because a file with more names is read only by programs, and may contain
+/// long names.
 pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
@@ -242,8 +243,8 @@ fn closing_bracket(text: &str) -> Option<usize> {
     text.bytes().position(|byte| depths.next(byte) == 0).map(|at| at + 1)
 }
 
-/// Counter of open brackets. It also counts the `<` of `operator<` and the `>` of `->`, which are not brackets. These
-/// occur only in names of functions, and prevent that the name is shortened.
+/// Counter of open brackets. Also counts the `<` of `operator<` and the `>` of `->`, which are not brackets. A name
+/// that contains `operator<` or `->` is therefore not shortened; only names of functions contain these.
 #[derive(Default)]
 struct BracketDepth {
     depth: usize,

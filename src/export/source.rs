@@ -67,8 +67,9 @@ fn line_of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Option<ExecutedLi
     innermost
 }
 
-/// Returns the innermost function of user code at a site, with the name that its frame shows: the function of the
-/// executed line if that function is user code, and otherwise the innermost function outside the C and C++ libraries.
+/// Returns the innermost function of user code at a site, with the name that its frame shows. If the function of the
+/// executed line is user code, returns this function; otherwise, the innermost function outside the C and C++
+/// libraries.
 pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     let frames = stack(profile, site, GraphStacks::Both, names);
     user_function_of(profile, &frames, line_of(profile, &frames).as_ref())

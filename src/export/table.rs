@@ -70,7 +70,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Buffers for a row about a kind of work. They are reused for all rows, because tables may have a hundred thousand
+/// Buffers for a row about a kind of work, which are reused for all rows, because tables may have a hundred thousand
 /// rows.
 #[derive(Default)]
 struct TableRow {
@@ -153,7 +153,7 @@ fn push_share(text: &mut String, nanos: u64, total: u64) {
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));
     text.push('.');
-    // Adding 10,000 puts a digit in front, which keeps leading zeros. This digit is then removed.
+    // Adding 10,000 puts a digit in front, which keeps leading zeros. The additional digit is then removed.
     text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 

@@ -72,8 +72,8 @@ pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKind
     labels.into_iter().map(|label| (label.name_first(), label.kind)).collect()
 }
 
-/// Frames narrower than 1/10,000 of the picture are not drawn. This is half a pixel in a picture that is 5,000 pixels
-/// wide, such as a picture of 1,200 pixels that is magnified four times.
+/// Frames narrower than 1/10,000 of the picture are not drawn. In a picture that is 5,000 pixels wide (1,200 pixels,
+/// magnified four times), 1/10,000 is half a pixel.
 pub const MIN_WIDTH_FRACTION: u64 = 10_000;
 
 /// Width of the picture without a script, and margin at both sides, in pixels.
