@@ -1,15 +1,15 @@
-//! A map for ids that are assigned consecutively, such as the ids of kernels. It stores values in a vector, indexed by
-//! id, because a hash map with a hundred thousand entries would take 0.2 us per look-up: at the end of a run every
-//! value is looked up several times, in order of id. Ids far beyond the vector's end, which any file may contain, go to
-//! a hash map.
+//! A map for ids that are assigned consecutively, such as the ids of kernels. The map stores values in a vector,
+//! indexed by id. Fast look-ups matter, because at the end of a run every value is looked up several times, in order of
+//! id, and a hash map with a hundred thousand entries would take 0.2 us per look-up. Ids far beyond the vector's end,
+//! which any file may contain, go to a hash map.
 
 use crate::record::{IdMap, NameId, map_bytes};
 
 /// Maximum distance of a new id from the vector's end. For a nearer id, the vector grows; all other ids go to the hash
 /// map.
 const MAX_GAP: usize = 1024;
-/// Maximum number of vector slots per stored value. If removals leave so few values that this maximum is exceeded, all
-/// values move to the hash map.
+/// Maximum number of vector slots per stored value. If this maximum is exceeded after removals, all values move to the
+/// hash map.
 const MAX_SLOTS_PER_VALUE: usize = 4;
 
 /// Map whose keys are mostly consecutive ids. See the module's documentation.

@@ -84,9 +84,9 @@ impl Profile {
         self.newest_threads.push(id);
     }
 
-    /// Keeps only the names of threads that have a context, and of the newest threads: a thread is named before its
-    /// first context arrives, and the collector may read the name earlier than the context. Returns the number of
-    /// dropped names.
+    /// Keeps only the names of threads that have a context, and of the newest threads. The newest threads may have no
+    /// context yet, because the collector may read a thread's name earlier than its first context. Returns the number
+    /// of dropped names.
     pub fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();

@@ -1,4 +1,4 @@
-//! A profile is the input of all exporters. It contains launching contexts and their stacks, samples (amounts
+//! A profile is the input of all exporters. A profile contains launching contexts and their stacks, samples (amounts
 //! attributed to stacks), names (strings), and losses.
 //!
 //! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and stores each distinct value
@@ -343,7 +343,7 @@ impl Profile {
         ids
     }
 
-    /// Returns the tree of all stacks. Its symbols are positions in [`Profile::frames`].
+    /// Returns the tree of all stacks, whose symbols are positions in [`Profile::frames`].
     pub fn stack_tree(&self) -> &PrefixTree {
         &self.stacks
     }

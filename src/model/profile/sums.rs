@@ -72,8 +72,8 @@ impl Dependencies {
 /// Longest plausible duration of an activity, in ns.
 pub const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
 
-/// Properties of single launches and activities that checks of a run report. They are counted while rows are joined, because
-/// sums do not contain the rows.
+/// Counts of properties of single launches and activities, which checks of a run report. The properties are counted
+/// while rows are joined, because sums do not contain the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowFacts {
     /// Number of windows that were opened and closed.
@@ -97,9 +97,9 @@ pub struct RowFacts {
     pub queued: u64,
     /// Number of `pending_at_end` launches of graphs whose work was probably in a queue when recording ended.
     pub queued_graphs: u64,
-    /// Whether recording probably ended before the work of the `pending_at_end` launches: the time of the first of
-    /// these launches, plus the longest time from any launch to the end of its work, is not before the end of the last
-    /// event.
+    /// Whether recording probably ended before the work of the `pending_at_end` launches. It did if the time of the
+    /// first of these launches, plus the longest time from any launch to the end of its work, is not before the end of
+    /// the last event.
     pub ends_before_gpu: bool,
 }
 
@@ -297,8 +297,8 @@ pub struct DeviceTime {
     pub late: u64,
     /// Number of activities that were reported too late to be added to `busy`.
     pub late_count: u64,
-    /// Largest time in nanoseconds by which an activity seems to have started before the call that launched it. This
-    /// means that the device's clock is behind the host's clock by at least this much.
+    /// Largest time in nanoseconds by which an activity seems to have started before the call that launched it. The
+    /// device's clock is behind the host's clock by at least this much.
     pub early: u64,
     /// Number of activities that started before the call that launched them.
     pub early_count: u64,

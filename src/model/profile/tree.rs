@@ -29,7 +29,7 @@ impl NodeId {
 #[derive(Clone, Copy, Debug)]
 struct TreeNode {
     parent: NodeId,
-    /// Start of the node's symbols in `symbols`. Their number, `len`, is at least 1.
+    /// Start of the node's symbols in `symbols`. The number of the node's symbols, `len`, is at least 1.
     first: u32,
     len: u32,
 }

@@ -28,7 +28,7 @@ pub struct Activity {
     pub graph_node: GraphNodeId,
     /// Node from which `graph_node` was instantiated or last updated; 0 if the tracer does not report it.
     pub source_node: GraphNodeId,
-    /// Whether the GPU itself launched the activity. Such an activity has no launch on the CPU side.
+    /// Whether the GPU itself launched the activity. An activity that the GPU launched has no launch on the CPU side.
     pub device_launched: bool,
     /// Origin of the activity's graph node. `None` if the activity is not part of a graph, or if the origin is not yet
     /// resolved. Recordings do not contain the origin: readers derive it from the graph rows that precede the activity.

@@ -1,5 +1,5 @@
-//! A caller is the stack that launched work or created a graph node, or the reason why that stack is unknown. It is
-//! packed into four bytes.
+//! A caller is the stack that launched work or created a graph node, or the reason why that stack is unknown, packed
+//! into four bytes.
 
 use super::activity::Created;
 use super::ids::ContextId;

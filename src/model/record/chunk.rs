@@ -12,7 +12,7 @@ use super::{Frame, FrameFunction, Row};
 /// rows.
 const HEADER_BYTES: usize = 5 + 4;
 
-/// Buffer of rows to write in one piece. It starts with space for the chunk's own header.
+/// Buffer of rows to write in one piece. The buffer starts with space for the chunk's own header.
 #[derive(Debug)]
 pub struct Chunk(Vec<u8>);
 

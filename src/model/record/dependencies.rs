@@ -4,7 +4,7 @@
 //! A call records an event on a stream, or makes a stream wait for an event. An [`EventCall`] contains the call's
 //! stack, time and handles. The tracer reports the same operation in an [`EventRecord`] or [`SyncRecord`] with the same
 //! correlation id, and identifies the event by a number: handles are reused after an event is destroyed, numbers are
-//! not. If the stream was being captured, the call only became part of a graph. It then has an [`EventCall`], but the
+//! not. If the stream was being captured, the call only became part of a graph: there is an [`EventCall`], but the
 //! tracer reports nothing.
 
 use super::ids::{

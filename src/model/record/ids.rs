@@ -25,8 +25,8 @@ impl ContextId {
     /// The launch was seen, but its stack could not be recorded (the launch was made inside gpuflame, or memory was
     /// exhausted). [`Caller`](super::Caller) lists the other reasons why a launch has no context.
     pub const NONE: Self = Self(0);
-    /// The launch was made while no window was open. Such a launch is counted, but excluded from every output.
-    /// gpuflame's own capture writes no launch row for it (see [`OutsideLaunches`](super::OutsideLaunches)).
+    /// The launch was made while no window was open. Launches outside windows are counted, but excluded from every
+    /// output. gpuflame's own capture writes no launch rows for them (see [`OutsideLaunches`](super::OutsideLaunches)).
     pub const OUTSIDE: Self = Self(1);
     /// First id that has a context row.
     pub const FIRST: Self = Self(2);

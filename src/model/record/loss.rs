@@ -11,7 +11,7 @@ pub enum Loss {
     ActivitiesDropped = 2,
     /// Activity records that could not be read (unknown layout, or a kind that was never requested).
     ActivitiesUnreadable = 3,
-    /// Launches that a signal handler made inside gpuflame's own callback. Such launches are counted, but not recorded.
+    /// Launches that a signal handler made inside gpuflame's own callback, and that are counted but not recorded.
     StacksNested = 4,
     /// Stacks dropped for lack of memory.
     StacksDropped = 5,
@@ -24,7 +24,7 @@ pub enum Loss {
     /// Asynchronous launches that the driver rejected. No other count includes these launches. (A synchronous copy
     /// counts as a launch without an activity, because it has already been recorded when it fails.)
     LaunchesFailed = 9,
-    /// Launches that only added a node to a graph during capture. Such launches have no activity.
+    /// Launches that only added a node to a graph during capture, and therefore have no activity.
     LaunchesCaptured = 10,
     /// Graph nodes, and copies of graph nodes, that gpuflame could not store, because they had no id or memory was
     /// exhausted.

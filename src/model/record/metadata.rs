@@ -23,8 +23,8 @@ pub struct RecordingState {
     pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
     pub exited: bool,
-    /// Whether the recording has the sums of a process that exited and wrote its outputs. Such a recording has an end
-    /// row.
+    /// Whether the recording has the sums of a process that exited and wrote its outputs. A recording of sums has an
+    /// end row.
     pub finished: bool,
 }
 
@@ -38,7 +38,7 @@ impl RecordingState {
     }
 }
 
-/// Identity of the thread that writes a recording. It is unique among all threads of all machines at all times.
+/// Identity of the thread that writes a recording, unique among all threads of all machines at all times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterId {
     /// Process id.
