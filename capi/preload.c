@@ -34,15 +34,15 @@ enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0
  * NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, so that it can refuse to work with the stub
  * of another release, and _GPUFLAME_STDERR, which identifies the file that descriptor 2 was when the program started.
  * `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load libgpuflame.so at once, so that the program
- * can call libgpuflame.so before CUDA is loaded. This works only in programs with glibc, which libgpuflame.so needs. The
- * names are an array of arrays, because pointers would need relocations. */
+ * can call libgpuflame.so before CUDA is loaded. This works only in programs with glibc, which libgpuflame.so needs.
+ * The names are an array of arrays, because pointers would need relocations. */
 enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
-/* Memory for the new list of variables and its strings, if they are short. This memory is in a page to which the loader
- * writes in any case. */
+/* Memory for the new list of variables and its strings, if they are short. This memory is in a page to which the
+ * loader writes in any case. */
 static char *room[300];
 
 /* Returns the rest of `text` after `prefix`; NULL if `text` does not begin with `prefix`. */
@@ -62,8 +62,8 @@ static char *append(char *at, const char *text, size_t bytes)
     return at;
 }
 
-/* Returns the start of that entry in LD_PRELOAD which has this file's name, and sets `end` to the start of the file name
- * in the entry. */
+/* Returns the start of that entry in LD_PRELOAD which has this file's name, and sets `end` to the start of the file
+ * name in the entry. */
 static const char *entry(const char *list, const char **end)
 {
     const char *start = list, *name = list, *at;
