@@ -15,8 +15,8 @@ use std::path::PathBuf;
 /// chose, the domain, the callback id, and a pointer to the data that [`crate::callback`] documents for the domain.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
-/// Function that CUPTI calls when it needs a buffer. It returns, through its arguments, the buffer (aligned to 8
-/// bytes), its size in bytes, and the maximum number of records in it (0 = as many as fit).
+/// Function that CUPTI calls when it needs a buffer. Through its arguments, the function returns the buffer (aligned to
+/// 8 bytes), its size in bytes, and the maximum number of records in it (0 = as many as fit).
 pub type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 
 /// Function that CUPTI calls to return a buffer. Arguments: context and stream (both unused since CUDA 6), the
