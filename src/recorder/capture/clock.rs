@@ -48,7 +48,7 @@ pub fn now() -> Nanos {
     LINE.convert(read_tsc).unwrap_or_else(read_realtime)
 }
 
-/// Reads both clocks and publishes a new line for the callbacks. Call regularly, outside the hot path.
+/// Reads both clocks and publishes a new line for the callbacks. Call this regularly, outside the hot path.
 pub fn recalibrate_clock() {
     static CALIBRATION: Mutex<ClockCalibration> = Mutex::new(ClockCalibration::NEW);
     let Some(mut calibration) = CALIBRATION.try_lock() else { return };

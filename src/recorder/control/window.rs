@@ -29,7 +29,8 @@ impl WindowState {
         Self(word)
     }
 
-    /// Whether launches are recorded because a window is open. Otherwise they are counted as launches outside windows.
+    /// Whether launches are recorded because a window is open. While no window is open, launches are counted as
+    /// launches outside windows.
     #[inline]
     pub fn is_open(self) -> bool {
         self.0 & OPEN != 0
@@ -77,7 +78,8 @@ pub fn close() -> bool {
     WORD.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
 }
 
-/// Makes launches be ignored from now on. Returns false if a window is open, or if launches are ignored already.
+/// Mutes the window, so that launches are ignored from now on. Returns false if a window is open, or if launches are
+/// ignored already.
 pub fn mute() -> bool {
     let muted = |word: u32| (word & (OPEN | MUTED) == 0).then_some(word | MUTED);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, muted).is_ok()

@@ -66,7 +66,8 @@ impl StackReader {
         self.python.is_some()
     }
 
-    /// Whether Python frames can be read. Looks for an interpreter, unless one was found. Call on the sampler's thread.
+    /// Whether Python frames can be read. Looks for an interpreter, unless one was found. Call this on the sampler's
+    /// thread.
     pub(super) fn reads_python(&mut self) -> bool {
         if self.python.is_none() && !OtherThreads::is_refused() {
             self.python = OtherThreads::new().filter(|_| !OtherThreads::is_refused());
@@ -82,7 +83,7 @@ impl StackReader {
         self.python.as_mut().map(OtherThreads::all).unwrap_or_default()
     }
 
-    /// Checks whether objects were loaded or unloaded. Call before each round of samples.
+    /// Checks whether objects were loaded or unloaded. Call this before each round of samples.
     pub(super) fn check_loaded_objects(&mut self) {
         self.unwinder.check_loaded_objects();
     }

@@ -90,8 +90,8 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier call encloses this call, this call is nested in the earlier call. Otherwise the earlier call has
-    // never returned.
+    // If the earlier call does not enclose this call, the earlier call has never returned. If it does, this call is
+    // nested in the earlier call.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }

@@ -200,8 +200,9 @@ pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &L
     }
 }
 
-/// Writes to the thread's log, among its launches, that a call has returned. If the log has no room, no loss is
-/// counted: the only effect is that the time before the thread's next launch is explained less exactly.
+/// Writes a row about a call that has returned to the thread's log, among the thread's launches. If the log has no
+/// room, no loss is counted: the only effect is that the time before the thread's next launch is explained less
+/// exactly.
 fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);

@@ -1,4 +1,4 @@
-//! Ranges that the application opens and closes, directly or through NVTX.
+//! Records the ranges that the application opens and closes, directly or through NVTX.
 
 pub(super) mod nvtx;
 pub(super) mod push_pop;

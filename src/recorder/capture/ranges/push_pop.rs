@@ -1,5 +1,5 @@
-//! Ranges that the application opens and names, through NVTX or `gpuflame_range_push`. The ranges that are open on a
-//! thread become frames in the stack of each launch of that thread.
+//! Records ranges that the application opens and names, through NVTX or `gpuflame_range_push`. The ranges that are
+//! open on a thread become frames in the stack of each launch of that thread.
 //!
 //! Each thread has its own open ranges (`open_ranges`). Each name has one id per process (`range_names`); each thread
 //! also caches the names that it used last.
@@ -51,8 +51,8 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     opened.map(|()| around)
 }
 
-/// Notifies the session if the range begins a step. Call after this thread has left gpuflame, because the receiver of
-/// the notice may take time and may need this thread's state.
+/// Notifies the session if the range begins a step. Call this after this thread has left gpuflame, because the receiver
+/// of the notice may take time and may need this thread's state.
 fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
     with_step_name(name, id, |name| notices::announce(Notice::Step(name)));
 }

@@ -39,8 +39,8 @@ pub(super) struct ClientDetector {
     /// Number of launches without an activity at the last flush.
     open_launches: u64,
     is_taken: bool,
-    /// Whether gpuflame saw the other client ask for the records in the current takeover. If so, gpuflame will also see
-    /// the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
+    /// Whether gpuflame saw the other client ask for the records in the current takeover, so that gpuflame will also
+    /// see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
     /// Number of takeovers, whether seen or detected by missing traffic.
@@ -97,7 +97,7 @@ impl ClientDetector {
         self.set_taken(false)
     }
 
-    /// Updates the state by the traffic so far. Call after a flush, with the number of launches that still have no
+    /// Updates the state by the traffic so far. Call this after a flush, with the number of launches that still have no
     /// activity (`open`). If the flush also covered incomplete records, `before_everything` is the traffic before that
     /// flush.
     pub(super) fn update_from_traffic(

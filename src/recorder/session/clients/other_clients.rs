@@ -110,8 +110,8 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the subscription. If so, stores `is_wanted`: whether a window must open when the
-    /// subscription is ours again.
+    /// Whether another client owns the subscription. If another client owns it, stores `is_wanted`: whether a window
+    /// must open when the subscription is ours again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {
@@ -242,9 +242,9 @@ impl OtherClients {
         self.resume(callbacks)
     }
 
-    /// Detects other clients by the traffic so far. Call after a flush, with the number of launches that still have no
-    /// activity (`open`). If the flush covered incomplete records as well, `before_everything` is the traffic before
-    /// that flush.
+    /// Detects other clients by the traffic so far. Call this after a flush, with the number of launches that still
+    /// have no activity (`open`). If the flush covered incomplete records as well, `before_everything` is the traffic
+    /// before that flush.
     pub(crate) fn check_traffic(&self, api: &Api, open: u64, before_everything: Option<DeliveryCounts>) {
         if api.shares_records() || api.is_retired() {
             return;

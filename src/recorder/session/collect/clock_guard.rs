@@ -13,7 +13,7 @@ use gpuflame_os::clocks::ClockPair;
 /// distances are smaller: CUPTI's clock deviates less, and no call to the GPU runs ten minutes ahead of the clock.
 const MAX_CLOCK_DISTANCE_NS: u64 = 600_000_000_000;
 /// Minimum deviation between the two clocks, in ns, that counts as setting the clock. Gradual corrections of the clock
-/// stay below it.
+/// stay below this minimum.
 const MIN_CLOCK_STEP_NS: u64 = 100_000_000;
 
 /// Detects that the clock was set, and times that are impossible.

@@ -46,7 +46,7 @@ impl Marks {
         pending.iter().for_each(|(time, thread, text)| each(&Instant { time: *time, thread: *thread, text }));
     }
 
-    /// Number of marks that were dropped because too many waited.
+    /// Number of marks that were dropped because too many marks waited for the collector.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

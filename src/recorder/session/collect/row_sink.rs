@@ -32,7 +32,7 @@ pub(super) struct RowSink {
     /// Time of the first launch. If an activity or a launch outside windows came first, the time at which that row was
     /// read. No file is created before this time.
     pub(super) first_work: Option<Nanos>,
-    /// Whether the recording has ended. If so, further rows are ignored.
+    /// Whether the recording has ended, so that further rows are ignored.
     pub(super) is_over: bool,
     pub(super) edges: Arc<EdgeQueue>,
     pub(super) clock_guard: ClockGuard,
@@ -103,7 +103,7 @@ impl RowSink {
         }
     }
 
-    /// Checks whether the system clock was set. If so, closes the open window, or opens it again.
+    /// Checks whether the system clock was set. If the clock was set, closes the open window, or opens it again.
     pub(super) fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
         for row in self.clock_guard.check(now) {

@@ -29,8 +29,8 @@ impl StackIdRenewal {
         }
     }
 
-    /// Begins a round if stacks were dropped or if there are too many ids. Otherwise polls the round in progress, and
-    /// forgets old ids once the round is finished. Returns true if a round begins.
+    /// Begins a round if stacks were dropped or if there are too many ids. If a round is in progress, polls the round,
+    /// and forgets old ids once it is finished. Returns true if a round begins.
     pub(super) fn renew(&mut self, explain: &mut Explain) -> bool {
         let dropped = explain.dropped_stacks();
         match &mut self.forgetting {

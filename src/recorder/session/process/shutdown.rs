@@ -154,7 +154,7 @@ pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
-/// Whether the process was already exiting at `time`. If so, gpuflame has caused any wait that began at `time` or
+/// Whether the process was already exiting at `time`, so that gpuflame has caused any wait that began at `time` or
 /// later.
 pub(crate) fn was_exiting_at(time: Nanos) -> bool {
     let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);

@@ -1,9 +1,9 @@
 //! A session is one run of a process under gpuflame: it opens and closes windows, gathers rows, and writes the outputs
 //! at exit.
 //!
-//! The session owns the collector, the pipeline, the checkpoint and so on. Their threads call the session back through
-//! traits that it implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`, `OnMemoryExhausted` and
-//! `ShutdownSteps`.
+//! The session owns the collector, the pipeline, the checkpoint and so on. The threads of these components call the
+//! session back through traits that the session implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`,
+//! `OnMemoryExhausted` and `ShutdownSteps`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -503,8 +503,9 @@ impl Session {
     }
 }
 
-/// Removes the checkpoint if its content is also in the output files, or in the file `sums` with the final sums.
-/// Otherwise keeps the checkpoint. Prints the path of the file from which missing outputs can be recovered.
+/// Removes the checkpoint if its content is also in the output files, or in the file `sums` with the final sums. If its
+/// content is nowhere else, keeps the checkpoint. Prints the path of the file from which missing outputs can be
+/// recovered.
 fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bool, sums: Option<&Path>) {
     let kept = match (checkpoint, all_is_written || sums.is_some()) {
         (Some(checkpoint), true) => {
@@ -604,7 +605,7 @@ impl CollectorSteps for Session {
     }
 
     /// If checkpoints are being written, wakes the checkpoint's thread, which saves the rows and then ends the session.
-    /// Otherwise ends the session itself.
+    /// If no checkpoints are written, ends the session itself.
     fn end_out_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {
