@@ -73,8 +73,8 @@ struct Arena {
     last: *const EpochEntry,
 }
 
-/// Returns the epoch of `object` in the loader's present state. Call while the loader's lock is held. Returns `None` to
-/// a signal handler that has interrupted its own thread in the middle of adding an object.
+/// Returns the epoch of `object` in the loader's present state. Call this while the loader's lock is held. Returns
+/// `None` to a signal handler that has interrupted its own thread in the middle of adding an object.
 pub(super) fn epoch_of(object: &Object, state: LoaderState) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
     let was_found = |entry: &&EpochEntry| {

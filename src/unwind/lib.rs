@@ -31,9 +31,10 @@
 //!    such host is known.
 //! 2. The walk checks every address against that range. The check is necessary because each way to leave a frame (a
 //!    plain rule, a rule for a realigned frame, a register rule, an expression) may yield any address or stack pointer.
-//!    The caller's stack pointer must be above the frame's stack pointer and not beyond the stack's end. Otherwise the
-//!    walk ends and the stack is flagged as cut (`x86_64/words.rs`; `walking_with_broken_unwind_information_is_safe` of
-//!    `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information).
+//!    The caller's stack pointer must be above the frame's stack pointer and not beyond the stack's end. If an address
+//!    fails these checks, the walk ends and the stack is flagged as cut (`x86_64/words.rs`;
+//!    `walking_with_broken_unwind_information_is_safe` of `unwind/foreign.rs`, which tries 21 kinds of wrong unwind
+//!    information).
 //! 3. A signal may interrupt code on any stack. If the interrupted code is further up on the same stack, the walk
 //!    continues. If the code is on another stack, the walk starts again and reads all stacks through a copy
 //!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
@@ -321,8 +322,8 @@ impl Unwinder {
     }
 
     /// Sets whether every capture checks if objects were unloaded. If the loader's own counters were found (glibc), the
-    /// check only loads these two counters. Otherwise, the check takes about 12 ns and a short loader lock. Default:
-    /// no; see [`poll`].
+    /// check only loads these two counters. If the counters were not found, the check takes about 12 ns and a short
+    /// loader lock. Default: no; see [`poll`].
     pub fn check_every_capture(&mut self, check: bool) {
         self.engine.check_every_capture(check);
     }

@@ -72,9 +72,9 @@ pub(super) fn note(numbers: Option<u64>) {
     }
 }
 
-/// Searches for the counters in `_rtld_global`, which starts at `global` and is `bytes` bytes long. Call from a visitor
-/// of `dl_iterate_phdr`, which runs under the loader's lock; `counters` are the numbers that the loader passed to the
-/// visitor.
+/// Searches for the counters in `_rtld_global`, which starts at `global` and is `bytes` bytes long. Call this from a
+/// visitor of `dl_iterate_phdr`, which runs under the loader's lock; `counters` are the numbers that the loader passed
+/// to the visitor.
 ///
 /// The counter of loads is a word with the expected value that directly follows a plausible number of namespaces and
 /// two or three recursive mutexes, of which this thread must hold the second. The search succeeds only if exactly one

@@ -55,8 +55,8 @@ fn loader_counters(info: &libc::dl_phdr_info) -> LoaderCounters {
     LoaderCounters::new(info.dlpi_adds, info.dlpi_subs)
 }
 
-/// Searches for the loader's counters, and queries the loader for the first time. Call when the library is loaded, not
-/// inside a callback.
+/// Searches for the loader's counters, and queries the loader for the first time. Call this when the library is loaded,
+/// not inside a callback.
 pub(crate) fn prepare() {
     if let Some((global, bytes)) = loader_data() {
         iterate(|info| {
@@ -167,7 +167,7 @@ impl Object {
         program_headers(start).map(|headers| unsafe { Self::new(bias, name, headers) })
     }
 
-    /// Finds the object that contains `address` in the loader's list. Call while the loader's lock is held.
+    /// Finds the object that contains `address` in the loader's list. Call this while the loader's lock is held.
     pub(super) fn find_listed(address: u64) -> Option<Self> {
         let mut found = None;
         visit(|object| {

@@ -77,8 +77,8 @@ pub(crate) fn latest() -> LoaderState {
     LoaderState(LATEST.load(Ordering::Acquire))
 }
 
-/// Converts the loader's counters to a state, and publishes the state. Call while the loader's lock is held, because
-/// the lock serializes these calls. `has_one_namespace` means that all objects are in the program's namespace.
+/// Converts the loader's counters to a state, and publishes the state. Call this while the loader's lock is held,
+/// because the lock serializes these calls. `has_one_namespace` means that all objects are in the program's namespace.
 ///
 /// If a signal handler queries the loader during this call, one unload too many is counted. The only effect is that
 /// caches drop valid rules.

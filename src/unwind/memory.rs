@@ -102,8 +102,8 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a copy has to open a file, because `process_vm_readv` was refused. If so, threads should not copy often:
-/// while our file is open, the files that the host opens get other descriptor numbers than usual.
+/// Whether a copy has to open a file, because `process_vm_readv` was refused. Threads should then not copy often: while
+/// our file is open, the files that the host opens get other descriptor numbers than usual.
 pub(super) fn needs_descriptor() -> bool {
     IS_SYSCALL_REFUSED.load(Ordering::Relaxed)
 }
@@ -127,8 +127,8 @@ unsafe fn copy_by_syscall(address: u64, to: *mut u8, bytes: usize) -> i64 {
 /// does not support such pages.
 static PROCESS: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Maps the page that contains the process's id, so that a copy needs no `getpid` system call. Call when the library is
-/// loaded.
+/// Maps the page that contains the process's id, so that a copy needs no `getpid` system call. Call this when the
+/// library is loaded.
 pub(super) fn prepare() {
     const PAGE: usize = 4096;
     if !PROCESS.load(Ordering::Relaxed).is_null() {

@@ -67,8 +67,8 @@ impl ModuleMap {
     }
 
     /// Processes the captures' notes about code outside all objects. If objects were loaded or unloaded since a note
-    /// was written, another file may by now be mapped at the note's page. Such a page is reported as a module without a
-    /// path, because its file is unknown.
+    /// was written, another file may by now be mapped at the note's page. A page whose file is therefore unknown is
+    /// reported as a module without a path.
     fn read_notes(&mut self, state: LoaderState, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         outside_pages::drain(|note| notes.push(note));

@@ -47,8 +47,8 @@ unsafe impl Sync for SortBuffer {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MustAskLoader;
 
-/// Returns the object that contains `address` in the loader's present state. Call while the loader's lock is held. Safe
-/// inside a callback.
+/// Returns the object that contains `address` in the loader's present state. Call this while the loader's lock is held.
+/// Safe inside a callback.
 pub(super) fn find_object(address: u64, state: LoaderState) -> Result<Option<Object>, MustAskLoader> {
     match LIST.look_up(address, state) {
         Err(MustAskLoader) => {
@@ -112,7 +112,7 @@ impl ObjectList {
         Ok(last.map(Object::from_words).filter(|object| object.contains(address)))
     }
 
-    /// Publishes a sorted list as the new copy. Call from one thread at a time.
+    /// Publishes a sorted list as the new copy. Call this from one thread at a time.
     fn publish(&self, objects: &[Object], state: LoaderState) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);

@@ -45,7 +45,7 @@ pub(crate) fn disable_find_object() {
     FIND_OBJECT.store(std::ptr::null_mut(), Ordering::Relaxed);
 }
 
-/// Looks up symbols that cannot be looked up inside a callback. Call when the library is loaded.
+/// Looks up symbols that cannot be looked up inside a callback. Call this when the library is loaded.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
@@ -64,7 +64,7 @@ pub(crate) fn with_object_at<T>(
     loader::with_lock(|state| (state, object_at(address, state).map(|object| look(&object, state))))
 }
 
-/// Returns the object that contains `address` in the present state, if any. Call while the loader's lock is held.
+/// Returns the object that contains `address` in the present state, if any. Call this while the loader's lock is held.
 fn object_at(address: u64, state: LoaderState) -> Option<Object> {
     let find = FIND_OBJECT.load(Ordering::Relaxed);
     let found = if find.is_null() {

@@ -121,7 +121,7 @@ impl NoteRing {
         }
     }
 
-    /// Passes every pending note to `read`. Call from one thread at a time.
+    /// Passes every pending note to `read`. Call this from one thread at a time.
     fn drain(&self, mut read: impl FnMut(OutsideNote)) {
         loop {
             let position = self.head.load(Ordering::Relaxed);

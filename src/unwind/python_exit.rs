@@ -66,8 +66,8 @@ pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
         && at_exit(on_finalize) == 0
 }
 
-/// Returns the interpreter functions of the object with these exports, if the object contains CPython. Call while the
-/// loader's lock is held.
+/// Returns the interpreter functions of the object with these exports, if the object contains CPython. Call this while
+/// the loader's lock is held.
 fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
     exports.find("_PyRuntime")?;
     // An interpreter that is not initialized has no table yet, and nothing to finalize. Its functions cannot even be

@@ -190,20 +190,20 @@ fn was_initialized_since() -> bool {
         .unwrap_or(false)
 }
 
-/// Whether the type with these flags is ready. Call while the loader's lock is held.
+/// Whether the type with these flags is ready. Call this while the loader's lock is held.
 fn is_ready(flags: u64) -> bool {
     // SAFETY: the flags are in an exported variable of an object that is loaded while the loader's lock is held.
     let flags = unsafe { memory::word(flags) };
     flags & TYPE_IS_READY != 0
 }
 
-/// Whether the interpreter in this process was initialized, so that its functions can be called. Call while the
+/// Whether the interpreter in this process was initialized, so that its functions can be called. Call this while the
 /// loader's lock is held.
 pub(crate) fn is_initialized() -> bool {
     resolve_symbol("PyCode_Type").and_then(type_flags).is_some_and(is_ready)
 }
 
-/// Address of the flags of this type. Call while the loader's lock is held.
+/// Address of the flags of this type. Call this while the loader's lock is held.
 fn type_flags(type_object: ExportedSymbol) -> Option<u64> {
     let ExportedSymbol { address, bytes } = type_object;
     if bytes < TYPE_FLAGS + 24 {
@@ -214,7 +214,7 @@ fn type_flags(type_object: ExportedSymbol) -> Option<u64> {
     Some(address + TYPE_FLAGS + if size == 0 { 16 } else { 0 })
 }
 
-/// Whether the interpreter is still loaded. Call after objects were unloaded.
+/// Whether the interpreter is still loaded. Call this after objects were unloaded.
 #[cold]
 pub(super) fn is_loaded(interpreter: &Interpreter) -> bool {
     let mut is_loaded = false;

@@ -776,7 +776,7 @@ mod tests {
             made.push();
             made.calls[0].is_first = true;
             made.write_frames();
-            // The evaluator's frame is the third one, at 1032 to 1048.
+            // The evaluator's frame is the third frame, at 1032 to 1048.
             let (mut others, at) = with_one_frame(&made, 1040);
             let of = &made.interpreter;
             let yes = Some("abpc".to_owned());

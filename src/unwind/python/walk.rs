@@ -4,9 +4,9 @@
 //! reference to its code object, so the frames do not change, even if another thread holds the GIL.
 //!
 //! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last walk,
-//! the stored frames are only compared with memory. Otherwise new frames are followed until they lead to a frame of the
-//! last walk, and the stored frames from there to the root are compared with memory. The loads of these comparisons do
-//! not depend on each other. Frames that are unchanged up to the root are kept.
+//! the stored frames are only compared with memory. If the innermost frame differs, new frames are followed until they
+//! lead to a frame of the last walk, and the stored frames from that frame to the root are compared with memory. The
+//! loads of these comparisons do not depend on each other. Frames that are unchanged up to the root are kept.
 
 use super::code::{self, CodeFingerprint, CodeTable, CodeTexts, Description, Scratch, version_of};
 use super::interpreter::Interpreter;
@@ -438,8 +438,9 @@ impl PythonWalk {
         (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
             let index = usize::from(self.slots[slot_of(at)]);
-            // A walk joins the last walk only if the stack is certainly not deeper than `MAX_FRAMES`. Otherwise the
-            // walk follows the frames up to this limit, because the outermost frames of a deeper stack are omitted.
+            // A walk joins the last walk only if the stack is certainly not deeper than `MAX_FRAMES`. If the stack may
+            // be deeper, the walk follows the frames up to this limit, because the outermost frames of a deeper stack
+            // are omitted.
             if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
                 // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was
                 // readable.

@@ -16,7 +16,7 @@ use crate::loader::Object;
 /// contain few byte sequences that only look like branches.
 const MAX_CANDIDATES: usize = 16;
 
-/// Returns the cold part of the function `hot`. Call while the loader's lock is held.
+/// Returns the cold part of the function `hot`. Call this while the loader's lock is held.
 pub(crate) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>> {
     let mut candidates: [(Range<u64>, u32); MAX_CANDIDATES] = std::array::from_fn(|_| (0..0, 0));
     for target in branches(object, hot)?.filter(|(target, _)| !hot.contains(target)) {

@@ -67,8 +67,8 @@ impl RecheckBackoff {
         self.replacements != REPLACEMENTS.load(Ordering::Acquire)
     }
 
-    /// Begins a walk without caches. Returns the state of this walk's checks, and whether another thread has found
-    /// replaced code since the last call. If so, this thread's caches may be out of date.
+    /// Begins a walk without caches. Returns the state of this walk's checks, and whether this thread's caches may be
+    /// out of date because another thread has found replaced code since the last call.
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let replacements = REPLACEMENTS.load(Ordering::Acquire);
         let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;

@@ -22,7 +22,7 @@ use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
 enum Leaving {
-    /// The caller's registers, and whether a signal interrupted the caller. If not, the caller made a call.
+    /// The caller's registers, and whether a signal interrupted the caller (otherwise, the caller made a call).
     To(Registers, bool),
     End(WalkEnd),
     /// The frame has no unwind information.

@@ -15,7 +15,7 @@ pub(in crate::python) struct Scratch {
 }
 
 impl Scratch {
-    /// Allocates a buffer on the heap. Call only on gpuflame's own threads.
+    /// Allocates a buffer on the heap. Call this only on gpuflame's own threads.
     pub(in crate::python) fn allocate() -> Box<Self> {
         // SAFETY: zeroes are valid bytes.
         unsafe { Box::new_zeroed().assume_init() }
