@@ -13,7 +13,7 @@ type RegisterRoot = unsafe extern "C" fn(*const c_void, usize);
 /// [`find_leak_checker`] was not called yet.
 static REGISTER_ROOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Looks for a leak checker. Do not call in a callback, because this function calls the loader.
+/// Looks for a leak checker. Do not call this in a callback, because this function calls the loader.
 pub fn find_leak_checker() {
     // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__lsan_register_root_region".as_ptr()) };

@@ -30,7 +30,8 @@ pub fn sleep_unless_short(pause: Duration) {
     }
 }
 
-/// Wakes all threads in [`sleep_unless_short`], and makes all later calls return at once. Call when the process ends.
+/// Wakes all threads in [`sleep_unless_short`], and makes all later calls return at once. Call this when the process
+/// ends.
 pub fn end_sleeps() {
     STATE.set(SLEEPS_ENDED);
 }

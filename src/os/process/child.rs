@@ -72,7 +72,7 @@ pub extern "C" fn note_inherited() {
     }
 }
 
-/// Runs `command` to its end. Call once per process.
+/// Runs `command` to its end. Call this once per process.
 ///
 /// # Errors
 /// The command could not be started.
@@ -159,8 +159,8 @@ impl InheritedActions {
         self.action(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL)
     }
 
-    /// Restores the signal actions, descriptors and signal mask that this process was started with. Call in the child
-    /// before `exec`.
+    /// Restores the signal actions, descriptors and signal mask that this process was started with. Call this in the
+    /// child before `exec`.
     fn restore_in_child(&self, mask: libc::sigset_t) {
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
             restore_action(*signal, action.as_ref());

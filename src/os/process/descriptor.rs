@@ -110,9 +110,9 @@ impl FileId {
     }
 }
 
-/// Appends to a file. Before each write, the appender checks whether its descriptor still refers to the file. If not,
-/// or if its descriptor does not have a high number, it opens the file again for this write. Use an appender with a
-/// buffer.
+/// Appends to a file. Before each write, the appender checks whether its descriptor still refers to the file. If the
+/// descriptor refers to another file, or does not have a high number, the appender opens the file again for this write.
+/// Use an appender with a buffer.
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,
@@ -164,8 +164,8 @@ impl Appender {
         self.kept.as_ref().filter(|file| self.is_ours(file))
     }
 
-    /// Removes the open file from the appender and returns it, if its descriptor still refers to our file. If not, the
-    /// descriptor belongs to the host and must not be closed.
+    /// Removes the open file from the appender and returns it, if its descriptor still refers to our file. A descriptor
+    /// that refers to another file belongs to the host and must not be closed.
     fn take_file(&mut self) -> Option<File> {
         let file = self.kept.take()?;
         if self.is_ours(&file) {

@@ -32,7 +32,7 @@ static INSTALLED: OnceLock<Installed> = OnceLock::new();
 /// but each later signal on such a thread calls [`FatalSignalHandler::wait`] again.
 static WAITING_THREADS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// Installs the handler for each of [`SIGNALS`] whose action is the default now or becomes the default later. Call
+/// Installs the handler for each of [`SIGNALS`] whose action is the default now or becomes the default later. Call this
 /// once. Does nothing in the first process of a container, where the default is to ignore these signals.
 pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     let process = std::process::id();

@@ -127,8 +127,8 @@ pub fn is_installed(signal: i32) -> bool {
     current_action(signal).is_some_and(|action| is_ours(&action))
 }
 
-/// Sets the default action in the kernel, and stops installing our handler for later defaults. Call only to end the
-/// process.
+/// Sets the default action in the kernel, and stops installing our handler for later defaults. Call this only to end
+/// the process.
 pub fn restore_default(signal: i32) {
     // From now on, if a thread of the program sets the default, the kernel gets the default instead of our handler.
     let _ = OWNER_PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
