@@ -153,7 +153,7 @@ impl Api {
     /// wait for GPU work. Does nothing before the first API call or context was seen, because CUPTI might hang. Does
     /// nothing while functions of another client are registered, because that client may have been unloaded.
     ///
-    /// Call from one of our own threads or from the callback of an API call, never from another callback.
+    /// Call this from one of our own threads or from the callback of an API call, never from another callback.
     ///
     /// Errors: CUPTI refused the call.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
@@ -166,7 +166,8 @@ impl Api {
             .map_err(|status| Error::new(ErrorKind::CuptiRefused, format!("cuptiActivityFlushAll: {status}")))
     }
 
-    /// Returns the number of records that CUPTI dropped since the last query. Call after a flush, with no lock held.
+    /// Returns the number of records that CUPTI dropped since the last query. Call this after a flush, with no lock
+    /// held.
     pub fn dropped(&self) -> u64 {
         self.query_records(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
@@ -215,7 +216,7 @@ impl Api {
     /// Makes CUPTI deliver records to us again after another client has released them. `decided` is the state of the
     /// clients on which the caller's decision is based. Does nothing if a client has made a call since then.
     ///
-    /// Call from one of our own threads or a thread of the program, not from a callback.
+    /// Call this from one of our own threads or a thread of the program, not from a callback.
     ///
     /// Errors: CUPTI refused the call.
     pub fn reclaim_records(&self, decided: &ClientActivity) -> Result<(), Error> {
@@ -231,7 +232,7 @@ impl Api {
     /// Releases the subscription so that another client can subscribe. After the release, CUPTI still delivers records
     /// to us, and a callback may still be running.
     ///
-    /// Call from one of our own threads.
+    /// Call this from one of our own threads.
     pub fn release_subscription(&self) {
         let subscriber = Subscriber(self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel));
         if !subscriber.0.is_null() {
@@ -242,7 +243,7 @@ impl Api {
     /// Subscribes again, enables the same callbacks as the first subscription, and takes the records unless another
     /// client owns them.
     ///
-    /// Call from one of our own threads.
+    /// Call this from one of our own threads.
     ///
     /// Errors: CUPTI refused the call, because another client owns the subscription or for another reason.
     pub fn resubscribe(&self) -> Result<(), Error> {
@@ -271,7 +272,7 @@ impl Api {
     /// particular those that report graph nodes and modules. If a call is in flight during the switch, CUPTI may report
     /// only its entry or only its exit.
     ///
-    /// Call from one of our own threads, not from a callback.
+    /// Call this from one of our own threads, not from a callback.
     ///
     /// Errors: CUPTI refused to switch a callback; all other callbacks are switched.
     pub fn set_launch_callbacks(&self, on: bool) -> Result<(), Error> {

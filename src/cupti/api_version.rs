@@ -87,7 +87,8 @@ impl CuptiFunctions {
         }
     }
 
-    /// Switches to [`ApiVersion::V2`] if the library has all functions of that API version. Call before subscribing.
+    /// Switches to [`ApiVersion::V2`] if the library has all functions of that API version. Call this before
+    /// subscribing.
     pub(super) fn shared(self) -> Self {
         let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_V2.contains(&symbol);
         let api_version = if self.library.symbols().all(needed) { ApiVersion::V2 } else { ApiVersion::V1 };

@@ -35,7 +35,7 @@ pub(super) struct CallbackState {
     pub(super) has_seen_work: AtomicBool,
     /// Whether CUPTI calls are permanently forbidden.
     pub(super) retired: AtomicBool,
-    /// Whether another client has shut CUPTI down. If so, we make no CUPTI call until we subscribe again.
+    /// Whether another client has shut CUPTI down. We then make no CUPTI call until we subscribe again.
     pub(super) is_finalized: AtomicBool,
     /// Number of our threads that are in a CUPTI call. `finalizing` is the number of threads that are in cuptiFinalize,
     /// or about to call it. None of our threads may be in a CUPTI call while another client shuts CUPTI down.

@@ -225,9 +225,9 @@ fn is_any_in_call() -> bool {
     CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for records or as a clock. If so, we must make no CUPTI
-/// call that would make CUPTI call these functions: the client may have been unloaded, and without gpuflame CUPTI would
-/// not call its functions.
+/// Whether functions of a client are registered with CUPTI, for records or as a clock. While functions of a client are
+/// registered, we must make no CUPTI call that would make CUPTI call these functions: the client may have been
+/// unloaded, and without gpuflame CUPTI would not call its functions.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }

@@ -17,7 +17,8 @@ const FILE: &CStr = c"libcuda.so.1";
 
 impl Driver {
     /// Returns the driver if this process has already mapped it. If the driver is not mapped and `load` is true, maps
-    /// the driver, which runs its initialisers but does not initialise CUDA. Otherwise returns `None`.
+    /// the driver, which runs its initialisers but does not initialise CUDA. If the driver is not mapped and `load` is
+    /// false, returns `None`.
     pub fn find(load: bool) -> Option<Self> {
         let how = if load { libc::RTLD_NOW } else { libc::RTLD_NOW | libc::RTLD_NOLOAD };
         // SAFETY: the name ends with NUL, and any program may open the driver.

@@ -85,7 +85,7 @@ impl Buffer {
         self.written
     }
 
-    /// Whether this idle buffer may keep all its pages. If so, adds its bytes to [`WARM_BYTES`].
+    /// Whether this idle buffer may keep all its pages. If it may, adds its bytes to [`WARM_BYTES`].
     fn may_keep_pages(&mut self) -> bool {
         let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
         let kept = WARM_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
@@ -237,8 +237,8 @@ impl LentBuffers {
         Self { loans: Mutex::new(Vec::new()), spares: AtomicUsize::new(0) }
     }
 
-    /// Lends `buffer`, or a spare buffer if `buffer` is `None`. Returns the address and the size of the lent buffer.
-    /// Both are 0 if `max_spares` spare buffers are already lent, or if no memory is left for a spare buffer.
+    /// Lends `buffer`, or a spare buffer if `buffer` is `None`. Returns the address and the size of the lent buffer, or
+    /// 0 and 0 if `max_spares` spare buffers are already lent or no memory is left for a spare buffer.
     pub fn lend(&self, buffer: Option<Buffer>, max_spares: usize) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         if is_spare && self.spares.load(Ordering::Relaxed) >= max_spares {
