@@ -119,7 +119,7 @@ impl Schedule {
         self.plan.time_to_next_change(now.time.saturating_sub(self.run?.time))
     }
 
-    /// Whether a window is open that may reach a limit. If so, the progress should be checked often.
+    /// Whether a window is open that may reach a limit, so that the progress should be checked often.
     pub fn is_limited(&self) -> bool {
         self.open.is_some() && (self.plan.max_launches.is_some() || self.plan.max_bytes.is_some())
     }

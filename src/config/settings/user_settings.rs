@@ -63,7 +63,7 @@ pub struct Settings {
     pub signal: Option<i32>,
     /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
     pub profiler_calls: bool,
-    /// Whether the summary and warnings are not printed on stderr.
+    /// Whether to print neither the summary nor warnings on stderr.
     pub quiet: bool,
     /// Whether the ledger is printed on stderr, before the summary.
     pub verbose: bool,
@@ -182,7 +182,8 @@ impl Settings {
         !self.root.contains(&Root::Thread) && !self.lists_calls()
     }
 
-    /// Whether the settings restrict when a window is open. Otherwise one window is open from the start to the end.
+    /// Whether the settings restrict when a window is open. Without such restrictions, one window is open from the
+    /// start to the end.
     pub fn has_window_limits(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();
