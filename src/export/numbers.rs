@@ -3,7 +3,7 @@
 //! frame, and frames of one run would not match frames of another run.
 //!
 //! When a view is drawn, folding replaces such a number by `N`. Folding applies to names that people write (ranges,
-//! annotations, thread labels) and to Python's text representation of objects. It never applies to GPU work, code
+//! annotations, thread labels) and to Python's text representation of objects. Folding never applies to GPU work, code
 //! symbols, operators, files and lines, GPUs and streams, because their digits are part of the name (`AddBackward0`).
 //! In rows and recordings, names are unchanged.
 

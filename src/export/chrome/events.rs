@@ -257,7 +257,7 @@ impl Display for Micros {
     }
 }
 
-/// Time relative to the base, displayed in the same way. Times before the base are negative.
+/// Time relative to the base, displayed in microseconds like `Micros`. Times before the base are negative.
 #[derive(Clone, Copy)]
 struct Time(i64);
 
