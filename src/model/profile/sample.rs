@@ -95,12 +95,12 @@ pub enum SampleSite {
     },
     /// Time of a thread between two of its calls, attributed to the pause and to neither call.
     Between {
-        /// Call before the pause.
+        /// Call this before the pause.
         after: ContextId,
         /// Thread of the call `after`, if a different thread made the call `before`. [`ThreadId::OTHERS`] stands for
         /// threads that were merged.
         thread: Option<ThreadId>,
-        /// Call after the pause.
+        /// Call this after the pause.
         before: ContextId,
     },
     /// No stack: idle time that no launch has ended, or traffic that the driver has caused.

@@ -217,7 +217,7 @@ pub struct StepTotals {
     pub last: Nanos,
     /// One of the threads that began steps.
     pub thread: ThreadId,
-    /// Whether several threads began steps. If so, one iteration of the program may consist of several steps.
+    /// Whether several threads began steps, so that one iteration of the program may consist of several steps.
     pub has_several_threads: bool,
 }
 

@@ -63,8 +63,8 @@ pub enum Row<'a> {
     /// Definition of a [`CodeId`].
     Code(CodeObject<'a>),
     /// Name of a generated function, which has an address but no file, as published by the code generator. These rows
-    /// come last. In a checkpoint, this row follows when the name first becomes known. If another function later uses
-    /// the address, another row with an empty name follows, because the name is then ambiguous.
+    /// come last. A checkpoint contains this row as soon as the name is known. If another function later uses the
+    /// address, the checkpoint contains a second row, with an empty name, because the name is then ambiguous.
     Generated {
         /// Address of the function, as frames contain it.
         address: u64,
@@ -366,7 +366,7 @@ pub struct Module {
     pub epoch: ModuleEpoch,
     /// First mapped address.
     pub start: u64,
-    /// One past the last mapped address.
+    /// The address after the last mapped address.
     pub end: u64,
     /// Difference between addresses in memory and addresses in the file: `address - bias` is the ELF virtual address.
     pub bias: u64,

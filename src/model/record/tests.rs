@@ -437,8 +437,8 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     (bytes, chunks)
 }
 
-/// Recomputes the checksums after the rows are mutated. Otherwise the reader would reject the chunks before it reads
-/// their rows.
+/// Recomputes the checksums after the rows are mutated, because the reader would reject chunks with a wrong checksum
+/// before it reads their rows.
 #[test]
 fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();
