@@ -90,7 +90,7 @@ fn file_containing(address: *const c_void) -> Option<PathBuf> {
 }
 
 /// If the preload stub that made the driver load this library is of another release, returns this as the reason why
-/// this library must not work. Otherwise returns `None`.
+/// this library must not work. If the releases are the same, returns `None`.
 pub(crate) fn version_mismatch() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
