@@ -11,8 +11,9 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Function that CUPTI calls before and after API calls, and at events. Its arguments are a pointer that the subscriber
-/// chose, the domain, the callback id, and a pointer to the data that [`crate::callback`] documents for the domain.
+/// Function that CUPTI calls before and after API calls, and at events. The function's arguments are a pointer that the
+/// subscriber chose, the domain, the callback id, and a pointer to the data that [`crate::callback`] documents for the
+/// domain.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
 /// Function that CUPTI calls when it needs a buffer. Through its arguments, the function returns the buffer (aligned to
