@@ -213,7 +213,7 @@ impl Checkpoint {
         self.requested.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch. The first checkpoint is due soon after it.
+    /// Notes the time of the first launch. The first checkpoint is due soon after the first launch.
     pub(crate) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);

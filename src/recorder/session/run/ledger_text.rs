@@ -71,7 +71,7 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the ledger itself is not printed. These are causes of
+/// Returns the lines of the ledger that are printed even if the ledger itself is not printed. Such lines name causes of
 /// missing or wrong results that the summary does not name, and files whose names differ from the requested names.
 pub(super) fn remarks(
     ledger: &Ledger,
