@@ -10,8 +10,8 @@
 //! This module calls two functions of CPython: one reads a flag, the other stores a pointer in a table with 32 entries.
 //! Since CPython 3.12, the second function takes a lock that is held only for this store. Before 3.12 only the GIL
 //! serializes the store, and the thread that makes the first CUDA call has usually released the GIL. So if another
-//! thread registers a callback within the same few instructions, one of the two callbacks is lost. This is unlikely,
-//! because only few modules register a callback, and they do so when they are imported.
+//! thread registers a callback within the same few instructions, one of the two callbacks is lost. Such a loss is
+//! unlikely, because only few modules register a callback, and modules do so when they are imported.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

@@ -91,8 +91,8 @@ const _: () = assert!(
 );
 
 impl WalkCache {
-    /// Sets the value that identifies the thread's native frames. This is a separate function, so that the value takes
-    /// no register during the walk.
+    /// Sets the value that identifies the thread's native frames. The value is set by a separate function, so that it
+    /// takes no register during the walk.
     #[inline(always)]
     pub(super) fn set_native(&mut self, native: usize) {
         self.native = native;

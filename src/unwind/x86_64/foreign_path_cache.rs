@@ -9,9 +9,9 @@
 //! when it is walked for the second time.
 //!
 //! All words of a path are on the page that contains our own outermost frame, and no thread can unmap that page without
-//! crashing us. If a stack's frames extend beyond that page, the stack is copied each time. It would cost only a tenth
-//! of a copy to ask the kernel whether the next page is readable. But the next page may no longer be in use, and only
-//! look like the earlier stack. Another thread may then unmap it between the kernel's answer and the read.
+//! crashing us. If a stack's frames extend beyond that page, the stack is copied each time. To ask the kernel whether
+//! the next page is readable would cost only a tenth of a copy. But the next page may no longer be in use, and only
+//! look like the earlier stack. Another thread may then unmap the page between the kernel's answer and the read.
 //!
 //! If a stack differs from the path, the walk starts again, through a copy.
 

@@ -146,7 +146,7 @@ impl<'a> PathFollower<'a> {
         (self.path_cache, self.rest, self.lost_at) = (None, &[], None);
     }
 
-    /// Number of steps after which the walk found no cached path. `None` if it has always found one.
+    /// Number of steps after which the walk found no cached path. `None` if the walk has always found a cached path.
     #[inline(always)]
     pub(super) fn lost_at(self) -> Option<usize> {
         self.lost_at

@@ -203,7 +203,8 @@ impl RuleTable {
     }
 
     /// Counts a new rule of the present loader state, and returns the number of such rules. If two threads count at the
-    /// same time, one count may be lost. A lost count is harmless, because the number only decides when the table grows.
+    /// same time, one count may be lost. A lost count is harmless, because the number is only used to decide when the
+    /// table grows.
     fn count(&self, state: LoaderState) -> usize {
         if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);
