@@ -116,7 +116,8 @@ pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &Callback
     T::launch_attributes(call.correlation, attributes.any(LaunchAttribute::is_programmatic));
 }
 
-/// Handles a call that creates or changes graphs. Its arguments provide information that the graph events lack.
+/// Handles a call that creates or changes graphs. The arguments of the call provide information that the graph events
+/// lack.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
     // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of the size of
@@ -139,7 +140,7 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
-/// Whether nodes of this type (`CUgraphNodeType`) take time that no activity shows. These are host functions, child
+/// Whether nodes of this type (`CUgraphNodeType`) take time that no activity shows. The types are host functions, child
 /// graphs, waits for events and semaphores, batched memory operations, and conditions.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)

@@ -182,7 +182,7 @@ pub enum GraphEvent<'a> {
     /// A call that adds a node or copies a graph has returned.
     CallEnds(&'a Call<'a>),
     /// A node was created. If a launch is in flight on this thread, the launch was captured into the node and has no
-    /// activity of its own. Otherwise the graph call in flight has created the node.
+    /// activity of its own. If no launch is in flight, the graph call in flight has created the node.
     NodeCreated {
         /// Ids of the graph and the node; `None` if the library does not provide these ids.
         ids: Option<(GraphId, GraphNodeId)>,
