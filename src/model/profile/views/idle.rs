@@ -1,6 +1,6 @@
 //! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack that the launching thread
-//! had during that time, if this stack is known. Otherwise idle time is attributed to the two calls around the gap, or
-//! to the launch that ended the gap.
+//! had during that time, if this stack is known. If the stack is unknown, idle time is attributed to the two calls
+//! around the gap, or to the launch that ended the gap.
 
 use std::fmt::Write as _;
 
