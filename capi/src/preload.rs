@@ -1,4 +1,4 @@
-//! Handles preloading and linking. In these two ways, the library gets into a process without the CUDA driver.
+//! Handles preloading and linking, the two ways in which the library gets into a process without the CUDA driver.
 //!
 //! A preloaded library only sets environment variables, which make the driver inject the library if the program ever
 //! loads the driver. So a process without CUDA pays only for one search of the environment, and nothing is initialised
