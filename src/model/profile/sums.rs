@@ -98,8 +98,8 @@ pub struct RowFacts {
     /// Number of `pending_at_end` launches of graphs whose work was probably in a queue when recording ended.
     pub queued_graphs: u64,
     /// Whether recording probably ended before the work of the `pending_at_end` launches. Recording is assumed to
-    /// have ended too early if the time of the first of these launches, plus the longest time from any launch to the end
-    /// of its work, is not before the end of the last event.
+    /// have ended too early if the time of the first of these launches, plus the longest time from any launch to the
+    /// end of its work, is not before the end of the last event.
     pub ends_before_gpu: bool,
 }
 
