@@ -165,7 +165,7 @@ fn perfettos_own_classes_read_the_gpu_events_and_their_launching_calls() {
     assert_eq!(gpu.iter().map(|event| event["duration"].as_u64().unwrap()).sum::<u64>(), 57_001);
     let gemm: Vec<_> = gpu.iter().filter(|event| event["kernel"][0] == "_Z4gemmIfEvPT_").collect();
     assert_eq!(gemm.len(), 2);
-    assert_eq!(gemm[1]["kernel"][1], "gemm<float>");
+    assert_eq!((&gemm[1]["kernel"][1], &gemm[1]["stage"]), (&"gemm<float>".into(), &"gemm<float>".into()));
     assert_eq!(gemm[1]["start"], handmade::BASE + 30_000);
     assert_eq!(gemm[1]["duration"], 10_001);
     assert_eq!(gemm[1]["launched_by"], "main;decode;cudaLaunchKernel");

@@ -96,7 +96,7 @@ struct InternedNames {
     contexts: BTreeMap<(u32, u32), u64>,
     /// Numbers of queues (device, context, stream). Stages (names of kinds of work) are numbered after the queues.
     queues: BTreeMap<(u32, u32, u32), u64>,
-    stages: BTreeMap<String, u64>,
+    stages: BTreeMap<Work, u64>,
     kernels: BTreeMap<NameId, u64>,
     stacks: BTreeMap<ContextId, u64>,
     /// Numbers of calling source lines: function, file and line.
@@ -129,7 +129,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         names.sources = assign_ids(calls.filter_map(|context| caller_source(&callers.get(context))));
         names.contexts = assign_ids(activities().map(|a| (a.device.0, a.context.0)));
         names.queues = assign_ids(activities().map(queue_key));
-        names.stages = assign_ids(activities().map(stage_name));
+        names.stages = assign_ids(activities().map(Activity::work));
         names.stages.values_mut().for_each(|number| *number += names.queues.len() as u64);
         names.kernels = assign_ids(activities().filter_map(|a| match a.work() {
             Work::Kernel(name) => Some(name),
@@ -138,7 +138,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         let pid = threads::process_id(profile) as i32;
         let queues =
             names.queues.iter().map(|((_, _, stream), &iid)| specification(iid, &format!("stream {stream}")));
-        let stages = names.stages.iter().map(|(name, &iid)| specification(iid, name));
+        let stages = names.stages.iter().map(|(work, &iid)| specification(iid, &stage_name(profile, *work)));
         let kernel = |(&name, &iid): (&NameId, &u64)| proto::Kernel {
             iid: Some(iid),
             symbol: Some(clean::text(profile.symbol(name).unwrap_or_default())),
@@ -298,7 +298,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
             extra,
             gpu: Some(activity.device.0 as i32),
             queue: names.queues.get(&queue_key(activity)).copied(),
-            stage: names.stages.get(&stage_name(activity)).copied(),
+            stage: names.stages.get(&work).copied(),
             kernel: match work {
                 Work::Kernel(name) => names.kernels.get(&name).copied(),
                 Work::Copy(_) | Work::Set | Work::Graph => None,
@@ -327,13 +327,14 @@ fn queue_key(activity: &Activity) -> (u32, u32, u32) {
     (activity.device.0, activity.context.0, activity.stream.0)
 }
 
-/// Returns the name of the stage: `Kernel`, `Memcpy HtoD`, `Memset`.
-fn stage_name(activity: &Activity) -> String {
-    match activity.detail {
-        Detail::Kernel(_) => "Kernel".to_owned(),
-        Detail::Copy(copy) => format!("Memcpy {}", copy.kind.label()),
-        Detail::Set(_) => "Memset".to_owned(),
-        Detail::Graph => "Graph".to_owned(),
+/// Returns the name of the stage: the kernel's name, `Memcpy HtoD`, `Memset`. Perfetto shows it as the name of the slice;
+/// releases before the GPU compute view know no other name of a kernel.
+fn stage_name(profile: &Profile, work: Work) -> String {
+    match work {
+        Work::Kernel(name) => clean::text(profile.kernel(name).unwrap_or_default()),
+        Work::Copy(kind) => format!("Memcpy {}", kind.label()),
+        Work::Set => "Memset".to_owned(),
+        Work::Graph => "Graph".to_owned(),
     }
 }
 
