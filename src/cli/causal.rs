@@ -1,6 +1,8 @@
 //! `gpuflame causal`: how much faster the run would be if a function or a kernel were faster.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use clap::Args;
 
@@ -9,14 +11,15 @@ use super::found_path::FoundPath;
 use super::heading::heading;
 use super::input::Source;
 use super::output::Target;
+use super::path_names::NameKey;
 use super::table_output::{Cell, ReportFlags, Table};
 use super::what_if::duration;
 use gpuflame_export::compose::call;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
-use gpuflame_model::record::ContextId;
+use gpuflame_model::record::{ContextId, IdMap, Work};
 use gpuflame_offline::analysis::{
-    Edit, InstructionDetail, PathClass, PathPart, Replay, Schedule, Selection, What,
+    Edit, InstructionDetail, InstructionKind, PathClass, PathPart, Replay, Schedule, Selection, What,
 };
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
@@ -85,12 +88,13 @@ impl Causal {
         let whole = length(&found, &replay.identity(), span);
         let on_path = self.candidates(&found, &functions, span);
         let effect = |(candidate, path_ns): (Candidate, u64)| {
-            let saved = |speed_up: f64| {
-                let edit = functions.edit(&candidate, 1.0 - speed_up);
-                whole.saturating_sub(length(&found, &replay.edited(&[edit]), span))
+            let mut edits = [functions.edit(&candidate)];
+            let mut saved = |speed_up: f64| {
+                edits[0].set_factor(1.0 - speed_up);
+                whole.saturating_sub(length(&found, &replay.edited(&edits), span))
             };
             let saved_ns = saved(SPEED_UP);
-            let keeps = |percent: &u32| {
+            let mut keeps = |percent: &u32| {
                 let speed_up = f64::from(*percent) / 100.0;
                 let linear = saved_ns as f64 * speed_up / SPEED_UP;
                 (saved(speed_up) as f64 - linear).abs() <= SLOPE_TOLERANCE * linear
@@ -99,7 +103,7 @@ impl Causal {
             let holds_to = held.copied().unwrap_or(10);
             Effect { candidate, path_ns, saved_ns, holds_to }
         };
-        let mut effects: Vec<Effect> = on_path.into_iter().map(effect).collect();
+        let mut effects = map_in_parallel(on_path, &effect);
         effects.sort_by(|a, b| b.saved_ns.cmp(&a.saved_ns).then_with(|| a.candidate.cmp(&b.candidate)));
         if let Some(target) = &self.picture {
             draw(&found, &functions, &effects, target, console)?;
@@ -126,10 +130,17 @@ impl Causal {
         span: Option<(u64, u64)>,
     ) -> Vec<(Candidate, u64)> {
         let (from, to) = span.unwrap_or((0, u64::MAX));
-        let mut sums: BTreeMap<Candidate, u64> = BTreeMap::new();
+        // A candidate is named once for all parts that have the same key.
+        let mut by_key: IdMap<_, (u64, &PathPart)> = IdMap::default();
         for part in found.path.parts() {
             let nanos = part.end.min(to).saturating_sub(part.start.max(from));
-            if let Some(candidate) = functions.candidate(part).filter(|_| nanos > 0) {
+            if let Some(key) = functions.key(part).filter(|_| nanos > 0) {
+                by_key.entry(key).or_insert((0, part)).0 += nanos;
+            }
+        }
+        let mut sums: BTreeMap<Candidate, u64> = BTreeMap::new();
+        for (nanos, part) in by_key.into_values() {
+            if let Some(candidate) = functions.candidate(part) {
                 *sums.entry(candidate).or_default() += nanos;
             }
         }
@@ -146,16 +157,45 @@ fn length(found: &FoundPath, schedule: &Schedule, span: Option<(u64, u64)>) -> u
     span.and_then(|span| duration(found, schedule, span)).unwrap_or_else(whole)
 }
 
+/// Calls `make` with each item, on as many threads as the machine has processors. Returns the results in the order of the items.
+fn map_in_parallel<T: Send, R: Send>(items: Vec<T>, make: &(impl Fn(T) -> R + Sync)) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    if threads <= 1 {
+        return items.into_iter().map(make).collect();
+    }
+    let queue = Mutex::new(items.into_iter().enumerate());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || std::iter::from_fn(next).map(|(at, item)| (at, make(item))).collect::<Vec<_>>();
+    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
+        let workers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mut results = work();
+        for worker in workers {
+            results.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        results
+    });
+    results.sort_unstable_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Key of a candidate. Several keys may have one candidate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum CandidateKey<'a> {
+    Work(NameKey<'a>),
+    /// A stack that makes calls.
+    Function(ContextId),
+}
+
 /// Finds the function of a call, and the name of a piece of work.
 struct Functions<'a> {
     found: &'a FoundPath,
     /// Function that is made faster, by stack.
-    of_context: HashMap<ContextId, String>,
+    of_context: IdMap<ContextId, String>,
 }
 
 impl<'a> Functions<'a> {
     fn new(found: &'a FoundPath) -> Self {
-        let mut of_context = HashMap::new();
+        let mut of_context = IdMap::default();
         for host in found.path.calls() {
             of_context.entry(host.context).or_insert_with(|| {
                 let own = found.names().function_of(host.context);
@@ -165,38 +205,51 @@ impl<'a> Functions<'a> {
         Self { found, of_context }
     }
 
-    fn of_call(&self, at: u32) -> Option<&String> {
-        self.of_context.get(&self.found.path.calls().get(at as usize)?.context)
-    }
-
-    /// Returns the candidate to which a part of the path belongs, or `None` for waits, launches and gaps.
-    fn candidate(&self, part: &PathPart) -> Option<Candidate> {
+    /// Returns the key of the candidate to which a part of the path belongs, or `None` for waits, launches and gaps.
+    fn key(&self, part: &PathPart) -> Option<CandidateKey<'a>> {
         match (part.class, part.what) {
-            (PathClass::Kernel | PathClass::Memory | PathClass::Graph, What::Instruction(number)) => {
-                Some(Candidate::Work(self.found.names().instruction(number).into_owned()))
+            (PathClass::Kernel | PathClass::Memory | PathClass::Graph, What::Instruction(_)) => {
+                Some(CandidateKey::Work(self.found.names().key(part)))
             }
             (PathClass::Call, What::Call(at)) | (PathClass::Host, What::Between(_, at)) => {
-                self.of_call(at).cloned().map(Candidate::Function)
+                Some(CandidateKey::Function(self.found.path.calls().get(at as usize)?.context))
             }
             _ => None,
         }
     }
 
-    fn edit(&self, candidate: &Candidate, factor: f64) -> Edit {
+    /// Returns the candidate to which a part of the path belongs, or `None` for waits, launches and gaps.
+    fn candidate(&self, part: &PathPart) -> Option<Candidate> {
+        match self.key(part)? {
+            CandidateKey::Work(_) => Some(Candidate::Work(self.found.names().name(part).into_owned())),
+            CandidateKey::Function(context) => {
+                self.of_context.get(&context).cloned().map(Candidate::Function)
+            }
+        }
+    }
+
+    /// Returns the change that makes a candidate faster, with the factor 1.
+    fn edit(&self, candidate: &Candidate) -> Edit {
         match candidate {
             Candidate::Work(name) => {
                 let list = &self.found.list;
                 let names = self.found.names();
-                let is_work = |number| matches!(list.get(number).detail, InstructionDetail::Work { .. });
+                let mut matches: IdMap<(InstructionKind, Work), bool> = IdMap::default();
                 let work = Selection::new(list.len(), |number| {
-                    is_work(number) && names.instruction(number).as_ref() == name.as_str()
+                    let InstructionDetail::Work { activity, .. } = list.get(number).detail else {
+                        return false;
+                    };
+                    let is_match = || names.instruction(number).as_ref() == name.as_str();
+                    *matches.entry((list.kind(number), activity.work())).or_insert_with(is_match)
                 });
-                Edit::Scale { work, factor }
+                Edit::Scale { work, factor: 1.0 }
             }
             Candidate::Function(name) => {
-                let count = self.found.path.calls().len();
-                let calls = Selection::new(count, |at| self.of_call(at) == Some(name));
-                Edit::ScaleHost { calls, factor }
+                let is_own = |(context, own): (&ContextId, &String)| (*context, own == name);
+                let is_own: IdMap<ContextId, bool> = self.of_context.iter().map(is_own).collect();
+                let calls = self.found.path.calls();
+                let calls = Selection::new(calls.len(), |at| is_own[&calls[at as usize].context]);
+                Edit::ScaleHost { calls, factor: 1.0 }
             }
         }
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use gpuflame_export::compose::{call, stack_names};
 use gpuflame_export::{NameFolding, clean_frame, executed_line, work_name};
 use gpuflame_model::profile::{Profile, SampleSite};
-use gpuflame_model::record::{ContextId, ThreadId};
+use gpuflame_model::record::{ContextId, ThreadId, Work};
 use gpuflame_offline::analysis::{
     CriticalPath, EdgeKind, Instruction, InstructionDetail, InstructionKind, InstructionList, PathClass,
     PathPart, Unexplained, What,
@@ -19,6 +19,21 @@ pub(super) struct PathNames<'a> {
     pub(super) profile: &'a Profile,
 }
 
+/// Key of the name of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum NameKey<'a> {
+    /// GPU work.
+    Work(InstructionKind, Work),
+    /// An instruction without a row of its own.
+    Instruction(u32),
+    /// A call, by its function.
+    Call(&'a str),
+    /// A stretch between two calls, by their functions.
+    Between(&'a str, &'a str),
+    /// No recorded object.
+    Nothing,
+}
+
 impl<'a> PathNames<'a> {
     /// Name of what happens: a kernel, a call, or the calls around a stretch of the host.
     pub(super) fn name(self, part: &PathPart) -> Cow<'a, str> {
@@ -29,6 +44,24 @@ impl<'a> PathNames<'a> {
                 format!("from {} to {}", self.call(after), self.call(before)).into()
             }
             What::Nothing => "".into(),
+        }
+    }
+
+    /// Key of a part's name: parts with the same key have the same name.
+    pub(super) fn key(self, part: &PathPart) -> NameKey<'a> {
+        match part.what {
+            What::Instruction(number) => {
+                let instruction = self.list.get(number);
+                match instruction.detail {
+                    InstructionDetail::Work { activity, .. } => {
+                        NameKey::Work(instruction.kind, activity.work())
+                    }
+                    _ => NameKey::Instruction(number),
+                }
+            }
+            What::Call(at) => NameKey::Call(self.call(at)),
+            What::Between(after, before) => NameKey::Between(self.call(after), self.call(before)),
+            What::Nothing => NameKey::Nothing,
         }
     }
 

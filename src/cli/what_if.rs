@@ -10,13 +10,13 @@ use super::found_path::FoundPath;
 use super::heading::heading;
 use super::input::Source;
 use super::length_change::{change_row, percent_change};
-use super::path_names::PathNames;
 use super::ranks_even::write_even_ranks;
 use super::table_output::{Cell, ReportFlags, Table};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
+use gpuflame_model::record::IdMap;
 use gpuflame_offline::analysis::{
-    CriticalPath, Edit, MomentKind, PathClass, PathPart, Reliance, Replay, Schedule,
+    Edit, EditedRun, MomentKind, PathClass, PathPart, Reliance, Replay, Schedule,
 };
 
 /// Number of parts of the new critical path that are shown.
@@ -74,14 +74,15 @@ impl WhatIf {
         let replay = Replay::new(&found.path, &found.list, &found.explained.profile);
         let changes = self.edits.resolve(input, &found)?;
         let edits: Vec<Edit> = changes.iter().map(|change| change.edit.clone()).collect();
-        let (before, after) = (replay.identity(), replay.edited(&edits));
-        let path = replay.edited_path(&edits);
-        let mut tables = vec![total_table(&before, &after)];
-        tables.extend(self.step_table(&found, &before, &after));
-        tables.push(change_table(&replay, &changes, &before, &after));
-        tables.push(path_table(&found, &path));
-        tables.push(assumption_table(&found, &replay, &changes, &edits));
-        let lines = [heading(input, &found.explained.profile), answer(&found, &before, &after, &path)];
+        let (before, edited) = (replay.identity(), replay.edit(&edits));
+        let after = &edited.schedule;
+        let parts = replay.path_parts(&edited);
+        let mut tables = vec![total_table(&before, after)];
+        tables.extend(self.step_table(&found, &before, after));
+        tables.push(change_table(&replay, &changes, &before, after));
+        tables.push(path_table(&found, &parts));
+        tables.push(assumption_table(&found, &replay, &changes, (&edits, &edited)));
+        let lines = [heading(input, &found.explained.profile), answer(&found, &before, after, &parts)];
         self.report.write(console, &lines, &tables)?;
         Ok(Outcome::Clean)
     }
@@ -157,9 +158,9 @@ fn bound_words(class: PathClass) -> &'static str {
 }
 
 /// The kind of time that is most of a path, and its share in percent.
-fn bound(path: &CriticalPath) -> Option<(&'static str, f64)> {
+fn bound(path: &[PathPart]) -> Option<(&'static str, f64)> {
     let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for part in path.parts() {
+    for part in path {
         *sums.entry(bound_words(part.class)).or_default() += part.end - part.start;
     }
     let total: u64 = sums.values().sum();
@@ -167,7 +168,7 @@ fn bound(path: &CriticalPath) -> Option<(&'static str, f64)> {
     Some((word, 100.0 * nanos as f64 / total as f64))
 }
 
-fn answer(found: &FoundPath, before: &Schedule, after: &Schedule, path: &CriticalPath) -> String {
+fn answer(found: &FoundPath, before: &Schedule, after: &Schedule, path: &[PathPart]) -> String {
     let length = |schedule: &Schedule| schedule.window().1 - schedule.window().0;
     let (old, new) = (length(before), length(after));
     let bound = bound(path)
@@ -193,13 +194,18 @@ fn answer(found: &FoundPath, before: &Schedule, after: &Schedule, path: &Critica
 }
 
 /// The largest parts of the critical path after the change.
-fn path_table(found: &FoundPath, path: &CriticalPath) -> Table {
-    let names = PathNames { path, list: &found.list, profile: &found.explained.profile };
+fn path_table(found: &FoundPath, path: &[PathPart]) -> Table {
+    let names = found.names();
+    // Names are made once for all parts that have the same one.
+    let mut by_key: IdMap<_, (u64, u64, &PathPart)> = IdMap::default();
+    for part in path {
+        let sum = by_key.entry((part.class, names.key(part))).or_insert((0, 0, part));
+        *sum = (sum.0 + (part.end - part.start), sum.1 + 1, part);
+    }
     let mut sums: BTreeMap<(PathClass, String), (u64, u64)> = BTreeMap::new();
-    let name = |part: &PathPart| (part.class, names.name(part).into_owned());
-    for part in path.parts() {
-        let sum = sums.entry(name(part)).or_default();
-        *sum = (sum.0 + (part.end - part.start), sum.1 + 1);
+    for ((class, _), (nanos, count, part)) in by_key {
+        let sum = sums.entry((class, names.name(part).into_owned())).or_default();
+        *sum = (sum.0 + nanos, sum.1 + count);
     }
     let total: u64 = sums.values().map(|(nanos, _)| nanos).sum();
     let mut rows: Vec<_> = sums.into_iter().collect();
@@ -222,7 +228,12 @@ fn path_table(found: &FoundPath, path: &CriticalPath) -> Table {
 }
 
 /// The assumptions of the prediction, and the rules that replace missing records.
-fn assumption_table(found: &FoundPath, replay: &Replay<'_>, changes: &[Change], edits: &[Edit]) -> Table {
+fn assumption_table(
+    found: &FoundPath,
+    replay: &Replay<'_>,
+    changes: &[Change],
+    (edits, edited): (&[Edit], &EditedRun),
+) -> Table {
     let mut table = Table::new("assumptions", &["rule", "uses", "assumption"]);
     let mut known = Vec::new();
     table.add_row(["full_speed".into(), Cell::Nothing, "work that overlaps runs at full speed".into()]);
@@ -232,7 +243,7 @@ fn assumption_table(found: &FoundPath, replay: &Replay<'_>, changes: &[Change], 
             table.add_row(["change".into(), Cell::Nothing, change.assumption.into()]);
         }
     }
-    let mut reliances = replay.reliances(&found.explained.profile, edits);
+    let mut reliances = replay.reliances(&found.explained.profile, edits, edited);
     if let Some(linked) = &found.explained.facts.linked {
         // A trace has rows of calls that submit no work of their own, such as launches that a graph captured.
         let more = [

@@ -52,8 +52,8 @@ pub use job_path::{JobPath, JobRank, LastRank};
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use rank_clocks::{ClocksRefused, MAX_END_SPREAD_NS, RankClocks, align_ranks};
 pub use replay::{
-    Edit, ExplainedStarts, LagRow, Lags, LaunchAnchor, Reliance, Replay, ReplayCheck, ReplayedWork, Schedule,
-    Selection,
+    Edit, EditedRun, ExplainedStarts, LagRow, Lags, LaunchAnchor, Reliance, Replay, ReplayCheck,
+    ReplayedWork, Schedule, Selection,
 };
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 pub use slowdown::{

@@ -1,12 +1,12 @@
 //! Why work began later than the records explain.
 
-use std::collections::HashSet;
+use std::cell::OnceCell;
 
 use super::super::instructions::{
     AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList,
 };
 use super::graph::EdgeKind;
-use gpuflame_model::record::{Missing, Work};
+use gpuflame_model::record::{IdMap, Missing, NameId, Work};
 
 /// Why a part of the path is not explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,25 +53,38 @@ pub(in super::super) trait InstructionFacts {
 /// Facts about the run from which a cause follows.
 pub(in super::super) struct Causes<'a> {
     list: &'a InstructionList,
-    /// First instruction, by kernel.
-    first_uses: HashSet<u32>,
+    /// Found at the first question: most paths are explained.
+    facts: OnceCell<Facts>,
+}
+
+struct Facts {
+    /// First instruction of each kernel.
+    first_uses: IdMap<u32, ()>,
     has_waits: bool,
 }
 
 impl<'a> Causes<'a> {
     pub(in super::super) fn new(list: &'a InstructionList) -> Self {
-        let (mut known, mut first_uses, mut has_waits) = (HashSet::new(), HashSet::new(), false);
-        for number in 0..list.len() as u32 {
-            let instruction = list.get(number);
-            has_waits |= matches!(instruction.kind, InstructionKind::Wait | InstructionKind::Record);
-            if let InstructionDetail::Work { activity, .. } = instruction.detail
-                && let Work::Kernel(name) = activity.work()
-                && known.insert(name)
-            {
-                first_uses.insert(number);
+        Self { list, facts: OnceCell::new() }
+    }
+
+    fn facts(&self) -> &Facts {
+        self.facts.get_or_init(|| {
+            let mut known: IdMap<NameId, ()> = IdMap::default();
+            let mut facts = Facts { first_uses: IdMap::default(), has_waits: false };
+            for number in 0..self.list.len() as u32 {
+                let instruction = self.list.get(number);
+                facts.has_waits |=
+                    matches!(instruction.kind, InstructionKind::Wait | InstructionKind::Record);
+                if let InstructionDetail::Work { activity, .. } = instruction.detail
+                    && let Work::Kernel(name) = activity.work()
+                    && known.insert(name, ()).is_none()
+                {
+                    facts.first_uses.insert(number, ());
+                }
             }
-        }
-        Self { list, first_uses, has_waits }
+            facts
+        })
     }
 
     /// Returns why the time before an instruction is not explained. `kind` is the edge that decided its begin.
@@ -83,12 +96,12 @@ impl<'a> Causes<'a> {
         );
         match kind {
             _ if has_no_launch => Unexplained::NoLaunch,
-            _ if self.first_uses.contains(&number) => Unexplained::FirstUse,
+            _ if self.facts().first_uses.contains_key(&number) => Unexplained::FirstUse,
             EdgeKind::Launch if !has_predecessor(&instruction) => Unexplained::EarlierWork,
             EdgeKind::GraphNode | EdgeKind::GraphLaunch if !self.list.knows_edges(number) => {
                 Unexplained::GraphEdges
             }
-            _ if !self.has_waits => Unexplained::NoWaitRecords,
+            _ if !self.facts().has_waits => Unexplained::NoWaitRecords,
             _ => Unexplained::Other,
         }
     }
@@ -96,7 +109,7 @@ impl<'a> Causes<'a> {
 
 impl InstructionFacts for Causes<'_> {
     fn kind(&self, number: u32) -> InstructionKind {
-        self.list.get(number).kind
+        self.list.kind(number)
     }
 
     fn cause(&self, number: u32, kind: EdgeKind) -> Unexplained {

@@ -197,6 +197,8 @@ pub(in super::super) struct Graph {
     pub(in super::super) call_of: Vec<u32>,
     /// Whether calls that wait for other threads are recorded.
     pub(in super::super) knows_threads: bool,
+    /// Number of calls that waited for another thread whose call is not recorded.
+    pub(in super::super) unclear_thread_waits: u64,
     /// Number of calls that take a lock, if several threads do.
     pub(in super::super) shared_locks: u64,
     /// Times of kernels that let programmatic launches begin, or are launched so.
@@ -233,23 +235,28 @@ impl Graph {
         }
     }
 
-    /// Sorts the moments so that every edge leads to a later position. Moments of equal time are in the order in which
-    /// instructions depend on each other.
+    /// Sorts the moments and the edges.
     pub(in super::super) fn sort(&mut self) {
-        let mut order: Vec<MomentId> = (0..self.moments.len() as u32).collect();
-        order.sort_by_key(|id| {
-            let moment = self.moments[*id as usize];
-            (moment.time, moment.rank, moment.kind)
-        });
+        self.sort_moments();
+        sort_edges(&mut self.edges, self.moments.len());
+    }
+
+    /// Sorts the moments so that every edge leads to a later position. Moments of equal time are in the order in which
+    /// instructions depend on each other. The edges are not sorted.
+    pub(in super::super) fn sort_moments(&mut self) {
+        let keys = self.moments.iter().map(|moment| (moment.time, moment.rank, moment.kind));
+        let mut order: Vec<_> = keys.zip(0..self.moments.len() as MomentId).collect();
+        // The moments of each thread and of each stream are in order, which a stable sort makes use of.
+        order.sort();
         let mut position = vec![0; order.len()];
-        for (at, id) in (0_u32..).zip(&order) {
+        for (at, (_, id)) in (0_u32..).zip(&order) {
             position[*id as usize] = at;
         }
         self.launch_of = std::mem::take(&mut self.launch_of)
             .into_iter()
             .map(|(moment, launch)| (position[moment as usize], launch))
             .collect();
-        self.moments = order.iter().map(|id| self.moments[*id as usize]).collect();
+        self.moments = order.iter().map(|(_, id)| self.moments[*id as usize]).collect();
         for edge in &mut self.edges {
             (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
         }
@@ -258,6 +265,27 @@ impl Graph {
         }
         // An edge between moments of one time in the wrong order would close a circle. It says nothing about time.
         self.edges.retain(|edge| edge.from < edge.to);
-        self.edges.sort_unstable_by_key(|edge| (edge.to, edge.from, edge.kind));
     }
+}
+
+/// Sorts edges by `to`, `from` and kind. `moments` is the number of moments. A moment has few edges, so the edges are first placed
+/// by counting those of each `to`, which takes linear time.
+pub(in super::super) fn sort_edges(edges: &mut Vec<Edge>, moments: usize) {
+    let key = |edge: &Edge| (edge.to, edge.from, edge.kind);
+    if edges.is_sorted_by_key(key) {
+        return;
+    }
+    let mut next = vec![0_u32; moments + 1];
+    edges.iter().for_each(|edge| next[edge.to as usize + 1] += 1);
+    for at in 1..next.len() {
+        next[at] += next[at - 1];
+    }
+    let mut sorted = edges.clone();
+    for edge in edges.iter() {
+        let place = &mut next[edge.to as usize];
+        sorted[*place as usize] = *edge;
+        *place += 1;
+    }
+    sorted.chunk_by_mut(|a, b| a.to == b.to).for_each(|of_moment| of_moment.sort_unstable_by_key(key));
+    *edges = sorted;
 }

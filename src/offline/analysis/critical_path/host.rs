@@ -1,9 +1,7 @@
 //! The order of calls on each thread, and hand-offs between threads.
 
-use std::collections::BTreeMap;
-
-use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind};
-use gpuflame_export::compose::call;
+use super::functions::Functions;
+use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, sort_edges};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
@@ -26,19 +24,21 @@ struct Line {
 /// threads are not recorded, hand-offs are inferred.
 pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile: &Profile) {
     let shortest = shortest_calls(graph, waits, profile);
-    let mut lines: BTreeMap<ThreadId, Line> = BTreeMap::new();
+    let line_of = number_threads(graph);
+    let mut lines: Vec<Line> = Vec::new();
+    lines.resize_with(line_of.iter().max().map_or(0, |last| last + 1), Line::default);
     let mut latest_ends = LatestEnds::default();
     let mut edges = Vec::new();
     for at in 0..graph.moments.len() as MomentId {
         let moment = graph.moments[at as usize];
         let Some(host) = graph.calls.get(moment.call as usize) else { continue };
-        let thread = host.thread;
+        let thread = line_of[moment.call as usize];
         let other = latest_ends.of_others(thread);
         let hand_off = (!graph.knows_threads && moment.kind == MomentKind::CallBegin)
             .then(|| other.filter(|end| is_hand_off(graph, &lines, thread, *end, at)))
             .flatten();
-        let line = lines.entry(thread).or_default();
-        let waited = waits.contains_key(&moment.call) && moment.kind == MomentKind::CallEnd;
+        let line = &mut lines[thread];
+        let waited = moment.kind == MomentKind::CallEnd && waits.contains_key(&moment.call);
         if let Some(last) = line.last {
             let is_in_call = !line.open.is_empty();
             let kind = if is_in_call { EdgeKind::Call } else { EdgeKind::Host };
@@ -67,24 +67,24 @@ pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile
         }
     }
     graph.edges.append(&mut edges);
-    graph.edges.sort_unstable_by_key(|edge| (edge.to, edge.from, edge.kind));
+    sort_edges(&mut graph.edges, graph.moments.len());
 }
 
 /// Whether the call that begins at `begin` probably waited for a call of another thread that ended last, at `end`: the
 /// first call of a thread always; other calls if the other thread was at work for most of the pause before them.
 fn is_hand_off(
     graph: &Graph,
-    lines: &BTreeMap<ThreadId, Line>,
-    thread: ThreadId,
-    (other, end): (ThreadId, MomentId),
+    lines: &[Line],
+    thread: usize,
+    (other, end): (usize, MomentId),
     begin: MomentId,
 ) -> bool {
-    let line = lines.get(&thread);
-    let Some(last) = line.and_then(|line| line.last) else { return true };
-    if line.is_some_and(|line| !line.open.is_empty()) || end < last {
+    let line = &lines[thread];
+    let Some(last) = line.last else { return true };
+    if !line.open.is_empty() || end < last {
         return false;
     }
-    let Some(begins) = lines.get(&other).map(|line| &line.begins) else { return false };
+    let begins = &lines[other].begins;
     let first = begins.partition_point(|at| *at < last);
     let Some(&first) = begins.get(first) else { return false };
     let (pause, burst) =
@@ -92,19 +92,29 @@ fn is_hand_off(
     burst >= pause / HAND_OFF_PART && burst > 0
 }
 
-/// The two threads whose calls ended last, and where.
+/// Numbers the threads from 0. Returns the thread of each call.
+fn number_threads(graph: &Graph) -> Vec<usize> {
+    let mut known: IdMap<ThreadId, usize> = IdMap::default();
+    let numbers = graph.calls.iter().map(|call| {
+        let next = known.len();
+        *known.entry(call.thread).or_insert(next)
+    });
+    numbers.collect()
+}
+
+/// The two threads whose calls ended last, by number, and where.
 #[derive(Default)]
-struct LatestEnds([Option<(ThreadId, MomentId)>; 2]);
+struct LatestEnds([Option<(usize, MomentId)>; 2]);
 
 impl LatestEnds {
-    fn note(&mut self, thread: ThreadId, at: MomentId) {
+    fn note(&mut self, thread: usize, at: MomentId) {
         if self.0[0].is_some_and(|(latest, _)| latest != thread) {
             self.0[1] = self.0[0];
         }
         self.0[0] = Some((thread, at));
     }
 
-    fn of_others(&self, thread: ThreadId) -> Option<(ThreadId, MomentId)> {
+    fn of_others(&self, thread: usize) -> Option<(usize, MomentId)> {
         self.0.into_iter().flatten().find(|(other, _)| *other != thread)
     }
 }
@@ -128,19 +138,18 @@ impl ShortestCalls {
 }
 
 fn shortest_calls(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> ShortestCalls {
-    let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut names: IdMap<ContextId, &str> = IdMap::default();
-    for (at, one) in (0_u32..).zip(&graph.calls) {
-        let name = *names.entry(one.context).or_insert_with(|| call(profile, one.context));
+    let functions = Functions::new(&graph.calls, profile);
+    let mut shortest = vec![u64::MAX; functions.names.len()];
+    for (at, (one, function)) in (0_u32..).zip(graph.calls.iter().zip(&functions.of_call)) {
         if !waits.contains_key(&at) {
-            let known = by_name.entry(name).or_insert(u64::MAX);
+            let known = &mut shortest[*function as usize];
             *known = (one.end - one.begin).min(*known);
         }
     }
-    let of_all = by_name.iter().filter(|(name, _)| is_cuda_call(name)).map(|(_, nanos)| *nanos).min();
+    let known = functions.names.iter().zip(&shortest).filter(|(_, nanos)| **nanos != u64::MAX);
+    let of_all = known.filter(|(name, _)| is_cuda_call(name)).map(|(_, nanos)| *nanos).min();
     let of_all = of_all.unwrap_or(0);
-    let waited = waits.keys().map(|at| graph.calls[*at as usize].context);
-    let by_context =
-        waited.filter_map(|context| Some((context, *by_name.get(names.get(&context)?)?))).collect();
-    ShortestCalls { by_context, of_all }
+    let waited = waits.keys().map(|at| (graph.calls[*at as usize].context, functions.of_call[*at as usize]));
+    let by_context = waited.map(|(context, function)| (context, shortest[function as usize]));
+    ShortestCalls { by_context: by_context.filter(|(_, nanos)| *nanos != u64::MAX).collect(), of_all }
 }

@@ -13,6 +13,7 @@
 
 mod build;
 mod causes;
+mod functions;
 pub(super) mod graph;
 mod host;
 mod inferred;
@@ -25,6 +26,7 @@ mod thread_waits;
 
 pub use causes::Unexplained;
 pub use graph::{Contradiction, Edge, EdgeKind, HostCall, Moment, MomentKind};
+pub(super) use path::parts_in_order;
 pub use path::{PathClass, PathPart, What};
 
 use std::collections::BTreeSet;
@@ -33,6 +35,7 @@ use super::instructions::InstructionList;
 use build::Builder;
 pub(super) use build::is_node;
 pub(super) use causes::{Causes, InstructionFacts};
+pub(super) use functions::Functions;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::IdMap;
 use graph::Graph;
@@ -88,7 +91,7 @@ impl CriticalPath {
         {
             return Err(worst);
         }
-        graph.sort();
+        graph.sort_moments();
         if graph.moments.is_empty() {
             return Ok(None);
         }

@@ -2,8 +2,8 @@
 
 use super::super::instructions::InstructionKind;
 use super::causes::{InstructionFacts, Unexplained};
-use super::graph::{Edge, EdgeKind, Graph, MAX_LATENCY_NS, MomentKind};
-use super::slack::NO_EDGE;
+use super::graph::{Edge, EdgeKind, Graph, MAX_LATENCY_NS, MomentId, MomentKind};
+use super::slack::{NO_EDGE, earliest};
 
 /// Class of a part of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,19 +112,61 @@ pub(super) fn edges_of_path(graph: &Graph, deciding: &[u32]) -> Vec<u32> {
 
 /// Returns the parts of the critical path, by time.
 pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts) -> Vec<PathPart> {
-    let edges = edges_of_path(graph, deciding);
-    let at = edges.first().map_or(graph.moments.len() as u32 - 1, |edge| graph.edges[*edge as usize].from);
+    let path = edges_of_path(graph, deciding);
+    let last = graph.moments.len() as u32 - 1;
+    parts_of((graph, &graph.edges), &path, (graph.moments[0].time, last), facts)
+}
+
+/// Returns the parts of the critical path of moments that are not sorted by time. `edges` are sorted by `to`, and every
+/// edge leads to a later `place`.
+pub(in super::super) fn parts_in_order(
+    graph: &Graph,
+    edges: &[Edge],
+    place: &dyn Fn(MomentId) -> u32,
+    facts: &dyn InstructionFacts,
+) -> Vec<PathPart> {
+    let mut deciding = vec![NO_EDGE; graph.moments.len()];
+    let mut from = 0;
+    for of_moment in edges.chunk_by(|a, b| a.to == b.to) {
+        // Of equal causes, the one with the last place decides, as in a graph that is sorted.
+        let ids = from..from + of_moment.len() as u32;
+        let latest =
+            of_moment.iter().zip(ids).max_by_key(|(edge, _)| (earliest(graph, edge), place(edge.from)));
+        deciding[of_moment[0].to as usize] = latest.map_or(NO_EDGE, |(_, id)| id);
+        from += of_moment.len() as u32;
+    }
+    let times = || graph.moments.iter().map(|moment| moment.time);
+    let ids = 0..graph.moments.len() as MomentId;
+    let last = times().zip(ids).max_by_key(|(time, at)| (*time, place(*at))).map_or(0, |(_, at)| at);
+    let mut path = Vec::new();
+    let mut at = last;
+    while let Some(edge) = edges.get(deciding[at as usize] as usize) {
+        path.push(deciding[at as usize]);
+        at = edge.from;
+    }
+    path.reverse();
+    parts_of((graph, edges), &path, (times().min().unwrap_or(0), last), facts)
+}
+
+/// Returns the parts of a path, which is given by the positions of its edges. `begin` is the start of the run, and `last`
+/// the path's last moment.
+fn parts_of(
+    (graph, edges): (&Graph, &[Edge]),
+    path: &[u32],
+    (begin, last): (u64, MomentId),
+    facts: &dyn InstructionFacts,
+) -> Vec<PathPart> {
+    let at = path.first().map_or(last, |edge| edges[*edge as usize].from);
     let mut walk = Walk { graph, facts, parts: Vec::new(), reason: None, at: None };
-    let begin = graph.moments[0].time;
     let what = match graph.moments[at as usize] {
         moment if moment.kind == MomentKind::CallBegin => What::Call(moment.call),
         moment => What::Instruction(moment.instruction),
     };
     let before = PathClass::Unexplained(Unexplained::BeforeRecords);
     walk.add((begin, graph.time(at)), before, what);
-    for edge in edges {
-        walk.at = Some(edge);
-        walk.edge(graph.edges[edge as usize]);
+    for edge in path {
+        walk.at = Some(*edge);
+        walk.edge(edges[*edge as usize]);
     }
     walk.parts
 }

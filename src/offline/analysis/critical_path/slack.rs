@@ -17,19 +17,21 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
     while from < graph.edges.len() {
         let to = graph.edges[from].to;
         let count = graph.edges[from..].iter().take_while(|edge| edge.to == to).count();
-        // Of several edges, the one from the latest moment decides; if this rank may be the last one, its own begin.
-        let earliest = |edge: &Edge| {
-            let time = graph.time(edge.from);
-            let from = if edge.kind == EdgeKind::CollectiveTie { 0 } else { time };
-            (time.saturating_add(edge.lag), from, edge.kind != EdgeKind::Host)
-        };
-        let latest = (from..from + count).max_by_key(|at| earliest(&graph.edges[*at])).unwrap_or(from);
+        let latest = (from..from + count).max_by_key(|at| earliest(graph, &graph.edges[*at])).unwrap_or(from);
         let recorded = graph.time(to) - graph.time(graph.edges[latest].from);
         graph.edges[latest].lag = recorded;
         deciding[to as usize] = latest as u32;
         from += count;
     }
     deciding
+}
+
+/// Key by which the last edge of a moment decides its time: when it allows the moment. Of several edges, the one from the latest
+/// moment decides; if this rank may be the last one, its own begin.
+pub(super) fn earliest(graph: &Graph, edge: &Edge) -> impl Ord + use<> {
+    let time = graph.time(edge.from);
+    let from = if edge.kind == EdgeKind::CollectiveTie { 0 } else { time };
+    (time.saturating_add(edge.lag), from, edge.kind != EdgeKind::Host)
 }
 
 /// Returns the latest time of each moment at which the run does not end later. Adds the edges that follow from unknown

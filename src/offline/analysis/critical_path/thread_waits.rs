@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::instructions::ThreadWait;
-use super::graph::{EdgeKind, Graph, HostCall, MomentId};
+use super::graph::{EdgeKind, Graph, HostCall, MAX_LATENCY_NS, MomentId};
 use gpuflame_model::record::{IdMap, ThreadId};
 
 /// Calls by kind and position.
@@ -45,7 +45,23 @@ pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &m
     }
     let locking: BTreeSet<ThreadId> = locks.iter().map(|(call, _)| call.thread).collect();
     graph.shared_locks = if locking.len() > 1 { locks.len() as u64 } else { 0 };
+    graph.unclear_thread_waits = count_unclear(graph, &found, [&barriers, &locks, &joins]);
     found.into_iter().for_each(|(cause, at)| add_edge(graph, waits, cause, at));
+}
+
+/// Number of calls that returned long after the last recorded cause. Nsight Systems leaves out short calls, such as that of
+/// the last thread at a barrier, and the release of a lock.
+fn count_unclear(graph: &Graph, found: &[(MomentId, u32)], kinds: [&[(HostCall, u32)]; 3]) -> u64 {
+    let mut latest: IdMap<u32, u64> = IdMap::default();
+    for (cause, at) in found {
+        let known = latest.entry(*at).or_default();
+        *known = graph.time(*cause).max(*known);
+    }
+    let is_unclear = |(call, at): &&(HostCall, u32)| {
+        let cause = latest.get(at).copied().unwrap_or(0).max(call.begin);
+        call.end > cause.saturating_add(MAX_LATENCY_NS)
+    };
+    kinds.into_iter().flatten().filter(is_unclear).count() as u64
 }
 
 /// Groups of calls that meet: each begins before any other of the group returns.

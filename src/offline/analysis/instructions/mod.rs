@@ -215,6 +215,8 @@ pub struct InstructionList {
     graph_rows: GraphRows,
     outside: Option<(u64, u64)>,
     items: Vec<Item>,
+    /// Kinds of the instructions, by number.
+    kinds: Vec<InstructionKind>,
     graphs: Vec<GraphLaunch>,
     /// Dependencies, by the number of the dependent instruction.
     after: Vec<After>,
@@ -243,7 +245,26 @@ impl InstructionList {
             dependencies::Finder::new(&rows, &graph_rows, &mut graphs, &places, &thread_of, &items);
         items.iter().for_each(|item| found.add(item.source));
         let Dependencies { after, ends: after_ends, known_nodes } = found.finish();
-        Self { rows, graph_rows, outside, items, graphs, after, after_ends, known_nodes, places, blocking }
+        let mut list = Self {
+            rows,
+            graph_rows,
+            outside,
+            items,
+            kinds: Vec::new(),
+            graphs,
+            after,
+            after_ends,
+            known_nodes,
+            places,
+            blocking,
+        };
+        list.kinds = (0..list.items.len() as u32).map(|number| list.get(number).kind).collect();
+        list
+    }
+
+    /// Kind of the instruction with this number, as [`get`](Self::get) returns it.
+    pub fn kind(&self, number: u32) -> InstructionKind {
+        self.kinds[number as usize]
     }
 
     /// Number of instructions.

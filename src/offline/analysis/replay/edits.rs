@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::super::critical_path::NO_CALL;
-use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
+use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind, sort_edges};
 use super::super::instructions::{After, AfterReason, InstructionKind, InstructionList};
 use super::{Replay, is_wait};
-use gpuflame_model::record::ThreadId;
+use gpuflame_model::record::{IdMap, ThreadId};
 
 /// Selected instructions, or calls, by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,15 @@ pub enum Edit {
     },
 }
 
+impl Edit {
+    /// Changes the factor of an edit that has one.
+    pub fn set_factor(&mut self, new: f64) {
+        if let Self::Scale { factor, .. } | Self::ScaleHost { factor, .. } = self {
+            *factor = new;
+        }
+    }
+}
+
 /// `nanos` times a factor, rounded to the nearest.
 pub(super) fn scaled(nanos: u64, factor: f64) -> u64 {
     (nanos as f64 * factor).round() as u64
@@ -103,7 +112,7 @@ impl Replay<'_> {
                 Edit::ScaleHost { calls, factor } => self.scale_host(&mut edges, calls, *factor),
             }
         }
-        edges.sort_unstable_by_key(|edge| (edge.to, edge.from, edge.kind));
+        sort_edges(&mut edges, self.graph().moments.len());
         edges
     }
 
@@ -133,11 +142,11 @@ impl Replay<'_> {
 
     /// Calls that launch, with the number of instructions on the GPU that each has issued, and the number among them that
     /// are selected.
-    fn launching_calls(&self, work: Option<&Selection>) -> BTreeMap<u32, (u32, u32)> {
-        let mut calls: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+    fn launching_calls(&self, work: Option<&Selection>) -> IdMap<u32, (u32, u32)> {
+        let mut calls: IdMap<u32, (u32, u32)> = IdMap::default();
         for edge in self.edges.iter().filter(|edge| edge.kind == EdgeKind::Launch) {
             let to = self.graph().moments[edge.to as usize];
-            let kind = self.list.get(to.instruction).kind;
+            let kind = self.list.kind(to.instruction);
             if matches!(kind, InstructionKind::Record | InstructionKind::Wait | InstructionKind::HostFunction)
             {
                 continue;
@@ -243,8 +252,7 @@ impl Replay<'_> {
         let mut issued: HashSet<u32> = self.launching_calls(None).into_keys().collect();
         issued.retain(|call| !self.unwaited.contains_key(call));
         let launching = issued.clone();
-        let is_graph =
-            |edge: &Edge| self.list.get(self.instruction_of(edge.to)).kind == InstructionKind::Graph;
+        let is_graph = |edge: &Edge| self.list.kind(self.instruction_of(edge.to)) == InstructionKind::Graph;
         for edge in self.edges.iter().filter(|edge| edge.kind == EdgeKind::Launch) {
             match is_graph(edge) {
                 true => issued.remove(&self.call_of(edge.from)),
@@ -364,7 +372,7 @@ impl<'a> Places<'a> {
 
     /// Whether the instruction holds all lanes of its stream.
     fn is_marker(&self, instruction: u32) -> bool {
-        let kind = self.list.get(instruction).kind;
+        let kind = self.list.kind(instruction);
         matches!(kind, InstructionKind::Record | InstructionKind::Wait | InstructionKind::Synchronize)
     }
 

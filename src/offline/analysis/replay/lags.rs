@@ -1,13 +1,13 @@
 //! Typical lags of a run: from a launch to the begin of its work, between work that waits for other work, and from the
 //! end of work to the return of the call that waited for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::super::critical_path::graph::{Edge, EdgeKind, Graph, MomentKind};
-use super::super::critical_path::{CriticalPath, MAX_LATENCY_NS, Submitted};
+use super::super::critical_path::{CriticalPath, Functions, MAX_LATENCY_NS, Submitted};
 use super::super::instructions::{InstructionDetail, InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::Work;
+use gpuflame_model::record::{IdMap, Work};
 
 /// A lag with fewer samples is taken from all lags of the same kind of edge.
 const MIN_SAMPLES: usize = 8;
@@ -62,10 +62,10 @@ struct Lag {
 /// Typical lags: medians over the moments that an edge of the kind decided.
 #[derive(Clone, Debug, Default)]
 pub struct Lags {
-    typical: BTreeMap<LagKey, Lag>,
+    typical: IdMap<LagKey, Lag>,
     /// Lags of launches by launched work, if it has enough samples. Copies of another size can take another way: on a
     /// B200, copies of 5.11 MB begin 3 us before the end of their call, and copies of 5.46 MB 2 us after it.
-    by_work: HashMap<(LagKey, WorkKey), Lag>,
+    by_work: IdMap<(LagKey, WorkKey), Lag>,
     /// Lags over all functions and kinds of work, for keys without samples.
     by_kind: BTreeMap<EdgeKind, Lag>,
     /// Function of each call, as an index into `names`. The index is the position of the call in the graph.
@@ -108,10 +108,11 @@ impl Lags {
     /// Finds the lags that were typical before a moment in ns since 1970.
     pub(super) fn fit(path: &CriticalPath, list: &InstructionList, profile: &Profile, until: u64) -> Self {
         let (graph, edges) = path.graph();
-        let mut lags = Self::default();
-        lags.find_functions(graph, profile);
-        let mut samples: BTreeMap<LagKey, Samples> = BTreeMap::new();
-        let mut of_work: HashMap<(LagKey, WorkKey), Samples> = HashMap::new();
+        let functions = Functions::new(&graph.calls, profile);
+        let names = functions.names.iter().map(|name| (*name).to_owned()).collect();
+        let mut lags = Self { functions: functions.of_call, names, ..Self::default() };
+        let mut samples: IdMap<LagKey, Samples> = IdMap::default();
+        let mut of_work: IdMap<(LagKey, WorkKey), Samples> = IdMap::default();
         for (at, edge) in edges.iter().enumerate() {
             if !path.decided(at) || graph.time(edge.to) > until {
                 continue;
@@ -155,17 +156,9 @@ impl Lags {
         lags
     }
 
-    fn find_functions(&mut self, graph: &Graph, profile: &Profile) {
-        let mut known: HashMap<&str, u32> = HashMap::new();
-        for call in &graph.calls {
-            let name = gpuflame_export::compose::call(profile, call.context);
-            let next = self.names.len() as u32;
-            let number = *known.entry(name).or_insert_with(|| {
-                self.names.push(name.to_owned());
-                next
-            });
-            self.functions.push(number);
-        }
+    /// By call: the position of its function in the names of all functions.
+    pub(super) fn functions(&self) -> (&[u32], &[String]) {
+        (&self.functions, &self.names)
     }
 
     fn of(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<&Lag> {
@@ -206,7 +199,9 @@ impl Lags {
             nanos: lag.nanos,
             samples: lag.samples,
         };
-        self.typical.iter().map(row).collect()
+        let mut rows: Vec<_> = self.typical.iter().collect();
+        rows.sort_unstable_by_key(|(key, _)| **key);
+        rows.into_iter().map(row).collect()
     }
 
     /// Returns the kind of the lag of an edge; `None` if the lag is a duration of work, of a call or of the host.
@@ -214,7 +209,7 @@ impl Lags {
         let (from, to) = (&graph.moments[edge.from as usize], &graph.moments[edge.to as usize]);
         // A stream reaches records and waits without delay.
         let is_marker =
-            || to.kind == MomentKind::Reached && list.get(to.instruction).kind != InstructionKind::Graph;
+            || to.kind == MomentKind::Reached && list.kind(to.instruction) != InstructionKind::Graph;
         let has_lag = match edge.kind {
             EdgeKind::Work
             | EdgeKind::Call
@@ -230,7 +225,7 @@ impl Lags {
             _ => !is_marker(),
         };
         let submitted = match edge.kind {
-            EdgeKind::Launch => Submitted::of(list.get(to.instruction).kind)
+            EdgeKind::Launch => Submitted::of(list.kind(to.instruction))
                 .map(|submitted| (submitted, self.functions.get(from.call as usize).copied().unwrap_or(0))),
             _ => None,
         };

@@ -15,6 +15,7 @@
 mod checks;
 mod edits;
 mod explained;
+mod guesses;
 mod lags;
 mod overlaps;
 mod reliance;
@@ -28,10 +29,12 @@ pub use lags::{LagRow, Lags, LaunchAnchor};
 pub use reliance::Reliance;
 pub use schedule::{ReplayedWork, Schedule};
 
-use reorder::Settled;
+pub use reorder::EditedRun;
+
+use std::sync::OnceLock;
 
 use super::critical_path::graph::{Edge, EdgeKind, Graph, MomentKind};
-use super::critical_path::{CriticalPath, Moment, is_cuda_call};
+use super::critical_path::{Causes, CriticalPath, Moment, PathPart, is_cuda_call, parts_in_order};
 use super::instructions::{InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::IdMap;
@@ -48,6 +51,8 @@ pub struct Replay<'a> {
     unwaited: IdMap<u32, u64>,
     /// Kernels that let another kernel begin before their end, or that wait for another kernel while they run.
     overlapping: Selection,
+    /// Whether the edges of any order of the calls are known.
+    knows_order: OnceLock<bool>,
 }
 
 impl<'a> Replay<'a> {
@@ -66,9 +71,10 @@ impl<'a> Replay<'a> {
             edge.lag = lags.typical(graph, list, edge).map_or(edge.lag, |lag| lag.min(recorded));
         }
         let (unwaited, overlapping) = (IdMap::default(), Selection::default());
-        let mut replay = Self { path, list, lags, edges, unwaited, overlapping };
+        let mut replay =
+            Self { path, list, lags, edges, unwaited, overlapping, knows_order: OnceLock::new() };
         replay.keep_recorded();
-        replay.unwaited = replay.find_unwaited(profile);
+        replay.unwaited = replay.find_unwaited();
         replay.overlapping = replay.find_overlapping();
         replay
     }
@@ -100,23 +106,25 @@ impl<'a> Replay<'a> {
     }
 
     /// Durations that calls would have without their waits: the shortest of a call of the same function that did not wait.
-    fn find_unwaited(&self, profile: &Profile) -> IdMap<u32, u64> {
-        let waited: std::collections::BTreeSet<u32> = self
-            .edges
-            .iter()
-            .filter(|edge| is_wait(edge.kind))
-            .map(|edge| self.graph().moments[edge.to as usize].call)
-            .collect();
-        let mut shortest: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
+    fn find_unwaited(&self) -> IdMap<u32, u64> {
         let calls = &self.graph().calls;
-        let name = |at: u32| gpuflame_export::compose::call(profile, calls[at as usize].context);
-        for (at, call) in (0_u32..).zip(calls).filter(|(at, _)| !waited.contains(at)) {
-            let known = shortest.entry(name(at)).or_insert(u64::MAX);
+        let mut waited = vec![false; calls.len()];
+        for edge in self.edges.iter().filter(|edge| is_wait(edge.kind)) {
+            waited[self.graph().moments[edge.to as usize].call as usize] = true;
+        }
+        let (functions, names) = self.lags.functions();
+        let mut shortest = vec![u64::MAX; names.len()];
+        for ((call, function), _) in calls.iter().zip(functions).zip(&waited).filter(|(_, waited)| !**waited)
+        {
+            let known = &mut shortest[*function as usize];
             *known = (call.end - call.begin).min(*known);
         }
-        let of_all = shortest.iter().filter(|(name, _)| is_cuda_call(name)).map(|(_, nanos)| *nanos).min();
-        let of_all = of_all.unwrap_or(0);
-        waited.iter().map(|at| (*at, shortest.get(name(*at)).copied().unwrap_or(of_all))).collect()
+        let known = |nanos: u64| Some(nanos).filter(|nanos| *nanos != u64::MAX);
+        let of_cuda = names.iter().zip(&shortest).filter(|(name, _)| is_cuda_call(name));
+        let of_all = of_cuda.filter_map(|(_, nanos)| known(*nanos)).min().unwrap_or(0);
+        let of_call = |function: u32| known(shortest[function as usize]).unwrap_or(of_all);
+        let all = (0_u32..).zip(functions).zip(&waited).filter(|(_, waited)| **waited);
+        all.map(|((at, function), _)| (at, of_call(*function))).collect()
     }
 
     fn graph(&self) -> &'a Graph {
@@ -167,13 +175,14 @@ impl<'a> Replay<'a> {
 
     /// Replays the run with edits, all at once.
     pub fn edited(&self, edits: &[Edit]) -> Schedule {
-        self.settle(edits).schedule
+        self.edit(edits).schedule
     }
 
-    /// The critical path after edits.
-    pub fn edited_path(&self, edits: &[Edit]) -> CriticalPath {
-        let Settled { schedule, edges, .. } = self.settle(edits);
-        CriticalPath::of_graph(schedule.graph(self.graph(), edges), self.list)
+    /// The parts of the critical path of an edited run, by time. Parts name the calls of the recorded run.
+    pub fn path_parts(&self, edited: &EditedRun) -> Vec<PathPart> {
+        let EditedRun { schedule, edges, .. } = edited;
+        let graph = schedule.graph(self.graph());
+        parts_in_order(&graph, edges, &|moment| schedule.place(moment), &Causes::new(self.list))
     }
 }
 
@@ -185,7 +194,7 @@ fn is_wait(kind: EdgeKind) -> bool {
 fn is_start(moment: &Moment, list: &InstructionList) -> bool {
     match moment.kind {
         MomentKind::Begin => true,
-        MomentKind::Reached => list.get(moment.instruction).kind == InstructionKind::Graph,
+        MomentKind::Reached => list.kind(moment.instruction) == InstructionKind::Graph,
         _ => false,
     }
 }

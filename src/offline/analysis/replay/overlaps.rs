@@ -72,8 +72,8 @@ impl Replay<'_> {
         self.graph().kernels.times(&self.list.get(number))
     }
 
-    /// Number of programmatic launches whose times after the edits follow a rule, in addition to those of the run.
-    pub(super) fn guessed_by(&self, edits: &[Edit]) -> u64 {
+    /// Numbers of the programmatic launches whose times after the edits follow a rule, in addition to those of the run.
+    pub(super) fn guessed_by(&self, edits: &[Edit]) -> Vec<u32> {
         let is_guessed = |pair: &Relinked| match self.times(pair.before).trigger {
             Some(Trigger::AtEnd) => false,
             Some(Trigger::After(_)) => {
@@ -84,11 +84,12 @@ impl Replay<'_> {
         };
         let of_edit = |edit: &Edit| match edit {
             Edit::Remove { work } => {
-                self.relinked(work, None).iter().filter(|pair| is_guessed(pair)).count() as u64
+                let pairs = self.relinked(work, None).into_iter().filter(is_guessed);
+                pairs.map(|pair| pair.after).collect()
             }
-            _ => 0,
+            _ => Vec::new(),
         };
-        edits.iter().map(of_edit).sum()
+        edits.iter().flat_map(of_edit).collect()
     }
 
     /// Lets programmatic launches begin at the triggers of the kernels that are before them without the selected work.

@@ -1,12 +1,13 @@
 //! The rules that a prediction follows if records are missing.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::super::critical_path::NO_CALL;
 use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
 use super::super::instructions::InstructionKind;
-use super::{Edit, Replay};
+use super::{Edit, EditedRun, Replay};
 use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{ContextId, IdMap};
 
 /// A rule that replaces a missing record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,9 +65,33 @@ impl Reliance {
     }
 }
 
+/// Facts that follow from the name of a call's function.
+#[derive(Clone, Copy, Default)]
+struct CallFacts {
+    is_of_threads: bool,
+    submits_host_function: bool,
+    has_attributes: bool,
+}
+
+impl CallFacts {
+    fn new(profile: &Profile, context: ContextId) -> Self {
+        let name = gpuflame_export::compose::call(profile, context);
+        Self {
+            is_of_threads: name.contains("pthread_"),
+            submits_host_function: name.contains("LaunchHostFunc"),
+            has_attributes: name.contains("LaunchKernelEx"),
+        }
+    }
+}
+
 impl Replay<'_> {
     /// Rules that the replay follows after the edits because records are missing, with the number of uses.
-    pub fn reliances(&self, profile: &Profile, edits: &[Edit]) -> BTreeMap<Reliance, u64> {
+    pub fn reliances(
+        &self,
+        profile: &Profile,
+        edits: &[Edit],
+        edited: &EditedRun,
+    ) -> BTreeMap<Reliance, u64> {
         let mut found: BTreeMap<Reliance, u64> = BTreeMap::new();
         let mut add = |what: Reliance, count: u64| {
             if count > 0 {
@@ -87,36 +112,36 @@ impl Replay<'_> {
             };
             add(what, 1);
         }
-        let launched: HashSet<u32> = self
-            .edges
-            .iter()
-            .filter(|edge| matches!(edge.kind, EdgeKind::Launch | EdgeKind::GraphLaunch))
-            .map(|edge| edge.to)
-            .collect();
-        let begins = (0_u32..).zip(moments).filter(|(_, moment)| moment.kind == MomentKind::Begin);
-        add(Reliance::NoLaunch, begins.filter(|(at, _)| !launched.contains(at)).count() as u64);
+        let mut is_launched = vec![false; moments.len()];
+        let is_launch = |edge: &&Edge| matches!(edge.kind, EdgeKind::Launch | EdgeKind::GraphLaunch);
+        self.edges.iter().filter(is_launch).for_each(|edge| is_launched[edge.to as usize] = true);
+        let begins = moments.iter().zip(&is_launched).filter(|(moment, _)| moment.kind == MomentKind::Begin);
+        add(Reliance::NoLaunch, begins.filter(|(_, is_launched)| !**is_launched).count() as u64);
         add(Reliance::NoTimes, self.path.untimed());
         let mut has_waits = false;
+        let mut calls: IdMap<ContextId, CallFacts> = IdMap::default();
         for number in 0..self.list.len() as u32 {
             let instruction = self.list.get(number);
-            let name = instruction.call.map(|call| gpuflame_export::compose::call(profile, call.context));
-            let is_call = |part: &str| u64::from(name.is_some_and(|name| name.contains(part)));
+            let mut of_call =
+                |context| *calls.entry(context).or_insert_with(|| CallFacts::new(profile, context));
+            let call = instruction.call.map(|call| of_call(call.context)).unwrap_or_default();
             has_waits |= match instruction.kind {
                 InstructionKind::Wait | InstructionKind::Record => true,
-                InstructionKind::Synchronize => is_call("pthread_") == 0,
+                InstructionKind::Synchronize => !call.is_of_threads,
                 _ => false,
             };
             if instruction.kind != InstructionKind::HostFunction {
-                add(Reliance::HostFunctions, is_call("LaunchHostFunc"));
+                add(Reliance::HostFunctions, u64::from(call.submits_host_function));
             }
             if instruction.programmatic.is_none() {
-                add(Reliance::Attributes, is_call("LaunchKernelEx"));
+                add(Reliance::Attributes, u64::from(call.has_attributes));
             }
         }
-        add(Reliance::Programmatic, self.graph().kernels.guessed.len() as u64 + self.guessed_by(edits));
+        add(Reliance::Programmatic, self.guesses_that_matter(edits, edited));
+        add(Reliance::HandOff, self.graph().unclear_thread_waits);
         add(Reliance::LockOrder, self.graph().shared_locks);
         add(Reliance::UnknownStream, self.list.unclear_waits());
-        add(Reliance::CallOrder, u64::from(!self.settle(edits).is_settled));
+        add(Reliance::CallOrder, u64::from(!edited.is_settled));
         let has_calls = moments.iter().any(|moment| moment.call != NO_CALL);
         add(Reliance::NoWaits, u64::from(has_calls && !has_waits));
         found

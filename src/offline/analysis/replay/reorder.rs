@@ -5,9 +5,9 @@
 //! change, until the order of the calls in the schedule is the one from which its edges follow. Each round settles at least the
 //! earliest call that had another place.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::super::critical_path::graph::{Edge, EdgeKind, MomentId, MomentKind};
+use super::super::critical_path::graph::{Edge, EdgeKind, MomentId, MomentKind, sort_edges};
 use super::super::critical_path::{NO_CALL, Trigger, is_node};
 use super::super::instructions::{After, AfterReason, Instruction, InstructionDetail, InstructionKind};
 use super::super::states::StreamKey;
@@ -20,27 +20,30 @@ const MAX_ROUNDS: usize = 100;
 /// Number that CUPTI gives to the legacy default stream of a context.
 const DEFAULT_STREAM: StreamId = StreamId(7);
 
-/// The edges after edits, and the schedule that follows from them.
-pub(super) struct Settled {
-    pub(super) schedule: Schedule,
+/// A run after edits: its edges, and the schedule that follows from them.
+#[derive(Debug)]
+pub struct EditedRun {
+    /// Times of the moments.
+    pub schedule: Schedule,
+    /// Sorted by `to`.
     pub(super) edges: Vec<Edge>,
     /// Whether the order of the calls is the one from which the edges follow.
     pub(super) is_settled: bool,
 }
 
 impl Replay<'_> {
-    /// Applies edits, and finds the order of the calls.
-    pub(super) fn settle(&self, edits: &[Edit]) -> Settled {
+    /// Replays the run with edits, all at once, and finds the order of the calls.
+    pub fn edit(&self, edits: &[Edit]) -> EditedRun {
         let mut edges = self.edited_edges(self.edges.clone(), edits, None);
         let mut schedule = Schedule::of(self.graph(), &edges, &|_, _| false);
         if !self.knows_order() {
-            return Settled { schedule, edges, is_settled: true };
+            return EditedRun { schedule, edges, is_settled: true };
         }
         let mut order = self.issue_order(None);
         for _ in 0..MAX_ROUNDS {
             let next = self.issue_order(Some(&schedule));
             if next == order {
-                return Settled { schedule, edges, is_settled: true };
+                return EditedRun { schedule, edges, is_settled: true };
             }
             order = next;
             let rederived = Rederived::new(self, &order);
@@ -51,14 +54,17 @@ impl Replay<'_> {
                 None => break,
             }
         }
-        Settled { schedule, edges, is_settled: false }
+        EditedRun { schedule, edges, is_settled: false }
     }
 
     /// Whether the edges of any order of the calls are known: several threads work, and the data has the kinds of all streams,
     /// the records of all events, and the calls that wait for other threads.
     fn knows_order(&self) -> bool {
+        *self.knows_order.get_or_init(|| self.finds_order())
+    }
+
+    fn finds_order(&self) -> bool {
         let graph = self.graph();
-        let threads: BTreeSet<ThreadId> = graph.calls.iter().map(|call| call.thread).collect();
         let is_known = |number: u32| {
             let instruction = self.list.get(number);
             let has_event = match (instruction.kind, instruction.detail) {
@@ -71,7 +77,8 @@ impl Replay<'_> {
                 .is_none_or(|(_, context, stream)| self.list.is_blocking(context, stream).is_some());
             has_event && has_kind && graph.call_of[number as usize] != NO_CALL
         };
-        graph.knows_threads && threads.len() > 1 && (0..self.list.len() as u32).all(is_known)
+        let has_threads = || graph.calls.windows(2).any(|two| two[0].thread != two[1].thread);
+        graph.knows_threads && has_threads() && (0..self.list.len() as u32).all(is_known)
     }
 
     /// Numbers of the instructions by the begin of their calls in a schedule, or in the run.
@@ -136,7 +143,7 @@ impl<'a> Rederived<'a> {
             edge.lag = lag.or_else(typical).unwrap_or(edge.lag);
             edges.push(edge);
         }
-        edges.sort_unstable_by_key(|edge| (edge.to, edge.from, edge.kind));
+        sort_edges(&mut edges, replay.graph().moments.len());
         edges
     }
 
@@ -229,7 +236,7 @@ impl<'a> OrderedEdges<'a> {
     /// Adds the edges from the work before it on its stream, past records of events.
     fn add_stream_edge(&mut self, instruction: &Instruction<'_>, mut before: u32) {
         let replay = self.rederived.replay;
-        while replay.list.get(before).kind == InstructionKind::Record {
+        while replay.list.kind(before) == InstructionKind::Record {
             let mut earlier = self.rederived.after[before as usize].iter();
             match earlier.find(|after| after.reason == AfterReason::Stream) {
                 Some(after) => before = after.number,

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::super::critical_path::Moment;
 use super::super::critical_path::graph::{Edge, Graph, MomentKind};
+use super::super::critical_path::{HostCall, Moment};
 use super::super::instructions::InstructionList;
 
 /// When each moment of the run happens in a replay.
@@ -82,6 +82,14 @@ impl Schedule {
         (next as usize == count).then(|| Self::from_times(times, Some(places)))
     }
 
+    /// Computes the times again with other edges. Returns `None` if they form a circle.
+    pub(super) fn with_edges(&self, graph: &Graph, edges: &[Edge]) -> Option<Self> {
+        match self.places {
+            None => Some(Self::of(graph, edges, &|_, _| false)),
+            Some(_) => Self::in_any_order(graph, edges),
+        }
+    }
+
     /// Time of a moment, by position, in ns since 1970.
     pub fn time(&self, moment: usize) -> u64 {
         self.times[moment]
@@ -111,32 +119,21 @@ impl Schedule {
         begins.filter_map(work).collect()
     }
 
-    /// The graph with these times and edges.
-    pub(super) fn graph(&self, recorded: &Graph, edges: Vec<Edge>) -> Graph {
-        // Every edge leads forward in the order of places, so equal times keep it.
-        let place = |at: u32| self.places.as_ref().map_or(at, |places| places[at as usize]);
-        let mut order: Vec<u32> = (0..self.times.len() as u32).collect();
-        order.sort_by_key(|at| (self.times[*at as usize], place(*at)));
-        let mut position = vec![0; order.len()];
-        for (at, id) in (0_u32..).zip(&order) {
-            position[*id as usize] = at;
-        }
-        let moments = order
-            .iter()
-            .map(|id| Moment { time: self.times[*id as usize], ..recorded.moments[*id as usize] });
-        let mut edges = edges;
-        for edge in &mut edges {
-            (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
-        }
-        edges.sort_unstable_by_key(|edge| (edge.to, edge.from, edge.kind));
-        let mut calls = recorded.calls.clone();
-        for call in &mut calls {
-            let (begin, end) = call.moments;
-            (call.begin, call.end) = (self.times[begin as usize], self.times[end as usize]);
-            call.moments = (position[begin as usize], position[end as usize]);
-        }
-        let launch_of =
-            recorded.launch_of.iter().map(|(moment, launch)| (position[*moment as usize], *launch));
-        Graph { moments: moments.collect(), edges, calls, launch_of: launch_of.collect(), ..Graph::default() }
+    /// Place of a moment in an order in which every edge leads to a later place.
+    pub(super) fn place(&self, moment: u32) -> u32 {
+        self.places.as_ref().map_or(moment, |places| places[moment as usize])
+    }
+
+    /// The moments and calls of a graph with these times, in the order of the recorded run.
+    pub(super) fn graph(&self, recorded: &Graph) -> Graph {
+        let moments = recorded.moments.iter().zip(&self.times);
+        let moments = moments.map(|(moment, time)| Moment { time: *time, ..*moment }).collect();
+        let time = |moment: u32| self.times[moment as usize];
+        let calls = recorded.calls.iter().map(|call| HostCall {
+            begin: time(call.moments.0),
+            end: time(call.moments.1),
+            ..*call
+        });
+        Graph { moments, calls: calls.collect(), ..Graph::default() }
     }
 }

@@ -1,0 +1,35 @@
+//! The functions of calls, by number. Names of functions are compared once per stack, not once per call.
+
+use std::collections::HashMap;
+
+use super::graph::HostCall;
+use gpuflame_export::compose::call;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{ContextId, IdMap};
+
+/// Functions of calls.
+pub(in super::super) struct Functions<'a> {
+    /// Names, each once.
+    pub(in super::super) names: Vec<&'a str>,
+    /// By call: position in `names`.
+    pub(in super::super) of_call: Vec<u32>,
+}
+
+impl<'a> Functions<'a> {
+    pub(in super::super) fn new(calls: &[HostCall], profile: &'a Profile) -> Self {
+        let mut names = Vec::new();
+        let mut by_name: HashMap<&str, u32> = HashMap::new();
+        let mut by_context: IdMap<ContextId, u32> = IdMap::default();
+        let mut number = |context: ContextId| {
+            let name = call(profile, context);
+            *by_name.entry(name).or_insert_with(|| {
+                names.push(name);
+                names.len() as u32 - 1
+            })
+        };
+        let of_call =
+            calls.iter().map(|one| *by_context.entry(one.context).or_insert_with(|| number(one.context)));
+        let of_call = of_call.collect();
+        Self { names, of_call }
+    }
+}
