@@ -1,5 +1,7 @@
 //! Small programs whose traces have rows that torch.profiler does not write. The effect of each row is computed by hand.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use super::by_hand::{Trace, tables};
@@ -21,7 +23,11 @@ fn thread_wait(trace: Trace, name: &str, thread: u32, (from, to): (u32, u32)) ->
 
 /// Length after a change in ns, and the rules that replace missing records.
 fn predict(trace: Trace, name: &str, options: &[&str]) -> (u64, Vec<String>) {
-    let file = trace.write(&format!("records-{name}"));
+    predict_file(trace.write(&format!("records-{name}")).as_ref(), options)
+}
+
+/// Like `predict`, for a file.
+pub(super) fn predict_file(file: &Path, options: &[&str]) -> (u64, Vec<String>) {
     let tables = tables(&[&["what-if", file.to_str().unwrap()], options].concat());
     let rules = tables["assumptions"].as_array().unwrap().iter();
     let rules = rules.map(|row| row["rule"].as_str().unwrap().to_owned());

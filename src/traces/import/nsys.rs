@@ -7,9 +7,11 @@ use std::path::Path;
 use rusqlite::Row;
 
 use super::copies::memory_kind;
+use super::cuda_calls::CudaCalls;
 use super::model::*;
+use super::nsys_columns::{FIRST_OWN, SHARED, SharedColumns, process_of, thread_of};
 use super::sqlite::{self, Database, integer, integer_u32, quote, text_or};
-use super::{Id, ReadCounts, Text};
+use super::{ReadCounts, Text};
 use gpuflame_model::error::Result;
 use gpuflame_model::record::MemoryKind;
 
@@ -44,6 +46,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
         repeated_graphs: 0,
         memory_kinds: read_memory_kinds(&database)?,
         wait_calls: HashMap::new(),
+        cuda_calls: CudaCalls::default(),
     };
     reader.read_all()?;
     let mut counts = reader.counts;
@@ -84,6 +87,8 @@ pub(super) struct NsysReader<'a, S> {
     memory_kinds: BTreeMap<i64, MemoryKind>,
     /// Kinds of waits by process and correlation id, derived from the names of the calls.
     pub(super) wait_calls: HashMap<(Option<i64>, u64), &'static str>,
+    /// Calls of CUDA, if the file has calls of the operating system.
+    pub(super) cuda_calls: CudaCalls,
 }
 
 /// Maximum number of labels that are read from a table of labels.
@@ -110,6 +115,7 @@ pub(super) fn read_labels(base: &Database, table: &str) -> Result<BTreeMap<i64, 
 impl<S: Sink> NsysReader<'_, S> {
     fn read_all(&mut self) -> Result<()> {
         self.read_calls()?;
+        self.read_thread_waits()?;
         self.read_ranges()?;
         self.read_threads()?;
         for (table, kind) in [
@@ -128,14 +134,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 
     fn read_ops(&mut self, table: &str, kind: OpKind) -> Result<()> {
-        const WANTED: [&str; 24] = [
-            "start",
-            "end",
-            "globalPid",
-            "correlationId",
-            "deviceId",
-            "contextId",
-            "streamId",
+        const OWN: [&str; 17] = [
             "graphNodeId",
             "graphId",
             "graphExecId",
@@ -166,45 +165,39 @@ impl<S: Sink> NsysReader<'_, S> {
             }
             OpKind::Set | OpKind::Graph => no_name(),
         };
-        self.for_each_row(table, &name, &WANTED, |reader, row| {
-            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
-            let correlation = sqlite::id(row, 4);
-            let graph_node = sqlite::id(row, 8);
-            let launch = (integer(row, 3), correlation.unwrap_or(0));
-            if reader.has_graph_rows && graph_node.is_some() && correlation.is_some() {
-                reader.node_launches.insert(launch);
+        self.for_each_gpu_row(table, &name, &OWN, |reader, shared, row| {
+            let Some(work) = shared.work() else { return false };
+            let graph_node = sqlite::id(row, FIRST_OWN);
+            if reader.has_graph_rows && graph_node.is_some() && shared.correlation.is_some() {
+                reader.node_launches.insert(shared.call_key());
             }
-            if kind == OpKind::Graph && reader.node_launches.contains(&launch) {
+            if kind == OpKind::Graph && reader.node_launches.contains(&shared.call_key()) {
                 reader.repeated_graphs += 1;
                 return true;
             }
-            let three = |at: usize| [at, at + 1, at + 2].map(|at| integer_u32(row, at).unwrap_or(0));
-            let number = |at: usize| integer_u32(row, at).unwrap_or(0);
-            let memory = reader.memory_of(kind, [22, 23, 24].map(|at| integer(row, at)));
+            let own = |at: usize| integer_u32(row, FIRST_OWN + at);
+            let number = |at: usize| own(at).unwrap_or(0);
+            let three = |at: usize| [at, at + 1, at + 2].map(number);
+            let memory = reader.memory_of(kind, [14, 15, 16].map(|at| integer(row, FIRST_OWN + at)));
+            let copy_kind = integer(row, FIRST_OWN + 4);
+            let bytes = integer(row, FIRST_OWN + 3);
             reader.sink.event(&Event::Op(Op {
                 kind,
                 name: match kind {
                     OpKind::Kernel => text_or(row, 0, "[kernel without a name]"),
-                    OpKind::Copy => Text::from(copy_name(integer(row, 12))),
+                    OpKind::Copy => Text::from(copy_name(copy_kind)),
                     OpKind::Set => Text::from("memset"),
                     OpKind::Graph => Text::from("[graph]"),
                 },
-                start,
-                end,
-                process: process_of(integer(row, 3)),
-                device: integer_u32(row, 5),
-                context: integer_u32(row, 6),
-                stream: integer_u32(row, 7),
-                correlation,
-                graph: integer_u32(row, 9).or_else(|| integer_u32(row, 10)).filter(|&id| id != 0),
+                graph: own(1).or_else(|| own(2)).filter(|&id| id != 0),
                 graph_node,
-                bytes: integer(row, 11).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0),
-                registers: number(13),
-                shared: number(14).saturating_add(number(15)),
-                grid: three(16),
-                block: three(19),
+                bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0),
+                registers: number(5),
+                shared: number(6).saturating_add(number(7)),
+                grid: three(8),
+                block: three(11),
                 memory,
-                ..Op::default()
+                ..work
             }));
             true
         })
@@ -230,9 +223,13 @@ impl<S: Sink> NsysReader<'_, S> {
         let table = "CUPTI_ACTIVITY_KIND_RUNTIME";
         self.note_missing(table, NEEDED_OF_CALLS);
         let name = self.name_of(table, &["nameId"]);
+        let has_thread_waits = self.base.has_table("OSRT_API");
         self.for_each_row(table, &name, &["start", "end", "globalTid", "correlationId"], |reader, row| {
             let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
             let global = integer(row, 3);
+            if has_thread_waits {
+                reader.cuda_calls.note(global, start, end);
+            }
             let name = strip_version(text_or(row, 0, "[call without a name]").raw());
             reader.note_wait_call(name, global, sqlite::id(row, 4));
             reader.sink.event(&Event::Call(Call {
@@ -300,7 +297,7 @@ impl<S: Sink> NsysReader<'_, S> {
     /// Returns an SQL expression for a name, and the joins that the expression needs. The name is taken from the first
     /// of the `columns` that has a value. A column contains the name itself or the name's number in the table of
     /// strings.
-    fn name_of(&self, table: &str, columns: &[&str]) -> (String, String) {
+    pub(super) fn name_of(&self, table: &str, columns: &[&str]) -> (String, String) {
         let base = self.base;
         let (mut names, mut joins) = (Vec::new(), String::new());
         let has_strings = base.has_column("StringIds", "id") && base.has_column("StringIds", "value");
@@ -316,6 +313,19 @@ impl<S: Sink> NsysReader<'_, S> {
         }
         names.extend(["NULL".to_owned(), "NULL".to_owned()]);
         (format!("COALESCE({})", names.join(", ")), joins)
+    }
+
+    /// Calls `take` with each row of a table of GPU work, waits or records, and with the columns that these tables share. The
+    /// columns `own` begin at [`FIRST_OWN`].
+    pub(super) fn for_each_gpu_row(
+        &mut self,
+        table: &str,
+        name: &(String, String),
+        own: &[&str],
+        mut take: impl FnMut(&mut Self, &SharedColumns, &Row<'_>) -> bool,
+    ) -> Result<()> {
+        let wanted: Vec<&str> = SHARED.iter().chain(own).copied().collect();
+        self.for_each_row(table, name, &wanted, |reader, row| take(reader, &SharedColumns::read(row), row))
     }
 
     /// Calls `take` with each row of `table`. Each row consists of the value of the expression `first` and of the
@@ -348,16 +358,6 @@ impl<S: Sink> NsysReader<'_, S> {
 /// Returns the name expression for tables without names. (For other tables, use [`NsysReader::name_of`].)
 pub(super) fn no_name() -> (String, String) {
     ("NULL".to_owned(), String::new())
-}
-
-/// Returns the process of a global id: the id's upper bits, which include the machine's number. The lowest 24 bits are
-/// the thread.
-pub(super) fn process_of(global: Option<i64>) -> Id<'static> {
-    global.map_or(Id::None, |id| Id::Number(id >> 24))
-}
-
-fn thread_of(global: Option<i64>) -> Id<'static> {
-    global.map_or(Id::None, |id| Id::Number(id & 0xff_ffff))
 }
 
 /// Strips the version from names such as `cudaLaunchKernel_v7000`.

@@ -2,7 +2,8 @@
 
 use super::Id;
 use super::model::*;
-use super::nsys::{NsysReader, no_name, process_of};
+use super::nsys::{NsysReader, no_name};
+use super::nsys_columns::FIRST_OWN;
 use super::sqlite::{self, integer, integer_u32};
 use gpuflame_model::error::Result;
 
@@ -31,31 +32,10 @@ impl<S: Sink> NsysReader<'_, S> {
     /// Reads host functions. Those of streams have no graph.
     pub(super) fn read_host_functions(&mut self) -> Result<()> {
         let table = "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH";
-        const WANTED: [&str; 9] = [
-            "start",
-            "end",
-            "globalPid",
-            "correlationId",
-            "deviceId",
-            "contextId",
-            "streamId",
-            "graphNodeId",
-            "graphId",
-        ];
-        self.for_each_row(table, &no_name(), &WANTED, |reader, row| {
-            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
-            let run = Op {
-                start,
-                end,
-                process: process_of(integer(row, 3)),
-                correlation: sqlite::id(row, 4),
-                device: integer_u32(row, 5),
-                context: integer_u32(row, 6),
-                stream: integer_u32(row, 7),
-                graph_node: sqlite::id(row, 8),
-                graph: integer_u32(row, 9).filter(|&id| id != 0),
-                ..Op::default()
-            };
+        self.for_each_gpu_row(table, &no_name(), &["graphNodeId", "graphId"], |reader, shared, row| {
+            let Some(work) = shared.work() else { return false };
+            let graph = integer_u32(row, FIRST_OWN + 1).filter(|&id| id != 0);
+            let run = Op { graph_node: sqlite::id(row, FIRST_OWN), graph, ..work };
             reader.sink.event(&Event::IdleNode(IdleNode { is_host: true, run }));
             true
         })

@@ -2,7 +2,8 @@
 
 use super::Text;
 use super::model::*;
-use super::nsys::{NsysReader, no_name, process_of, read_labels};
+use super::nsys::{NsysReader, no_name, read_labels};
+use super::nsys_columns::{FIRST_OWN, call_key};
 use super::sqlite::{self, integer, integer_u32};
 use gpuflame_model::error::Result;
 
@@ -11,43 +12,31 @@ impl<S: Sink> NsysReader<'_, S> {
     /// exports of schema 3.24 use the number of a stream's wait for calls of `cudaStreamSynchronize`.
     pub(super) fn note_wait_call(&mut self, name: &[u8], global: Option<i64>, correlation: Option<u64>) {
         if let (Some(kind), Some(id)) = (wait_kind(name), correlation) {
-            self.wait_calls.insert((global.map(|global| global >> 24), id), kind);
+            self.wait_calls.insert(call_key(global, id), kind);
         }
     }
 
     pub(super) fn read_syncs(&mut self) -> Result<()> {
         let table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
-        const WANTED: [&str; 10] = [
-            "start",
-            "end",
-            "globalPid",
-            "correlationId",
-            "deviceId",
-            "contextId",
-            "streamId",
-            "syncType",
-            "eventId",
-            "eventSyncId",
-        ];
         let labels = read_labels(self.base, "ENUM_CUPTI_SYNC_TYPE")?;
-        self.for_each_row(table, &no_name(), &WANTED, |reader, row| {
-            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
-            let (global, correlation) = (integer(row, 3), sqlite::id(row, 4));
-            let call = correlation.and_then(|id| reader.wait_calls.get(&(global.map(|id| id >> 24), id)));
-            let number = integer(row, 8);
+        let own = ["syncType", "eventId", "eventSyncId"];
+        self.for_each_gpu_row(table, &no_name(), &own, |reader, shared, row| {
+            let Some((start, end)) = shared.span else { return false };
+            let call = shared.correlation.and_then(|_| reader.wait_calls.get(&shared.call_key()));
+            let number = integer(row, FIRST_OWN);
             let label = number.and_then(|number| labels.get(&number)).map(String::as_str);
             let name = call.copied().or(label).unwrap_or_else(|| kind_of_number(number));
             reader.sink.event(&Event::Sync(Sync {
                 name: Text::from(name),
                 start,
                 end,
-                process: process_of(global),
-                correlation,
-                device: integer_u32(row, 5),
-                context: integer_u32(row, 6),
-                stream: integer_u32(row, 7),
-                event: event_id(integer_u32(row, 9)),
-                record: record_number(sqlite::id(row, 10)),
+                process: shared.process(),
+                correlation: shared.correlation,
+                device: shared.device,
+                context: shared.context,
+                stream: shared.stream,
+                event: event_id(integer_u32(row, FIRST_OWN + 1)),
+                record: record_number(sqlite::id(row, FIRST_OWN + 2)),
                 ..Sync::default()
             }));
             true
@@ -56,15 +45,14 @@ impl<S: Sink> NsysReader<'_, S> {
 
     pub(super) fn read_event_records(&mut self) -> Result<()> {
         let table = "CUPTI_ACTIVITY_KIND_CUDA_EVENT";
-        let wanted = ["globalPid", "correlationId", "contextId", "streamId", "eventId", "eventSyncId"];
-        self.for_each_row(table, &no_name(), &wanted, |reader, row| {
+        self.for_each_gpu_row(table, &no_name(), &["eventId", "eventSyncId"], |reader, shared, row| {
             reader.sink.event(&Event::EventRecord(EventRecord {
-                process: process_of(integer(row, 1)),
-                correlation: sqlite::id(row, 2),
-                context: integer_u32(row, 3),
-                stream: integer_u32(row, 4),
-                event: event_id(integer_u32(row, 5)),
-                number: record_number(sqlite::id(row, 6)),
+                process: shared.process(),
+                correlation: shared.correlation,
+                context: shared.context,
+                stream: shared.stream,
+                event: event_id(integer_u32(row, FIRST_OWN)),
+                number: record_number(sqlite::id(row, FIRST_OWN + 1)),
             }));
             true
         })

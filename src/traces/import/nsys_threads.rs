@@ -1,0 +1,42 @@
+//! Reads the calls by which threads wait for each other in exports of Nsight Systems (`nsys profile --trace=osrt`).
+//!
+//! Other rows of the table are left out: most functions of the operating system say nothing about the order of CUDA's
+//! calls. So are calls inside calls of CUDA, which takes locks of its own, and calls of threads that do not call CUDA. By
+//! default, Nsight Systems leaves out calls of less than 1 us, such as the release of a lock.
+
+use super::Text;
+use super::model::*;
+use super::nsys::NsysReader;
+use super::nsys_columns::{process_of, thread_of};
+use super::sqlite::{integer, text};
+use gpuflame_model::error::Result;
+
+/// Functions by which threads wait for each other.
+const THREAD_WAITS: [&str; 4] =
+    ["pthread_barrier_wait", "pthread_join", "pthread_mutex_lock", "pthread_mutex_unlock"];
+
+impl<S: Sink> NsysReader<'_, S> {
+    /// Reads calls that wait for other threads. Call after the calls of CUDA were read.
+    pub(super) fn read_thread_waits(&mut self) -> Result<()> {
+        let table = "OSRT_API";
+        self.cuda_calls.sort();
+        let name = self.name_of(table, &["nameId"]);
+        self.for_each_row(table, &name, &["start", "end", "globalTid"], |reader, row| {
+            let is_wait = |name: &&&str| text(row, 0) == Some(name.as_bytes());
+            let Some(name) = THREAD_WAITS.iter().find(is_wait) else { return true };
+            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
+            let Some(thread) = integer(row, 3).filter(|id| reader.cuda_calls.is_between(*id, start)) else {
+                return true;
+            };
+            reader.sink.event(&Event::Call(Call {
+                name: Text::from(*name),
+                start,
+                end,
+                process: process_of(Some(thread)),
+                thread: thread_of(Some(thread)),
+                ..Call::default()
+            }));
+            true
+        })
+    }
+}
