@@ -108,7 +108,7 @@ impl Created {
 }
 
 /// Fields of an activity that depend on its kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Detail {
     /// A kernel ran.
     Kernel(KernelDetail),
@@ -121,7 +121,7 @@ pub enum Detail {
 }
 
 /// Launch parameters of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelDetail {
     /// Mangled name of the kernel.
     pub name: NameId,
@@ -138,7 +138,7 @@ pub struct KernelDetail {
 }
 
 /// Parameters of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyDetail {
     /// Direction of the copy.
     pub kind: CopyKind,
@@ -157,7 +157,7 @@ pub struct CopyDetail {
 }
 
 /// Parameters of a fill.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SetDetail {
     /// Kind of memory that was written.
     pub memory: MemoryKind,

@@ -10,6 +10,7 @@
 
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
+use super::slice_runs::SliceRuns;
 use super::slices::{ROOT, Slice, StackTree};
 use super::work::CallRecord;
 
@@ -29,16 +30,10 @@ pub(super) struct StackBuilder<'a> {
 }
 
 impl StackBuilder<'_> {
-    /// Finds the stacks of the calls of one thread. Of two open slices, the outer slice is the one that begins earlier.
-    /// If both begin together, the outer slice is the one that ends later. If both also end together, it is the one of
-    /// the lower class, or, within a class, the one earlier in the file.
-    pub(super) fn build_thread(&mut self, mut slices: Vec<Slice>, calls: &mut [CallRecord]) {
-        // A stable sort would need 50 % more memory.
-        slices.sort_unstable_by(|a, b| {
-            a.start.cmp(&b.start).then_with(|| a.nesting_key().cmp(&b.nesting_key()))
-        });
+    /// Finds the stacks of the calls of one thread.
+    pub(super) fn build_thread(&mut self, slices: SliceRuns, calls: &mut [CallRecord]) {
         let mut open: Vec<OpenSlice> = Vec::new();
-        for slice in slices {
+        slices.for_each_in_order(|slice| {
             if self.delays.is_requested_before(slice.start) {
                 self.close_one_by_one(&mut open, slice.start);
             }
@@ -46,7 +41,7 @@ impl StackBuilder<'_> {
             let crosses = crosses_too_many(&open, &slice);
             if crosses && slice.call().is_none() {
                 self.left_out += 1;
-                continue;
+                return;
             }
             let opened = self.open_slice(&open, slice);
             if let Some(call) = slice.call() {
@@ -59,7 +54,7 @@ impl StackBuilder<'_> {
                 open.push(opened);
             }
             self.delays.on_slice_begin(&slice, opened.node, self.tree);
-        }
+        });
         self.close_one_by_one(&mut open, i64::MAX);
         self.delays.on_slices_end(i64::MAX, None, self.tree);
     }
@@ -146,10 +141,12 @@ mod tests {
                 [class as usize];
             Slice::new((start, end), at, class, at)
         });
+        let mut runs = SliceRuns::default();
+        runs.extend(all);
         let mut calls = vec![CallRecord::default(); slices.len()];
         let mut tree = StackTree::default();
         let (links, delays) = (&mut OperatorLinks::default(), &mut HostDelays::default());
-        StackBuilder { tree: &mut tree, links, delays, left_out: 0 }.build_thread(all.collect(), &mut calls);
+        StackBuilder { tree: &mut tree, links, delays, left_out: 0 }.build_thread(runs, &mut calls);
         let mut labels: Vec<u32> = tree.leaf_first(calls[last].stack).map(|(label, _)| label).collect();
         labels.reverse();
         labels

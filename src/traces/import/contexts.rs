@@ -10,7 +10,7 @@ impl TraceCollector {
     pub(super) fn separate_contexts(&mut self) {
         let mut numbers = ContextNumbers::default();
         let mut last = (0, 0, 0);
-        for op in self.ops.iter().filter(|op| op.process != 0 && op.context != 0) {
+        for op in self.ops.shapes().iter().filter(|op| op.process != 0 && op.context != 0) {
             let place = (op.process, op.context, op.device);
             if place != last {
                 numbers.add(place);
@@ -21,7 +21,7 @@ impl TraceCollector {
         if numbers.changed.is_empty() {
             return;
         }
-        for op in &mut self.ops {
+        for op in self.ops.shapes_mut() {
             op.context = numbers.of(op.process, op.context);
         }
         for sync in &mut self.syncs {

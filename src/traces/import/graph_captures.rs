@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::OpKind;
 use super::name_table::NameTable;
+use super::op_records::{OpRecord, OpRecords};
 use super::slices::{FrameClass, StackTree};
-use super::work::{CallRecord, OpRecord};
+use super::work::CallRecord;
 use gpuflame_model::record::{Detail, IdMap};
 
 /// Innermost frame of stacks that were matched by the number of operations alone.
@@ -197,7 +198,7 @@ impl GraphCaptures {
     pub(super) fn attribute(
         &self,
         launches: &[u32],
-        ops: &[OpRecord],
+        ops: &OpRecords,
         calls: &[CallRecord],
         kernels: &NameTable,
     ) -> (IdMap<u32, NodeOrigin>, CaptureCoverage) {
@@ -206,10 +207,10 @@ impl GraphCaptures {
         let mut coverage = CaptureCoverage::default();
         for graph_launch in &graph_launches {
             for (at, &op) in graph_launch.ops.iter().enumerate() {
-                let record = &ops[op as usize];
-                let nanos = record.end.saturating_sub(record.start).max(0) as u64;
+                let record = ops.get(op);
+                let nanos = record.nanos();
                 coverage.total += nanos;
-                let by_node = self.by_node.get(&record.graph_node).copied().flatten();
+                let by_node = self.by_node.get(&record.shape.graph_node).copied().flatten();
                 let candidates: BTreeSet<Option<(u32, bool)>> = match by_node {
                     Some(stack) => [Some((stack, false))].into(),
                     None => graph_launch
@@ -245,13 +246,13 @@ impl GraphCaptures {
     fn graph_launches(
         &self,
         launches: &[u32],
-        ops: &[OpRecord],
+        ops: &OpRecords,
         calls: &[CallRecord],
         kernels: &NameTable,
     ) -> Vec<GraphLaunch> {
         let mut of_call: IdMap<u32, Vec<u32>> = launches.iter().map(|&call| (call, Vec::new())).collect();
-        for (at, op) in (0..).zip(ops) {
-            if let Some(own_ops) = op.call.and_then(|call| of_call.get_mut(&call)) {
+        for (at, op) in (0..).zip(ops.iter()) {
+            if let Some(own_ops) = op.call().and_then(|call| of_call.get_mut(&call)) {
                 own_ops.push(at);
             }
         }
@@ -264,9 +265,9 @@ impl GraphCaptures {
         let mut graph_launches: Vec<GraphLaunch> = order
             .into_iter()
             .map(|(_, mut own_ops)| {
-                own_ops.sort_by_key(|&at| (ops[at as usize].start, ops[at as usize].stream, at));
+                own_ops.sort_by_key(|&at| (ops.get(at).start, ops.get(at).shape.stream, at));
                 let works: Vec<GraphWork> =
-                    own_ops.iter().map(|&at| GraphWork::from_op(&ops[at as usize], &names)).collect();
+                    own_ops.iter().map(|&at| GraphWork::from_op(ops.get(at), &names)).collect();
                 let matches = self.captures.iter().enumerate().filter_map(|(capture, sequence)| {
                     let (stacks, guessed) = match_capture(&works, sequence)?;
                     Some(CaptureMatch { capture, stacks, guessed })
@@ -330,14 +331,14 @@ struct GraphWork {
 }
 
 impl GraphWork {
-    fn from_op(op: &OpRecord, names: &[Option<u32>]) -> Self {
-        let (kind, name) = match op.detail {
+    fn from_op(op: OpRecord<'_>, names: &[Option<u32>]) -> Self {
+        let (kind, name) = match op.shape.detail {
             Detail::Kernel(kernel) => (OpKind::Kernel, names[kernel.name.0 as usize]),
             Detail::Copy(_) => (OpKind::Copy, None),
             Detail::Set(_) => (OpKind::Set, None),
             Detail::Graph => (OpKind::Graph, None),
         };
-        Self { kind, name, stream: op.stream }
+        Self { kind, name, stream: op.shape.stream }
     }
 
     fn matches(&self, call: &CapturedCall) -> bool {

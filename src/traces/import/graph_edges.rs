@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::launch_flows::FlowEnd;
 use super::model::IdleNode;
-use super::work::OpRecord;
+use super::op_records::{OpRecord, OpRecords};
 use gpuflame_model::record::{
     CorrelationId, DeviceId, GpuContextId, GraphEdge, GraphId, GraphNodeId, HostNode, IdMap, Nanos, Row,
     StreamId,
@@ -81,7 +81,7 @@ impl GraphFlows {
     /// whether the end is the flow's start. `launch_ends` are the ends of flows from calls.
     pub(super) fn resolve(
         self,
-        ops: &[OpRecord],
+        ops: &OpRecords,
         launch_ends: &[FlowEnd],
         other: &mut dyn FnMut(FlowEnd, Option<u64>, bool),
     ) -> GraphEdges {
@@ -107,7 +107,7 @@ impl GraphFlows {
         }
         others.sort_by_key(|(end, ..)| (end.time, end.id));
         others.into_iter().for_each(|(end, id, begins)| other(end, id, begins));
-        let launched = self.launched_ops.iter().map(|op| &ops[*op as usize]);
+        let launched = self.launched_ops.iter().map(|op| ops.get(*op).shape);
         let mut roots: HashSet<NodeKey> = launched.map(|op| (op.graph, op.graph_node)).collect();
         let flows: HashSet<(u32, i64, u64)> =
             launch_ends.iter().map(|end| (end.lane, end.time, end.id)).collect();
@@ -127,13 +127,13 @@ struct Runs {
 }
 
 impl Runs {
-    fn new(ops: &[OpRecord], idle: &[IdleRun]) -> Self {
-        let of_op = |op: &OpRecord| NodeRun {
-            lane: op.lane,
+    fn new(ops: &OpRecords, idle: &[IdleRun]) -> Self {
+        let of_op = |op: OpRecord<'_>| NodeRun {
+            lane: op.shape.lane,
             start: op.start,
             end: op.end,
             correlation: op.correlation,
-            key: (op.graph, op.graph_node),
+            key: (op.shape.graph, op.shape.graph_node),
         };
         let runs = ops.iter().map(of_op).chain(idle.iter().map(|idle| idle.run));
         let mut by_start: Vec<_> =

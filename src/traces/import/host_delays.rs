@@ -7,9 +7,11 @@
 //! piece is labelled with the slices before and after it.
 
 use super::name_table::NameTable;
+use super::op_records::{OpRecord, OpRecords};
 use super::slices::{FrameClass, ROOT, Slice, StackTree};
 use super::text::Text;
-use super::work::{CallRecord, OpRecord};
+use super::thread_states::ThreadStates;
+use super::work::CallRecord;
 use gpuflame_model::record::IdMap;
 
 /// Part of the name of Python's lock functions, which wait for another thread.
@@ -29,9 +31,8 @@ pub(super) struct HostDelays {
     state: (i64, SliceState),
     /// Label of the last slice that ended at the depth of the current state.
     before: Option<u32>,
-    /// Stacks of the thread during the requested spans, as (start, stack). Each span ends with an entry for the empty
-    /// stack.
-    pub(super) stacks: Vec<(i64, u32)>,
+    /// Stacks of the thread during the requested spans. Each span ends with a state of the empty stack.
+    pub(super) states: ThreadStates,
     /// Labels of gaps between slices.
     pub(super) labels: GapLabels,
 }
@@ -160,12 +161,12 @@ impl HostDelays {
                         None => stack,
                     },
                 };
-                self.stacks.push((begin, stack));
+                self.states.push(begin, stack);
             }
             if to > time {
                 return;
             }
-            self.stacks.push((to, ROOT));
+            self.states.push(to, ROOT);
             self.at += 1;
         }
     }
@@ -176,11 +177,12 @@ fn slice_state(node: u32, class: FrameClass) -> SliceState {
 }
 
 /// Returns the operations with a duration, by device and start.
-pub(super) fn ops_by_device(ops: &[OpRecord], calls: &[CallRecord]) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..).zip(ops).filter(|(_, op)| op.end > op.start).map(|(at, _)| at).collect();
+pub(super) fn ops_by_device(ops: &OpRecords, calls: &[CallRecord]) -> Vec<u32> {
+    let timed = (0..).zip(ops.iter()).filter(|(_, op)| op.end > op.start);
+    let mut order: Vec<u32> = timed.map(|(at, _)| at).collect();
     order.sort_unstable_by_key(|&at| {
-        let op = &ops[at as usize];
-        (op.device, op.start, op.call.map_or(i64::MIN, |call| calls[call as usize].start))
+        let op = ops.get(at);
+        (op.shape.device, op.start, op.call().map_or(i64::MIN, |call| calls[call as usize].start))
     });
     order
 }
@@ -188,22 +190,23 @@ pub(super) fn ops_by_device(ops: &[OpRecord], calls: &[CallRecord]) -> Vec<u32> 
 /// Returns spans for each of `threads` threads: in these, a GPU ran none of the `counted` work and the thread had not
 /// yet launched the next such work. `ops` are sorted in the same way as by [`ops_by_device`].
 pub(super) fn delay_spans<'a>(
-    ops: impl Iterator<Item = &'a OpRecord>,
+    ops: impl Iterator<Item = OpRecord<'a>>,
     calls: &[CallRecord],
     threads: usize,
-    counted: impl Fn(&OpRecord) -> bool,
+    counted: impl Fn(&OpRecord<'_>) -> bool,
 ) -> Vec<Vec<(i64, i64)>> {
     let mut spans = vec![Vec::new(); threads];
     let mut busy: Option<(u32, i64)> = None;
     for op in ops.filter(|op| counted(op)) {
-        let until = busy.filter(|(device, _)| *device == op.device).map_or(op.start, |(_, until)| until);
-        if let Some(call) = op.call.map(|call| &calls[call as usize]) {
+        let device = op.shape.device;
+        let until = busy.filter(|(of, _)| *of == device).map_or(op.start, |(_, until)| until);
+        if let Some(call) = op.call().map(|call| &calls[call as usize]) {
             let late = call.start.clamp(until, op.start.max(until));
             if late > until {
                 spans[call.thread as usize].push((until, late));
             }
         }
-        busy = Some((op.device, until.max(op.end)));
+        busy = Some((device, until.max(op.end)));
     }
     spans
 }

@@ -8,8 +8,9 @@
 use std::collections::HashSet;
 
 use super::model::FlowKind;
+use super::op_records::OpRecords;
 use super::slices::NONE;
-use super::work::{CallRecord, OpRecord};
+use super::work::CallRecord;
 use gpuflame_model::record::IdMap;
 
 /// Flows of a trace. See the module's documentation.
@@ -82,7 +83,7 @@ impl LaunchFlows {
     /// of each flow. `lane_of_thread` is the lane of each thread.
     pub(super) fn resolve(
         self,
-        ops: &[OpRecord],
+        ops: &OpRecords,
         calls: &[CallRecord],
         lane_of_thread: &[u32],
     ) -> ResolvedFlows {
@@ -101,7 +102,10 @@ impl LaunchFlows {
             let call = &calls[at as usize];
             (lane_of_thread[call.thread as usize], call.start)
         };
-        let op_place = |at: u32| (ops[at as usize].lane, ops[at as usize].start);
+        let op_place = |at: u32| {
+            let op = ops.get(at);
+            (op.shape.lane, op.start)
+        };
         let calls_by_place = by_place(&self.starts, calls.len(), &call_place);
         for start in &self.starts {
             let call = match start.number {
@@ -128,7 +132,7 @@ impl LaunchFlows {
         for end in &self.ends {
             let op = match end.number {
                 NONE if end.enclosed => innermost_at(&ops_by_place, &op_place, (end.lane, end.time), |op| {
-                    ops[op as usize].end >= end.time
+                    ops.get(op).end >= end.time
                 }),
                 NONE => {
                     let next = ops_by_place.partition_point(|&op| op_place(op) < (end.lane, end.time));

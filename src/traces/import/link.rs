@@ -20,8 +20,9 @@ use super::graph_captures::CaptureCoverage;
 use super::launch_flows::ResolvedFlows;
 use super::model::{FlowKind, OpKind};
 use super::named_ranges::NamedRange;
-use super::work::{CallRecord, CallUse, LinkedStream, OpRecord};
-use gpuflame_model::record::{Detail, IdMap};
+use super::op_records::{OpLaunch, OpRecord, OpRecords};
+use super::work::{CallRecord, CallUse, LinkedStream};
+use gpuflame_model::record::{Detail, IdMap, hash_one};
 
 /// Maximum number of calls of one flow that are compared.
 const MAX_CALLS_PER_FLOW: usize = 64;
@@ -119,23 +120,25 @@ impl LinkReport {
     /// Whether `op`, which has no call, was launched before the trace began. This is the case if its id is smaller than
     /// the ids of all calls, or if it starts before every operation that was launched within the trace. Nothing is
     /// known about an operation without an id, or with an id that several calls have.
-    pub(super) fn launched_before(&self, op: &OpRecord) -> bool {
-        let first = self.first_linked.get(&op.process).or_else(|| self.first_linked.get(&0));
+    pub(super) fn launched_before(&self, op: OpRecord<'_>) -> bool {
+        let first = self.first_linked.get(&op.shape.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };
-        !op.ambiguous && op.correlation != 0 && (op.correlation < first_id || op.start < first_start)
+        op.launch != OpLaunch::Ambiguous
+            && op.correlation != 0
+            && (op.correlation < first_id || op.start < first_start)
     }
 }
 
 /// Operations and calls, and the evidence by which operations are linked to calls.
 pub(super) struct Linking<'a> {
-    pub(super) ops: &'a mut [OpRecord],
+    pub(super) ops: &'a mut OpRecords,
     pub(super) calls: &'a mut [CallRecord],
     /// Processes, indexed by thread.
     pub(super) process_of_thread: &'a [u32],
     /// Sets of processes that may have launched an operation.
     pub(super) homes: &'a [IdMap<u32, ()>],
-    /// Index into `homes` for each operation, or [`ANY_PROCESS`].
-    pub(super) home_of_op: &'a [u32],
+    /// Index into `homes` for each shape of an operation, or [`ANY_PROCESS`].
+    pub(super) home_of_shape: &'a [u32],
     pub(super) flows: ResolvedFlows,
     /// External ids of calls that have no correlation id, each with the number of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
@@ -160,27 +163,27 @@ impl Linking<'_> {
     pub(super) fn link(mut self) -> LinkReport {
         let mut counts = LinkCounts::default();
         counts.by_flow += self.link_by_flows(FlowKind::Launch);
-        let linked = self.ops.iter().filter_map(|op| op.call);
+        let linked = self.ops.iter().filter_map(|op| op.call());
         let by_flow: FlowCalls = linked.map(|call| (call, ())).collect();
-        let (calls, ops) = (self.calls.iter(), self.ops.iter());
-        let calls = (0..).zip(calls.map(|call| call.correlation)).filter(|(_, id)| *id != 0);
-        let calls: Vec<(u64, u32)> = calls.map(|(at, id)| (id, at)).collect();
-        let ops = (0..).zip(ops).filter(|(_, op)| op.correlation != 0 && op.call.is_none());
+        let ops = (0..).zip(self.ops.iter()).filter(|(_, op)| op.correlation != 0 && op.call().is_none());
         let ops: Vec<(u64, u32)> = ops.map(|(at, op)| (op.correlation, at)).collect();
+        // Most calls start no work. In a large trace, a list of all of them would take megabytes.
+        let wanted = IdFilter::new(&ops);
+        let calls = (0..).zip(self.calls.iter()).filter(|(_, call)| wanted.may_have(call.correlation));
+        let calls: Vec<(u64, u32)> = calls.map(|(at, call)| (call.correlation, at)).collect();
         counts.in_order += self.link_by_ids(calls, ops, CallUse::Other, &by_flow);
         counts.by_flow += self.link_by_flows(FlowKind::Unknown) + self.link_by_flow_ids();
         let (calls, mut ops) =
             (std::mem::take(&mut self.external_calls), std::mem::take(&mut self.external_ops));
-        ops.retain(|(_, op)| self.ops[*op as usize].call.is_none());
+        ops.retain(|(_, op)| self.ops.get(*op).call().is_none());
         let numbers: Vec<u32> = ops.iter().map(|(_, op)| *op).collect();
         counts.in_order += self.link_by_ids(calls, ops, CallUse::Unknown, &by_flow);
-        counts.by_external =
-            numbers.iter().filter(|op| self.ops[**op as usize].call.is_some()).count() as u64;
-        if !self.ops.iter().any(|op| op.ambiguous) {
+        counts.by_external = numbers.iter().filter(|op| self.ops.get(**op).call().is_some()).count() as u64;
+        if !self.ops.iter().any(|op| op.launch == OpLaunch::Ambiguous) {
             self.calls.iter_mut().for_each(|call| call.ambiguous = false);
         }
         for op in self.ops.iter() {
-            if let Some(call) = op.call {
+            if let Some(call) = op.call() {
                 self.calls[call as usize].ops += 1;
             }
         }
@@ -193,9 +196,14 @@ impl Linking<'_> {
         }
     }
 
+    /// Returns the index into `homes` for an operation.
+    fn home_of(&self, op: u32) -> u32 {
+        self.home_of_shape[self.ops.shape_of(op) as usize]
+    }
+
     /// Sets the processes of operations that only one process may have launched.
     fn note_processes(&mut self) {
-        for (op, home) in self.ops.iter_mut().zip(self.home_of_op) {
+        for (op, home) in self.ops.shapes_mut().iter_mut().zip(self.home_of_shape) {
             if let Some(home) = self.homes.get(*home as usize)
                 && let (1, Some(process)) = (home.len(), home.keys().next())
             {
@@ -208,9 +216,10 @@ impl Linking<'_> {
     fn link_by_flows(&mut self, kind: FlowKind) -> u64 {
         let mut linked = 0;
         for at in self.flows.ops() {
-            let op = &self.ops[at as usize];
+            let op = self.ops.get(at);
             // Flows of unknown categories may be dependencies, which do not overrule a correlation id.
-            if op.call.is_some() || (kind == FlowKind::Unknown && op.correlation != 0 && !op.ambiguous) {
+            let is_ambiguous = op.launch == OpLaunch::Ambiguous;
+            if op.call().is_some() || (kind == FlowKind::Unknown && op.correlation != 0 && !is_ambiguous) {
                 continue;
             }
             let ids = self.flows.ids_of(at, kind);
@@ -220,8 +229,7 @@ impl Linking<'_> {
                 continue;
             }
             if let [call] = self.fitting_calls(&calls, at, CallUse::Unknown)[..] {
-                let op = &mut self.ops[at as usize];
-                (op.call, op.ambiguous) = (Some(call), false);
+                self.ops.set_launch(at, OpLaunch::Call(call));
                 linked += 1;
             }
         }
@@ -236,14 +244,14 @@ impl Linking<'_> {
         }
         let mut linked = 0;
         for at in 0..self.ops.len() as u32 {
-            let op = &self.ops[at as usize];
-            if op.call.is_some() || op.ambiguous || op.correlation == 0 {
+            let op = self.ops.get(at);
+            if op.launch != OpLaunch::Unknown || op.correlation == 0 {
                 continue;
             }
             let calls: Vec<u32> =
                 self.flows.calls_of(op.correlation, FlowKind::Launch).take(MAX_CALLS_PER_FLOW + 1).collect();
             if let [call] = self.fitting_calls(&calls, at, CallUse::Unknown)[..] {
-                self.ops[at as usize].call = Some(call);
+                self.ops.set_launch(at, OpLaunch::Call(call));
                 linked += 1;
             }
         }
@@ -265,23 +273,23 @@ impl Linking<'_> {
             calls.into_iter().map(|(id, call)| (id, process(call), call)).collect();
         calls.sort_unstable();
         ops.sort_unstable_by_key(|&(id, at)| {
-            let op = &self.ops[at as usize];
-            (id, self.home_of_op[at as usize], op_kind(op), op.start, at)
+            let op = self.ops.get(at);
+            (id, self.home_of(at), op_kind(op), op.start, at)
         });
         let mut in_order = 0;
         let mut rest = &calls[..];
-        let alike = |a: &(u64, u32), b: &(u64, u32)| {
-            let (at, bt) = (a.1 as usize, b.1 as usize);
-            a.0 == b.0
-                && self.home_of_op[at] == self.home_of_op[bt]
-                && op_kind(&self.ops[at]) == op_kind(&self.ops[bt])
-        };
-        let groups: Vec<&[(u64, u32)]> = ops.chunk_by(alike).collect();
-        for group in groups {
-            let (id, first) = group[0];
+        let mut ops = &ops[..];
+        while let Some(&(id, first)) = ops.first() {
+            let (home, kind) = (self.home_of(first), op_kind(self.ops.get(first)));
+            let is_alike = |&(of, at): &(u64, u32)| {
+                of == id && self.home_of(at) == home && op_kind(self.ops.get(at)) == kind
+            };
+            let count = ops.iter().take_while(|op| is_alike(op)).count();
+            let (group, others) = ops.split_at(count);
+            ops = others;
             rest = &rest[rest.partition_point(|(of, ..)| *of < id)..];
             let same_id = &rest[..rest.partition_point(|(of, ..)| *of == id)];
-            let candidates: Vec<u32> = match self.homes.get(self.home_of_op[first as usize] as usize) {
+            let candidates: Vec<u32> = match self.homes.get(home as usize) {
                 None => same_id.iter().map(|(.., call)| *call).collect(),
                 Some(home) => {
                     let of_process = |process: &u32| {
@@ -292,7 +300,7 @@ impl Linking<'_> {
                     home.keys().flat_map(of_process).collect()
                 }
             };
-            let ops: Vec<u32> = group.iter().map(|(_, op)| *op).collect();
+            let own_ops: Vec<u32> = group.iter().map(|(_, op)| *op).collect();
             let same_id = candidates;
             let mut candidates = self.fitting_calls(&same_id, first, least);
             if candidates.iter().any(|call| !by_flow.contains_key(call)) {
@@ -301,7 +309,7 @@ impl Linking<'_> {
             if let [innermost] = candidates[..] {
                 self.mark_enclosing(&same_id, innermost);
             }
-            in_order += self.link_alike(&candidates, &ops);
+            in_order += self.link_alike(&candidates, &own_ops);
         }
         in_order
     }
@@ -310,11 +318,11 @@ impl Linking<'_> {
     /// innermost calls of the operation's process whose use fits the operation best.
     fn fitting_calls(&self, calls: &[u32], op: u32, least: CallUse) -> Vec<u32> {
         let call = |at: u32| &self.calls[at as usize];
-        let home = self.homes.get(self.home_of_op[op as usize] as usize);
+        let home = self.homes.get(self.home_of(op) as usize);
         let is_home = |at: &u32| {
             home.is_none_or(|home| home.contains_key(&self.process_of_thread[call(*at).thread as usize]))
         };
-        let kind = op_kind(&self.ops[op as usize]);
+        let kind = op_kind(self.ops.get(op));
         let mut fitting: Vec<u32> = calls.iter().copied().filter(is_home).collect();
         fitting.retain(|at| call(*at).starts >= least);
         if fitting.len() < 2 {
@@ -353,14 +361,14 @@ impl Linking<'_> {
     /// operations that were linked in order of time.
     fn link_alike(&mut self, candidates: &[u32], ops: &[u32]) -> u64 {
         if let [call] = candidates {
-            ops.iter().for_each(|op| self.ops[*op as usize].call = Some(*call));
+            ops.iter().for_each(|op| self.ops.set_launch(*op, OpLaunch::Call(*call)));
             return 0;
         }
         if candidates.is_empty() {
             return 0;
         }
         let stream = |op: &u32| {
-            let op = &self.ops[*op as usize];
+            let op = self.ops.get(*op).shape;
             (op.lane, op.device, op.context, op.stream)
         };
         let thread = |call: &u32| self.calls[*call as usize].thread;
@@ -368,19 +376,19 @@ impl Linking<'_> {
         let is_sequence = ops.len() == candidates.len()
             && ops.iter().all(|op| stream(op) == stream(&ops[0]))
             && candidates.iter().all(|call| thread(call) == thread(&candidates[0]))
-            && candidates.iter().zip(ops).all(|(call, op)| start(call) <= self.ops[*op as usize].start);
+            && candidates.iter().zip(ops).all(|(call, op)| start(call) <= self.ops.get(*op).start);
         if is_sequence {
             for (call, op) in candidates.iter().zip(ops) {
-                self.ops[*op as usize].call = Some(*call);
+                self.ops.set_launch(*op, OpLaunch::Call(*call));
             }
             return ops.len() as u64;
         }
         let mut is_ambiguous = false;
         for &op in ops {
-            let began = self.ops[op as usize].start;
+            let began = self.ops.get(op).start;
             let before = candidates.partition_point(|call| self.calls[*call as usize].start <= began);
-            let op = &mut self.ops[op as usize];
-            (op.call, op.ambiguous) = ((before == 1).then_some(candidates[0]), before != 1);
+            let launch = if before == 1 { OpLaunch::Call(candidates[0]) } else { OpLaunch::Ambiguous };
+            self.ops.set_launch(op, launch);
             is_ambiguous |= before != 1;
         }
         if is_ambiguous {
@@ -390,8 +398,38 @@ impl Linking<'_> {
     }
 }
 
-fn op_kind(op: &OpRecord) -> OpKind {
-    match op.detail {
+/// A set of ids that may contain a few more ids than it was made of.
+struct IdFilter {
+    bits: Vec<u64>,
+}
+
+impl IdFilter {
+    /// Number of bits for each id. With 8 bits, it contains an eighth of the other ids.
+    const BITS_PER_ID: usize = 8;
+
+    fn new(ids: &[(u64, u32)]) -> Self {
+        let words = (ids.len() * Self::BITS_PER_ID / 64 + 1).next_power_of_two();
+        let mut filter = Self { bits: vec![0; words] };
+        for (id, _) in ids {
+            let (word, bit) = filter.place(*id);
+            filter.bits[word] |= bit;
+        }
+        filter
+    }
+
+    fn place(&self, id: u64) -> (usize, u64) {
+        let hash = hash_one(&id);
+        (hash as usize >> 6 & (self.bits.len() - 1), 1 << (hash & 63))
+    }
+
+    fn may_have(&self, id: u64) -> bool {
+        let (word, bit) = self.place(id);
+        self.bits[word] & bit != 0
+    }
+}
+
+fn op_kind(op: OpRecord<'_>) -> OpKind {
+    match op.shape.detail {
         Detail::Copy(_) => OpKind::Copy,
         Detail::Set(_) => OpKind::Set,
         Detail::Graph => OpKind::Graph,
@@ -399,7 +437,7 @@ fn op_kind(op: &OpRecord) -> OpKind {
     }
 }
 
-fn count_links(ops: &[OpRecord], calls: &[CallRecord], processes: &[u32]) -> LinkReport {
+fn count_links(ops: &OpRecords, calls: &[CallRecord], processes: &[u32]) -> LinkReport {
     let mut first_linked: BTreeMap<u32, (u64, i64)> = BTreeMap::new();
     for call in calls.iter().filter(|call| call.correlation != 0) {
         for process in [0, processes[call.thread as usize]] {
@@ -407,7 +445,7 @@ fn count_links(ops: &[OpRecord], calls: &[CallRecord], processes: &[u32]) -> Lin
             first.0 = first.0.min(call.correlation);
         }
     }
-    for (op, call) in ops.iter().filter_map(|op| Some((op, op.call?))) {
+    for (op, call) in ops.iter().filter_map(|op| Some((op, op.call()?))) {
         for process in [0, processes[calls[call as usize].thread as usize]] {
             if let Some(first) = first_linked.get_mut(&process) {
                 first.1 = if first.1 == i64::MIN { op.start } else { first.1.min(op.start) };
@@ -422,10 +460,10 @@ fn count_links(ops: &[OpRecord], calls: &[CallRecord], processes: &[u32]) -> Lin
         max_ops_per_launch: calls.iter().map(|call| u64::from(call.ops)).max().unwrap_or(0),
         ..LinkReport::default()
     };
-    for op in ops {
-        let nanos = op.end.saturating_sub(op.start).max(0) as u64;
+    for op in ops.iter() {
+        let nanos = op.nanos();
         linked.gpu_ns = linked.gpu_ns.saturating_add(nanos);
-        match op.call {
+        match op.call() {
             Some(call) => {
                 linked.linked_ops += 1;
                 linked.linked_gpu_ns = linked.linked_gpu_ns.saturating_add(nanos);
@@ -433,8 +471,9 @@ fn count_links(ops: &[OpRecord], calls: &[CallRecord], processes: &[u32]) -> Lin
             }
             None => {
                 linked.launched_before_trace += u64::from(linked.launched_before(op));
-                linked.ambiguous_ops += u64::from(op.ambiguous);
-                linked.ops_without_id += u64::from(op.correlation == 0 && !op.ambiguous);
+                let is_ambiguous = op.launch == OpLaunch::Ambiguous;
+                linked.ambiguous_ops += u64::from(is_ambiguous);
+                linked.ops_without_id += u64::from(op.correlation == 0 && !is_ambiguous);
             }
         }
     }

@@ -16,8 +16,9 @@
 
 use std::collections::HashMap;
 
+use super::op_records::OpRecords;
 use super::slices::{FrameClass, NONE, ROOT, Slice, StackTree};
-use super::work::{CallRecord, OpRecord};
+use super::work::CallRecord;
 use gpuflame_model::record::IdMap;
 
 /// All operators and their links. See the module's documentation.
@@ -289,13 +290,13 @@ impl OperatorLinks {
 
     /// Returns the GPU time launched by all backward operators, and the GPU time launched by the linked backward
     /// operators, in ns.
-    pub(super) fn backward_nanos(&self, ops: &[OpRecord]) -> (u64, u64) {
+    pub(super) fn backward_nanos(&self, ops: &OpRecords) -> (u64, u64) {
         let linked_calls: IdMap<u32, ()> = self.linked_calls.iter().map(|(call, ..)| (*call, ())).collect();
         let unlinked_calls: IdMap<u32, ()> = self.unlinked_calls.iter().map(|call| (*call, ())).collect();
         let mut sums = (0, 0);
-        for op in ops {
-            let Some(call) = op.call else { continue };
-            let nanos = op.end.saturating_sub(op.start).max(0) as u64;
+        for op in ops.iter() {
+            let Some(call) = op.call() else { continue };
+            let nanos = op.nanos();
             let is_linked = linked_calls.contains_key(&call);
             if is_linked || unlinked_calls.contains_key(&call) {
                 sums.0 += nanos;

@@ -23,6 +23,9 @@ pub struct Options {
     /// Whether the states of threads are also emitted for the time in which a GPU ran no kernel but copied data.
     /// Default: false.
     pub kernel_gaps: bool,
+    /// Whether the states of threads are left out. They are needed only to find the culprits of idle time, and a trace may
+    /// have millions of them. Default: false.
+    pub without_thread_states: bool,
     /// Whether the named ranges are returned with their times, as [`LinkReport::ranges`](super::LinkReport::ranges). Default:
     /// false, because a trace may have a million of them.
     pub ranges: bool,
@@ -40,6 +43,7 @@ impl Default for Options {
             accept_cut: false,
             backward_under_forward: false,
             kernel_gaps: false,
+            without_thread_states: false,
             ranges: false,
             graph_captures: Vec::new(),
             progress: None,

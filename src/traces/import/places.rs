@@ -9,8 +9,8 @@
 use std::collections::BTreeSet;
 
 use super::link::ANY_PROCESS;
+use super::op_records::OpShape;
 use super::trace_collector::TraceCollector;
-use super::work::OpRecord;
 use super::{NameTable, Text};
 use gpuflame_model::record::IdMap;
 
@@ -26,8 +26,8 @@ const MAX_DEVICE_IN_LANE: i64 = 63;
 pub(super) struct Homes {
     /// Sets of processes.
     pub(super) sets: Vec<IdMap<u32, ()>>,
-    /// Index into `sets` by operation, or [`ANY_PROCESS`].
-    pub(super) of_op: Vec<u32>,
+    /// Index into `sets` by shape of the operation, or [`ANY_PROCESS`].
+    pub(super) of_shape: Vec<u32>,
 }
 
 /// Key of a process or thread: 1 and its number, or 2 and the number of its text in `TraceCollector::ids`.
@@ -60,7 +60,7 @@ impl TraceCollector {
         let part_of_process: Vec<u32> = texts.iter().enumerate().map(part).collect();
         let mut homes = Homes::default();
         let mut known: IdMap<(u32, u32), u32> = IdMap::default();
-        for op in &self.ops {
+        for op in self.ops.shapes() {
             let process = lanes[op.lane as usize].0;
             let home = *known.entry((op.process, process)).or_insert_with(|| {
                 let set: Vec<u32> = match () {
@@ -77,9 +77,10 @@ impl TraceCollector {
                 homes.sets.push(set.into_iter().map(|process| (process, ())).collect());
                 homes.sets.len() as u32 - 1
             });
-            homes.of_op.push(home);
+            homes.of_shape.push(home);
         }
-        let renumbered = renumber_devices(&mut self.ops, |op| lanes[op.lane as usize].0, &part_of_process);
+        let process_of = |op: &OpShape| lanes[op.lane as usize].0;
+        let renumbered = renumber_devices(self.ops.shapes_mut(), process_of, &part_of_process);
         let named = |(new, old, part): (u32, u32, u32)| (new, old, parts.text(part - 1).to_owned());
         (homes, renumbered.into_iter().map(named).collect())
     }
@@ -90,7 +91,9 @@ impl TraceCollector {
         if calling.is_empty() {
             return;
         }
-        for op in self.ops.iter_mut().filter(|op| op.place_in_lane) {
+        let mut has_stream_now = vec![false; self.ops.shapes().len()];
+        let shapes = self.ops.shapes_mut().iter_mut().zip(&mut has_stream_now);
+        for (op, has_stream_now) in shapes.filter(|(op, _)| op.place_in_lane) {
             let (process, thread) = lanes[op.lane as usize];
             let device = match processes[process as usize] {
                 (1, device @ 0..=MAX_DEVICE_IN_LANE) if !calling.contains(&process) => device,
@@ -99,9 +102,10 @@ impl TraceCollector {
             op.device = device as u32;
             if let (1, stream) = thread {
                 op.stream = u32::try_from(stream).unwrap_or(0);
-                self.ops_without_stream -= 1;
+                *has_stream_now = true;
             }
         }
+        self.ops_without_stream -= self.ops.count_with(&has_stream_now);
     }
 
     /// Returns the processes that are parts of a merged trace although their process field is a number, and not a text
@@ -113,7 +117,7 @@ impl TraceCollector {
         lanes: &[(u32, Key)],
     ) -> IdMap<u32, i64> {
         let mut numbered = IdMap::default();
-        for op in self.ops.iter().filter(|op| !calling.is_empty() && !op.place_in_lane) {
+        for op in self.ops.shapes().iter().filter(|op| !calling.is_empty() && !op.place_in_lane) {
             let process = lanes[op.lane as usize].0;
             if let (1, number) = processes[process as usize]
                 && (MAX_DEVICE_IN_LANE + 1..=i64::from(i32::MAX)).contains(&number)
@@ -139,12 +143,12 @@ impl TraceCollector {
 /// Gives GPUs of different parts of a merged trace different numbers. `part_of_process` is the part of each process, or
 /// `0` if it belongs to none. Returns the new number, the number in the file, and the part.
 fn renumber_devices(
-    ops: &mut [OpRecord],
-    process_of_op: impl Fn(&OpRecord) -> u32,
+    ops: &mut [OpShape],
+    process_of_op: impl Fn(&OpShape) -> u32,
     part_of_process: &[u32],
 ) -> Vec<(u32, u32, u32)> {
     let mut used: BTreeSet<u32> = ops.iter().map(|op| op.device).collect();
-    let part_of = |op: &OpRecord| part_of_process[process_of_op(op) as usize];
+    let part_of = |op: &OpShape| part_of_process[process_of_op(op) as usize];
     let mut owner: IdMap<u32, u32> = IdMap::default();
     for op in ops.iter().filter(|op| part_of(op) == 0) {
         owner.insert(op.device, 0);

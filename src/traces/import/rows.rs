@@ -14,11 +14,12 @@ use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, 
 use super::graph_edges::GraphEdges;
 use super::host_delays::{self, GapLabels, HostDelays};
 use super::link::{LinkReport, Linking};
+use super::op_records::OpRecord;
 use super::slices::{FrameClass, ROOT, StackTree};
 use super::stack_frames::StackFrames;
 use super::sync_rows::SyncCalls;
+use super::thread_states::ThreadStates;
 use super::trace_collector::TraceCollector;
-use super::work::OpRecord;
 use super::{Kind, NameTable, Opened, Options, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::MAX_PLAUSIBLE_NS;
@@ -51,6 +52,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     }
     let mut collector = TraceCollector::new(options.backward_under_forward, None);
     collector.kernel_gaps = options.kernel_gaps;
+    collector.without_thread_states = options.without_thread_states;
     collector.keeps_ranges = options.ranges;
     if !options.graph_captures.is_empty() {
         collector.graph_captures = Some(read_captures(options)?);
@@ -83,6 +85,7 @@ fn read_captures(options: &Options) -> Result<GraphCaptures> {
 impl TraceCollector {
     /// Links the operations to calls, and calls `each` with all rows.
     pub fn emit_rows(mut self, each: &mut dyn FnMut(&Row<'_>)) -> LinkReport {
+        self.ops.finish();
         self.pair_edges();
         let unset = self.clear_missing_starts();
         self.separate_contexts();
@@ -132,20 +135,8 @@ impl TraceCollector {
             self.split_call_stacks();
         }
         let mut stacks = StackTree::default();
-        let order = host_delays::ops_by_device(&self.ops, &self.calls);
-        let ops = || order.iter().map(|at| &self.ops[*at as usize]);
-        let mut spans = host_delays::delay_spans(ops(), &self.calls, self.slices.len(), |_| true);
-        if self.kernel_gaps {
-            let is_kernel = |op: &OpRecord| {
-                matches!(op.detail, Detail::Kernel(_) | Detail::Graph)
-                    && op.end.saturating_sub(op.start) <= MAX_PLAUSIBLE_NS as i64
-            };
-            let more = host_delays::delay_spans(ops(), &self.calls, self.slices.len(), is_kernel);
-            let more = host_delays::since_last_launch(more, &self.calls);
-            spans.iter_mut().zip(more).for_each(|(spans, more)| spans.extend(more));
-        }
-        drop(order);
-        let delay_stacks = self.find_stacks(&mut stacks, spans);
+        let spans = self.delay_spans();
+        let delay_states = self.find_stacks(&mut stacks, spans);
         linked.crossing_slices = self.crossing_slices;
         if self.backward_under_forward {
             let mark = self.labels.intern(Text::from("[backward]"));
@@ -173,7 +164,7 @@ impl TraceCollector {
         self.number_event_records();
         self.emit_names(each);
         self.emit_steps(linked.offset, each);
-        let contexts = self.emit_contexts(&stacks, delay_stacks, created, linked.offset, each);
+        let contexts = self.emit_contexts(&stacks, delay_states, created, linked.offset, each);
         self.emit_work(contexts, &edges, &mut linked, each);
         linked
     }
@@ -218,7 +209,7 @@ impl TraceCollector {
         if first <= MIN_GAP_AFTER_ZERO_NS {
             return None;
         }
-        self.ops.iter_mut().filter(|op| op.start == 0).for_each(|op| op.end = 0);
+        self.ops.set_ends_of(0, 0);
         Some(0)
     }
 
@@ -270,7 +261,7 @@ impl TraceCollector {
             calls: &mut self.calls,
             process_of_thread: &processes,
             homes: &homes.sets,
-            home_of_op: &homes.of_op,
+            home_of_shape: &homes.of_shape,
             flows,
             external_calls: std::mem::take(&mut self.external_calls),
             external_ops: std::mem::take(&mut self.external_ops),
@@ -278,9 +269,30 @@ impl TraceCollector {
         LinkReport { renumbered_devices, ..linking.link() }
     }
 
+    /// Returns the spans of time, by thread, in which a GPU waited for the thread's next launch.
+    fn delay_spans(&self) -> Vec<Vec<(i64, i64)>> {
+        let threads = self.slices.len();
+        if self.without_thread_states {
+            return vec![Vec::new(); threads];
+        }
+        let order = host_delays::ops_by_device(&self.ops, &self.calls);
+        let ops = || order.iter().map(|at| self.ops.get(*at));
+        let mut spans = host_delays::delay_spans(ops(), &self.calls, threads, |_| true);
+        if self.kernel_gaps {
+            let is_kernel = |op: &OpRecord<'_>| {
+                matches!(op.shape.detail, Detail::Kernel(_) | Detail::Graph)
+                    && op.end.saturating_sub(op.start) <= MAX_PLAUSIBLE_NS as i64
+            };
+            let more = host_delays::delay_spans(ops(), &self.calls, threads, is_kernel);
+            let more = host_delays::since_last_launch(more, &self.calls);
+            spans.iter_mut().zip(more).for_each(|(spans, more)| spans.extend(more));
+        }
+        spans
+    }
+
     /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`.
-    fn find_stacks(&mut self, stacks: &mut StackTree, spans: Vec<Vec<(i64, i64)>>) -> Vec<Vec<(i64, u32)>> {
-        let mut delay_stacks = Vec::new();
+    fn find_stacks(&mut self, stacks: &mut StackTree, spans: Vec<Vec<(i64, i64)>>) -> Vec<ThreadStates> {
+        let mut delay_states = Vec::new();
         let mut labels = GapLabels::new(std::mem::take(&mut self.labels));
         for (slices, spans) in std::mem::take(&mut self.slices).into_iter().zip(spans) {
             let mut delays = HostDelays::new(spans, labels);
@@ -292,11 +304,11 @@ impl TraceCollector {
             };
             of_thread.build_thread(slices, &mut self.calls);
             self.crossing_slices += of_thread.left_out;
-            delay_stacks.push(delays.stacks);
+            delay_states.push(delays.states);
             labels = delays.labels;
         }
         self.labels = labels.into_labels();
-        delay_stacks
+        delay_states
     }
 
     /// Adds the graph captures of this trace to the captures of the previous traces.
@@ -312,7 +324,7 @@ impl TraceCollector {
         captured.add_captures(&self.graph_calls, &self.calls, &self.kernels, &stacks, &self.labels);
         // Our own exports give the stack that created the node of a graph operation.
         for (&op, &given) in &self.created {
-            let node = self.ops[op as usize].graph_node;
+            let node = self.ops.get(op).shape.graph_node;
             if let (Some(given), true) = (given, node != 0) {
                 let text = self.given_stacks.text(given).to_owned();
                 let Some(stack) = parse_given_stack(&text, &self.stack_frames, &mut self.labels, &mut stacks)
@@ -400,7 +412,7 @@ impl TraceCollector {
     fn emit_contexts(
         &self,
         stacks: &StackTree,
-        delay_stacks: Vec<Vec<(i64, u32)>>,
+        delay_states: Vec<ThreadStates>,
         created: IdMap<u32, Option<u32>>,
         offset: i64,
         each: &mut dyn FnMut(&Row<'_>),
@@ -426,8 +438,8 @@ impl TraceCollector {
             }
             id
         };
-        for (number, inside) in (0..).zip(delay_stacks) {
-            for (since, stack) in inside {
+        for (number, states) in (0..).zip(delay_states) {
+            for (since, stack) in states.iter() {
                 let context = match stack {
                     ROOT => ContextId::NONE,
                     stack => context(stack, number, each),
@@ -449,7 +461,7 @@ impl TraceCollector {
         made.sort_unstable();
         let mut created = IdMap::default();
         for (op, stack) in made {
-            let thread = self.ops[op as usize].call.map_or(0, |call| self.calls[call as usize].thread);
+            let thread = self.ops.get(op).call().map_or(0, |call| self.calls[call as usize].thread);
             let context = stack.map(|stack| context(stack, thread, each));
             created.insert(op, context.map_or(Created::Unknown, Created::Context));
         }
@@ -489,18 +501,18 @@ impl TraceCollector {
         // Operations are ordered by call, and by time within a call.
         let mut order: Vec<u32> = (0..self.ops.len() as u32).collect();
         order.sort_by_key(|&at| {
-            let op = &self.ops[at as usize];
-            (op.call, op.start)
+            let op = self.ops.get(at);
+            (op.call(), op.start)
         });
-        let first_linked = order.partition_point(|&at| self.ops[at as usize].call.is_none());
+        let first_linked = order.partition_point(|&at| self.ops.get(at).call().is_none());
         let (orphans, mut rest) = order.split_at(first_linked);
         let is_before = |at: u32| match self.reasons.get(&at) {
             Some(reason) => *reason == Missing::LaunchedBefore,
-            None => linked.launched_before(&self.ops[at as usize]),
+            None => linked.launched_before(self.ops.get(at)),
         };
         let (before, other): (Vec<u32>, Vec<u32>) = orphans.iter().partition(|at| is_before(**at));
         let mut file_ids = vec![0];
-        file_ids.extend(before.iter().map(|at| self.ops[*at as usize].correlation));
+        file_ids.extend(before.iter().map(|at| self.ops.get(*at).correlation));
         let mut correlation = before.len() as u32;
         let mut sync_ids = IdMap::default();
         let mut host_launches = edges.host_launches();
@@ -520,7 +532,7 @@ impl TraceCollector {
             let (own, others) = rest.split_at(count);
             // A call without a correlation id may have been linked by a flow or an external id; then the id of its
             // first operation is used.
-            let of_ops = || own.first().map_or(0, |at| self.ops[*at as usize].correlation);
+            let of_ops = || own.first().map_or(0, |at| self.ops.get(*at).correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             if contexts.sync_calls.contexts.contains_key(&at) {
                 sync_ids.insert(at, id);
@@ -543,20 +555,20 @@ impl TraceCollector {
                 u64::from(call.ops == 0 && !host_functions.contains(&call.correlation));
             for &at in own {
                 let created = contexts.created.get(&at).copied();
-                each(&Row::Activity(Activity { created, ..to_activity(&self.ops[at as usize], id, &nanos) }));
+                each(&Row::Activity(Activity { created, ..to_activity(self.ops.get(at), id, &nanos) }));
             }
             rest = others;
         }
         let numbered = (1..).zip(before).chain((correlation + 1..).zip(other.iter().copied()));
         for (id, at) in numbered {
-            let op = &self.ops[at as usize];
+            let op = self.ops.get(at);
             each(&Row::Activity(Activity {
                 created: contexts.created.get(&at).copied(),
                 device_launched: self.reasons.get(&at) == Some(&Missing::DeviceGraph),
                 ..to_activity(op, CorrelationId(id), &nanos)
             }));
         }
-        file_ids.extend(other.iter().map(|at| self.ops[*at as usize].correlation));
+        file_ids.extend(other.iter().map(|at| self.ops.get(*at).correlation));
         let mut sync_calls = contexts.sync_calls;
         sync_calls.ids = sync_ids;
         self.emit_syncs(sync_calls, &mut file_ids, &nanos, each);
@@ -641,20 +653,21 @@ fn to_frame((label, class): (u32, FrameClass)) -> Frame {
     Frame::label_of(kind, LabelId(label))
 }
 
-fn to_activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> Nanos) -> Activity {
+fn to_activity(op: OpRecord<'_>, correlation: CorrelationId, nanos: &impl Fn(i64) -> Nanos) -> Activity {
+    let shape = op.shape;
     Activity {
         correlation,
-        device: DeviceId(op.device),
-        context: GpuContextId(op.context),
-        stream: StreamId(op.stream),
+        device: DeviceId(shape.device),
+        context: GpuContextId(shape.context),
+        stream: StreamId(shape.stream),
         channel: None,
         start: nanos(op.start),
         end: nanos(op.end),
-        graph: GraphId(op.graph),
-        graph_node: GraphNodeId(op.graph_node),
+        graph: GraphId(shape.graph),
+        graph_node: GraphNodeId(shape.graph_node),
         source_node: GraphNodeId(0),
         device_launched: false,
         created: None,
-        detail: op.detail,
+        detail: shape.detail,
     }
 }

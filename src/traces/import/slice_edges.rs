@@ -5,8 +5,10 @@
 //! fits no open slice is counted, and closes none. Slices of unknown categories are paired as well, so that their end
 //! events do not close other slices.
 
+use super::op_records::OpRecords;
+use super::slice_runs::SliceRuns;
 use super::slices::Slice;
-use super::work::{CallRecord, OpRecord};
+use super::work::CallRecord;
 
 /// Maximum number of open slices, innermost first, that are compared with an end event. Without the limit, each end
 /// event that fits no slice would be compared with all open slices.
@@ -56,8 +58,8 @@ impl SliceEdges {
     pub(super) fn pair_into_slices(
         &mut self,
         calls: &mut [CallRecord],
-        ops: &mut [OpRecord],
-        slices: &mut Vec<Slice>,
+        ops: &mut OpRecords,
+        slices: &mut SliceRuns,
         unpaired: &mut UnpairedEdges,
     ) {
         let mut edges = std::mem::take(&mut self.0);
@@ -75,9 +77,8 @@ impl SliceEdges {
                 slices.push(slice);
             }
             EdgeKind::Work(op) => {
-                let op = &mut ops[op as usize];
-                op.end = if end == i64::MAX { i64::MIN } else { end };
-                op.correlation = if op.correlation == 0 { id.unwrap_or(0) } else { op.correlation };
+                ops.set_end(op, if end == i64::MAX { i64::MIN } else { end });
+                ops.add_correlation(op, id.unwrap_or(0));
             }
             EdgeKind::Unknown | EdgeKind::End(_) => {}
         };

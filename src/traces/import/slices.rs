@@ -18,8 +18,6 @@ pub(super) struct Slice {
     pub(super) number: u32,
 }
 
-const _: () = assert!(size_of::<Slice>() == 24, "a slice grew: a large trace has a million of them");
-
 /// Index that stands for no entry.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -28,8 +26,17 @@ impl Slice {
         Self { start, end, label_and_class: label << 2 | class as u32, number }
     }
 
+    /// Creates a slice from the value that [`Slice::label_and_class`] returned for it.
+    pub(super) fn from_parts((start, end): (i64, i64), label_and_class: u32, number: u32) -> Self {
+        Self { start, end, label_and_class, number }
+    }
+
     pub(super) fn label(&self) -> u32 {
         self.label_and_class >> 2
+    }
+
+    pub(super) fn label_and_class(&self) -> u32 {
+        self.label_and_class
     }
 
     pub(super) fn class(&self) -> FrameClass {
@@ -46,10 +53,11 @@ impl Slice {
         (self.class() == FrameClass::Call).then_some(self.number)
     }
 
-    /// Returns the sort key for slices that begin together. The outer slice is the longer one. If both have the same
-    /// length, it is the one of the lower class, and within a class the one that is earlier in the file.
-    pub(super) fn nesting_key(&self) -> (Reverse<i64>, u32, u32) {
-        (Reverse(self.end), self.label_and_class & 3, self.number)
+    /// Returns the sort key of the slices of a thread. Of two open slices, the outer slice is the one that begins
+    /// earlier. If both begin together, it is the longer one. If both also have the same length, it is the one of the
+    /// lower class, and within a class the one that is earlier in the file.
+    pub(super) fn order_key(&self) -> (i64, Reverse<i64>, u32, u32) {
+        (self.start, Reverse(self.end), self.label_and_class & 3, self.number)
     }
 
     /// Returns the last moment at which the slice is open.

@@ -6,12 +6,14 @@ use super::graph_captures::{GraphCall, GraphCaptures, GraphRole};
 use super::graph_edges::{FIRST_DEPENDENCY_FLOW, GraphFlows};
 use super::launch_flows::{FlowEnd, LaunchFlows};
 use super::model::*;
+use super::op_records::{OpRecords, OpShape};
 use super::operator_links::{Operator, OperatorLinks};
 use super::slice_edges::{EdgeKind, SliceEdge, SliceEdges, UnpairedEdges};
+use super::slice_runs::SliceRuns;
 use super::slices::{FrameClass, NONE, Slice};
 use super::stack_frames::StackFrames;
 use super::sync_records::{RecordedEvent, SyncRecord};
-use super::work::{CallRecord, CallUse, LinkedStream, OpRecord};
+use super::work::{CallRecord, CallUse, LinkedStream};
 use super::{NameTable, Text};
 use gpuflame_model::record::{
     CopyDetail, CopyKind, Created, Detail, DeviceId, IdMap, KernelDetail, Missing, NameId, SetDetail,
@@ -41,7 +43,7 @@ pub struct TraceCollector {
     pub(super) external_ops: Vec<(u64, u32)>,
     /// Threads. Each has its process, its number if it has one, and its name.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
-    pub(super) ops: Vec<OpRecord>,
+    pub(super) ops: OpRecords,
     pub(super) syncs: Vec<SyncRecord>,
     pub(super) event_records: Vec<RecordedEvent>,
     /// Kinds of streams, each with the process and the context.
@@ -74,6 +76,8 @@ pub struct TraceCollector {
     pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
     pub(super) kernel_gaps: bool,
+    /// Whether the states of threads are left out.
+    pub(super) without_thread_states: bool,
     /// Whether the named ranges are returned with their times.
     pub(super) keeps_ranges: bool,
     pub(super) operator_links: OperatorLinks,
@@ -87,7 +91,7 @@ pub struct TraceCollector {
     /// Kernels that the trace marks as parts of collectives.
     pub(super) collectives: IdMap<u32, ()>,
     pub(super) calls: Vec<CallRecord>,
-    pub(super) slices: Vec<Vec<Slice>>,
+    pub(super) slices: Vec<SliceRuns>,
     /// Number of slices so far that are not calls.
     slice_count: u32,
     /// Last thread that was looked up: process and thread as given by the trace, and the thread's number here.
@@ -170,7 +174,7 @@ impl TraceCollector {
     fn add_op(&mut self, op: &Op<'_>) {
         let number = self.store_op(op);
         if let Some(id) = op.flow {
-            let (lane, kind) = (self.ops[number as usize].lane, FlowKind::Launch);
+            let (lane, kind) = (self.ops.get(number).shape.lane, FlowKind::Launch);
             let end = FlowEnd { id, time: op.start, lane, number, kind, enclosed: true };
             self.launch_flows.add(end, false);
         }
@@ -222,13 +226,8 @@ impl TraceCollector {
         if let (None, Some(external)) = (op.correlation, op.external) {
             self.external_ops.push((external, number));
         }
-        self.ops.push(OpRecord {
-            start: op.start,
-            end: op.end,
-            correlation: op.correlation.unwrap_or(0),
+        let shape = OpShape {
             process,
-            call: None,
-            ambiguous: false,
             place_in_lane: op.device.is_none() && op.stream.is_none(),
             lane,
             device,
@@ -237,8 +236,8 @@ impl TraceCollector {
             graph: op.graph.unwrap_or(0),
             graph_node: op.graph_node.unwrap_or(0),
             detail,
-        });
-        number
+        };
+        self.ops.push((op.start, op.end), op.correlation.unwrap_or(0), shape)
     }
 
     /// Stores a flow, unless it only repeats the correlation id of the previous event.
@@ -259,7 +258,7 @@ impl TraceCollector {
         let number = match begins {
             true => call.map(|call| (call.correlation, self.calls.len())),
             false => self.ops.last().and_then(|op| {
-                let is_here = op.start == time && op.lane == lane;
+                let is_here = op.start == time && op.shape.lane == lane;
                 is_here.then_some((op.correlation, self.ops.len()))
             }),
         };
@@ -282,7 +281,7 @@ impl TraceCollector {
         if let (FlowKind::Launch, Some(correlation)) = (end.kind, correlation)
             && self.launch_flows.is_repeated(end.id, correlation, begins)
         {
-            if !begins && self.ops[end.number as usize].graph_node != 0 {
+            if !begins && self.ops.get(end.number).shape.graph_node != 0 {
                 self.graph_flows.note_launch_flow(end.number);
             }
             return;
@@ -546,7 +545,7 @@ impl TraceCollector {
             self.thread_facts.push((process, number, Box::default()));
             let lane = self.lanes.len() as u32;
             self.thread_lanes.push(*self.lanes.entry(key).or_insert(lane));
-            self.slices.push(Vec::new());
+            self.slices.push(SliceRuns::default());
             self.edges.push(SliceEdges::default());
         }
         thread

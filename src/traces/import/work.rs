@@ -1,10 +1,9 @@
-//! Records of the calls and GPU operations of a trace, stored until the whole trace is read. Only then can `link`
-//! find the operations' launches, and `call_stacks` the calls' stacks.
+//! Records of the calls of a trace, stored until the whole trace is read. Only then can `link` find the operations that
+//! they launched, and `call_stacks` their stacks.
 //!
 //! Names, processes and threads are given as the numbers that `trace_collector` assigned.
 
 use super::model::OpKind;
-use gpuflame_model::record::Detail;
 
 /// Kind of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,31 +14,6 @@ pub struct LinkedStream {
     pub stream: u32,
     /// Kind, in the numbers of CUPTI's CUpti_ActivityStreamFlag.
     pub flag: u32,
-}
-
-/// A GPU operation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpRecord {
-    pub(super) start: i64,
-    pub(super) end: i64,
-    /// Correlation id; 0 if the operation has none.
-    pub(super) correlation: u64,
-    /// Process of the operation; 0 if the trace does not give the process.
-    pub(super) process: u32,
-    /// Call that launched the operation.
-    pub(super) call: Option<u32>,
-    /// Whether several calls may have launched the operation.
-    pub(super) ambiguous: bool,
-    /// Whether the trace gives the device only in the process field, and the stream only in the thread field.
-    pub(super) place_in_lane: bool,
-    /// Number of the event's lane (the pair of its process field and thread field).
-    pub(super) lane: u32,
-    pub(super) device: u32,
-    pub(super) context: u32,
-    pub(super) stream: u32,
-    pub(super) graph: u32,
-    pub(super) graph_node: u64,
-    pub(super) detail: Detail,
 }
 
 /// A call.

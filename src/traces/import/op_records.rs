@@ -1,0 +1,214 @@
+//! Records of the GPU operations of a trace. A trace may have a million operations, which are stored until the whole
+//! trace is read, in 32 bytes each.
+//!
+//! Most operations are repeated: the same kernel runs with the same grid on the same stream in each step. So everything
+//! but the times and the ids is stored once, as a *shape*, for all operations that have it in common.
+
+use gpuflame_model::record::{Detail, IdMap, hash_one};
+
+/// The operations of a trace, in the order of the file. An operation has a number, which is its index.
+#[derive(Debug, Default)]
+pub(super) struct OpRecords {
+    ops: Vec<StoredOp>,
+    shapes: Vec<OpShape>,
+    /// Shapes by hash. Of several shapes with one hash, only the first is found.
+    known: IdMap<u64, u32>,
+}
+
+/// Properties of an operation other than its times and its ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct OpShape {
+    /// Process of the operation; 0 if the trace does not give the process.
+    pub(super) process: u32,
+    /// Whether the trace gives the device only in the process field, and the stream only in the thread field.
+    pub(super) place_in_lane: bool,
+    /// Number of the event's lane (the pair of its process field and thread field).
+    pub(super) lane: u32,
+    pub(super) device: u32,
+    pub(super) context: u32,
+    pub(super) stream: u32,
+    pub(super) graph: u32,
+    pub(super) graph_node: u64,
+    pub(super) detail: Detail,
+}
+
+/// An operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpRecord<'a> {
+    pub(super) start: i64,
+    pub(super) end: i64,
+    /// Correlation id; 0 if the operation has none.
+    pub(super) correlation: u64,
+    pub(super) launch: OpLaunch,
+    pub(super) shape: &'a OpShape,
+}
+
+/// Launch of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum OpLaunch {
+    /// No call is known to have launched the operation.
+    Unknown,
+    /// Several calls may have launched the operation.
+    Ambiguous,
+    /// The call with this number launched the operation.
+    Call(u32),
+}
+
+/// An operation as it is stored.
+#[derive(Clone, Copy, Debug)]
+struct StoredOp {
+    start: i64,
+    end: i64,
+    correlation: u64,
+    launch: u32,
+    shape: u32,
+}
+
+const _: () = assert!(size_of::<StoredOp>() == 32, "an operation grew: a large trace has a million of them");
+
+/// Stored values of [`OpLaunch`] other than a call.
+const UNKNOWN: u32 = u32::MAX;
+const AMBIGUOUS: u32 = u32::MAX - 1;
+
+impl OpRecord<'_> {
+    /// Returns the call that launched the operation, if it is known.
+    pub(super) fn call(&self) -> Option<u32> {
+        if let OpLaunch::Call(call) = self.launch { Some(call) } else { None }
+    }
+
+    /// Returns the duration in ns.
+    pub(super) fn nanos(&self) -> u64 {
+        self.end.saturating_sub(self.start).max(0) as u64
+    }
+}
+
+impl OpRecords {
+    /// Stores an operation whose launch is not known yet. Returns its number.
+    pub(super) fn push(&mut self, (start, end): (i64, i64), correlation: u64, shape: OpShape) -> u32 {
+        let shape = self.intern(shape);
+        self.ops.push(StoredOp { start, end, correlation, launch: UNKNOWN, shape });
+        self.ops.len() as u32 - 1
+    }
+
+    fn intern(&mut self, shape: OpShape) -> u32 {
+        let next = self.shapes.len() as u32;
+        let number = *self.known.entry(hash_one(&shape)).or_insert(next);
+        if self.shapes.get(number as usize) == Some(&shape) {
+            return number;
+        }
+        self.shapes.push(shape);
+        next
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Returns the operation with this number.
+    pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
+        self.view(&self.ops[number as usize])
+    }
+
+    /// Returns the last operation so far.
+    pub(super) fn last(&self) -> Option<OpRecord<'_>> {
+        self.ops.last().map(|op| self.view(op))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = OpRecord<'_>> {
+        self.ops.iter().map(|op| self.view(op))
+    }
+
+    fn view(&self, op: &StoredOp) -> OpRecord<'_> {
+        let &StoredOp { start, end, correlation, launch, shape } = op;
+        let launch = match launch {
+            UNKNOWN => OpLaunch::Unknown,
+            AMBIGUOUS => OpLaunch::Ambiguous,
+            call => OpLaunch::Call(call),
+        };
+        OpRecord { start, end, correlation, launch, shape: &self.shapes[shape as usize] }
+    }
+
+    pub(super) fn set_launch(&mut self, number: u32, launch: OpLaunch) {
+        self.ops[number as usize].launch = match launch {
+            OpLaunch::Unknown => UNKNOWN,
+            OpLaunch::Ambiguous => AMBIGUOUS,
+            OpLaunch::Call(call) => call,
+        };
+    }
+
+    pub(super) fn set_end(&mut self, number: u32, end: i64) {
+        self.ops[number as usize].end = end;
+    }
+
+    /// Sets the correlation id of an operation that has none.
+    pub(super) fn add_correlation(&mut self, number: u32, correlation: u64) {
+        let op = &mut self.ops[number as usize];
+        if op.correlation == 0 {
+            op.correlation = correlation;
+        }
+    }
+
+    /// Sets the end of the operations with this start.
+    pub(super) fn set_ends_of(&mut self, start: i64, end: i64) {
+        self.ops.iter_mut().filter(|op| op.start == start).for_each(|op| op.end = end);
+    }
+
+    /// Returns the number of the operation's shape, which is its index in [`OpRecords::shapes`].
+    pub(super) fn shape_of(&self, number: u32) -> u32 {
+        self.ops[number as usize].shape
+    }
+
+    /// Returns the shapes, in the order of their first operations. Two shapes may be equal.
+    pub(super) fn shapes(&self) -> &[OpShape] {
+        &self.shapes
+    }
+
+    /// Returns the shapes, to change all operations that have them.
+    pub(super) fn shapes_mut(&mut self) -> &mut [OpShape] {
+        &mut self.shapes
+    }
+
+    /// Returns the number of operations whose shapes are marked in `is_counted`.
+    pub(super) fn count_with(&self, is_counted: &[bool]) -> u64 {
+        self.ops.iter().filter(|op| is_counted[op.shape as usize]).count() as u64
+    }
+
+    /// Frees the memory that is needed only to store more operations.
+    pub(super) fn finish(&mut self) {
+        self.known = IdMap::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_that_differ_only_in_times_and_ids_share_a_shape() {
+        let shape = |stream| OpShape {
+            process: 1,
+            place_in_lane: false,
+            lane: 2,
+            device: 0,
+            context: 1,
+            stream,
+            graph: 0,
+            graph_node: 0,
+            detail: Detail::Graph,
+        };
+        let mut ops = OpRecords::default();
+        for (start, stream) in [(10, 7), (20, 7), (30, 8), (40, 7)] {
+            ops.push((start, start + 5), start as u64, shape(stream));
+        }
+        assert_eq!(ops.shapes(), [shape(7), shape(8)]);
+        let found: Vec<_> = ops.iter().map(|op| (op.start, op.nanos(), op.correlation, *op.shape)).collect();
+        let expected = [(10, 7), (20, 7), (30, 8), (40, 7)];
+        assert_eq!(found, expected.map(|(start, stream)| (start, 5, start as u64, shape(stream))));
+        ops.set_launch(1, OpLaunch::Call(0));
+        ops.set_launch(2, OpLaunch::Ambiguous);
+        let launches: Vec<_> = ops.iter().map(|op| op.launch).collect();
+        assert_eq!(launches, [OpLaunch::Unknown, OpLaunch::Call(0), OpLaunch::Ambiguous, OpLaunch::Unknown]);
+        ops.shapes_mut()[0].device = 3;
+        assert_eq!(ops.iter().map(|op| op.shape.device).collect::<Vec<_>>(), [3, 3, 0, 3]);
+    }
+}
