@@ -66,7 +66,11 @@ impl States {
             return Err(usage_error("--step is 0; name a time such as 1ms"));
         }
         let mut rows = if self.culprits { StreamRows::with_culprits() } else { StreamRows::default() };
-        let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
+        let options = ReadOptions {
+            max_memory: max_memory(),
+            without_host_states: !self.culprits,
+            ..ReadOptions::default()
+        };
         let explained = explain_opened(&self.input, self.input.open()?, &options, console, &mut rows)?;
         explained.facts.require_work(&self.input)?;
         explained.facts.require_rows(&self.input)?;

@@ -39,6 +39,9 @@ pub struct ReadOptions {
     /// Whether the states of the host's threads are also read for the time in which a GPU copied but ran no kernel. Default:
     /// false.
     pub kernel_gaps: bool,
+    /// Whether the states of the host's threads are left out, without which the culprits of idle time are not known. Default:
+    /// false.
+    pub without_host_states: bool,
     /// Whether the named ranges of a trace are also returned with their times. Default: false.
     pub ranges: bool,
     /// Traces taken while the graphs that this run launches were captured. Work of the graphs is attributed to the
