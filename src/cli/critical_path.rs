@@ -12,7 +12,9 @@ use super::output::Target;
 use super::path_groups::path_groups;
 use super::path_names::PathNames;
 use super::path_ranges::{PathRanges, RangeName, parts_within};
-use super::path_tables::{answer, class_table, draw, group_names, group_sums, part_names, part_times};
+use super::path_tables::{
+    answer, class_table, draw, group_names, group_sums, part_names, part_table, part_times,
+};
 use super::ranks::expand_folders;
 use super::slack_table::slack_table;
 use super::table_output::{ReportFlags, Table};
@@ -160,19 +162,7 @@ impl CriticalPathVerb {
 
     /// The parts of the path, by time.
     fn part_table(&self, names: PathNames<'_>, parts: &[PathPart], zero: u64) -> Table {
-        let columns = &[
-            "start_ns",
-            "duration_ns",
-            "class",
-            "thread",
-            "device",
-            "stream",
-            "saving_ns",
-            "function",
-            "name",
-            "reason",
-        ];
-        let mut table = Table::new("path", columns);
+        let mut table = part_table(false);
         table.set_all_rows(parts.len());
         let savings = names.path.savings();
         let all = names.path.parts();

@@ -9,7 +9,7 @@ use super::input::Source;
 use super::path_groups::{PathGroup, path_groups};
 use super::path_names::PathNames;
 use super::path_ranges::{TimeSums, parts_within};
-use super::path_tables::{answer, class_table, group_names, group_sums, part_names, part_times};
+use super::path_tables::{answer, class_table, group_names, group_sums, part_names, part_table, part_times};
 use super::slack_table::slack_table_of;
 use super::straggler_tables::clock_table;
 use super::table_output::{Cell, Table, group_digits};
@@ -203,20 +203,7 @@ impl JobReport {
 
     /// The parts of the path, by time.
     fn part_table(&self, most: usize) -> Table {
-        let columns = &[
-            "start_ns",
-            "duration_ns",
-            "rank",
-            "class",
-            "thread",
-            "device",
-            "stream",
-            "saving_ns",
-            "function",
-            "name",
-            "reason",
-        ];
-        let mut table = Table::new("path", columns);
+        let mut table = part_table(true);
         table.set_all_rows(self.parts.len());
         let zero = self.found.path.path().window().0;
         for (at, one) in self.parts.iter().take(most).enumerate() {

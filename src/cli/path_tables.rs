@@ -56,6 +56,29 @@ pub(super) fn group_names(group: PathGroup) -> [Cell; 3] {
     [class.word().into(), function.map_or(Cell::Nothing, Cell::Text), name_cell(class, name)]
 }
 
+/// Returns the empty table of the parts of a path. The path of a job has a column for the rank.
+pub(super) fn part_table(has_rank: bool) -> Table {
+    macro_rules! columns {
+        ($($rank:literal)?) => {
+            &[
+                "start_ns",
+                "duration_ns",
+                $($rank,)?
+                "class",
+                "thread",
+                "device",
+                "stream",
+                "saving_ns",
+                "function",
+                "name",
+                "reason",
+            ]
+        };
+    }
+    let columns: &[&str] = if has_rank { columns!("rank") } else { columns!() };
+    Table::new("path", columns)
+}
+
 /// Cells of a part: its start and its length. The path starts at `zero`.
 pub(super) fn part_times(part: &PathPart, zero: u64) -> [Cell; 2] {
     [Cell::Moment((part.start - zero) as i64), Cell::Nanos(part.end - part.start)]

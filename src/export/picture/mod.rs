@@ -108,21 +108,8 @@ pub fn draw(picture: &Picture<'_>, lines: &[Line], out: &mut dyn Write) -> io::R
     let subtitle = wrapped(picture.subtitle);
     let top = 30 + TEXT_LINE * (subtitle.len() + 1);
     let bottom = top + ROW * (depth + 1);
-    let height = bottom + 42;
-    write!(
-        out,
-        "<?xml version=\"1.0\" standalone=\"no\"?>\n\
-         <svg version=\"1.1\" class=\"gpuflame\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         xmlns=\"http://www.w3.org/2000/svg\">\n<desc>{}</desc>\n<style>\n{STYLE}</style>\n\
-         <rect class=\"back\" width=\"100%\" height=\"100%\"/>\n\
-         <text class=\"title\" x=\"50%\" y=\"22\">{}</text>\n",
-        Escaped(&clean::line(picture.subtitle)),
-        Escaped(&clean::text(picture.title)),
-    )?;
-    for (at, line) in subtitle.iter().enumerate() {
-        let y = 22 + TEXT_LINE * (at + 1);
-        writeln!(out, "<text class=\"subtitle\" x=\"50%\" y=\"{y}\">{}</text>", Escaped(line))?;
-    }
+    write_head(bottom + 42, (picture.title, 22), picture.subtitle, out)?;
+    write_subtitle(&subtitle, 22, out)?;
     write_legend(picture, &all, top - TEXT_LINE, out)?;
     writeln!(out, "<g class=\"frames\">")?;
     let total = all.last().map_or(0, |root| root.weight).max(1);
@@ -155,24 +142,38 @@ pub fn draw(picture: &Picture<'_>, lines: &[Line], out: &mut dyn Write) -> io::R
 /// Errors of `out`.
 pub fn draw_nothing(title: &str, why: &str, subtitle: &str, out: &mut dyn Write) -> io::Result<()> {
     let lines = wrapped(subtitle);
-    let height = 80 + TEXT_LINE * lines.len();
+    write_head(80 + TEXT_LINE * lines.len(), (title, 30), subtitle, out)?;
+    writeln!(out, "<text class=\"subtitle\" x=\"50%\" y=\"62\">{}</text>", Escaped(why))?;
+    write_subtitle(&lines, 72, out)?;
+    writeln!(out, "</svg>")
+}
+
+/// Writes the beginning of a picture of this height, up to its title at the row `title_y`.
+fn write_head(
+    height: usize,
+    (title, title_y): (&str, usize),
+    subtitle: &str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     write!(
         out,
         "<?xml version=\"1.0\" standalone=\"no\"?>\n\
          <svg version=\"1.1\" class=\"gpuflame\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
          xmlns=\"http://www.w3.org/2000/svg\">\n<desc>{}</desc>\n<style>\n{STYLE}</style>\n\
          <rect class=\"back\" width=\"100%\" height=\"100%\"/>\n\
-         <text class=\"title\" x=\"50%\" y=\"30\">{}</text>\n\
-         <text class=\"subtitle\" x=\"50%\" y=\"62\">{}</text>\n",
+         <text class=\"title\" x=\"50%\" y=\"{title_y}\">{}</text>\n",
         Escaped(&clean::line(subtitle)),
         Escaped(&clean::text(title)),
-        Escaped(why),
-    )?;
+    )
+}
+
+/// Writes the lines of a subtitle below the row `above`.
+fn write_subtitle(lines: &[String], above: usize, out: &mut dyn Write) -> io::Result<()> {
     for (at, line) in lines.iter().enumerate() {
-        let y = 72 + TEXT_LINE * (at + 1);
+        let y = above + TEXT_LINE * (at + 1);
         writeln!(out, "<text class=\"subtitle\" x=\"50%\" y=\"{y}\">{}</text>", Escaped(line))?;
     }
-    writeln!(out, "</svg>")
+    Ok(())
 }
 
 /// Writes the colours that occur, with their meanings.
