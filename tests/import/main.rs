@@ -15,5 +15,6 @@ mod json_scanner;
 mod lists;
 mod other_formats;
 mod random_damage;
+mod reading;
 mod real_traces;
 mod unusual_files;
