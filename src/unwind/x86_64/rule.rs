@@ -7,8 +7,8 @@
 //! +------+--------------+----+----+---------------+---------------------------------+
 //! ```
 //!
-//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is `rsp
-//! + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`, or
+//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is
+//! `rsp + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`, or
 //! did not save rbp if k is 1. So the word at `CFA - 8k` is always readable, and the walk needs no branch. The other
 //! kinds of rules cover the remaining code. The module epoch is the epoch of the object that contains the code; it has
 //! the same bits in a [`Frame`]. EX is never set in the table. A walk sets EX in its own copy of the rule if the
