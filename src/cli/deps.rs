@@ -213,7 +213,8 @@ impl<'a> Drawn<'a> {
             let node = json!({
                 "id": call_id(moment.call), "kind": "call", "name": name, "thread": call.thread.0,
                 "start_ns": self.moment(call.begin), "end_ns": self.moment(call.end),
-                "slack_ns": self.path.slack(at), "on_path_ns": path, "saving_ns": saving,
+                "slack_ns": self.path.slack(at), "slack_limit": self.slack_limit(at),
+                "on_path_ns": path, "saving_ns": saving,
             });
             with_rank(node, rank)
         })
@@ -239,10 +240,16 @@ impl<'a> Drawn<'a> {
                 "stream": instruction.stream.map(|stream| stream.0),
                 "start_ns": self.moment(start), "end_ns": self.moment(end),
                 "decided_by": decided.map(|edge| edge.kind.word()),
-                "slack_ns": self.path.slack(at), "on_path_ns": path, "saving_ns": saving,
+                "slack_ns": self.path.slack(at), "slack_limit": self.slack_limit(at),
+                "on_path_ns": path, "saving_ns": saving,
             });
             with_rank(node, rank)
         })
+    }
+
+    /// Rule that makes the slack of a moment smaller.
+    fn slack_limit(&self, at: usize) -> Option<&'static str> {
+        self.path.is_limited_by_order(at).then_some("order")
     }
 
     /// Moves the times of a rank's work to the clock of the job, which `moment`, the end of the work, has.
@@ -250,9 +257,11 @@ impl<'a> Drawn<'a> {
         (moment.time.saturating_sub(end - start), moment.time)
     }
 
+    /// Whether the moment is the only one of its instruction: of an event's record or wait, or of work without times, such as a
+    /// graph whose nodes do nothing.
     fn is_marker(&self, moment: &Moment) -> bool {
         let (_, names, number) = self.runs.instruction(moment.instruction);
-        matches!(names.list.get(number).kind, InstructionKind::Record | InstructionKind::Wait)
+        names.list.get(number).ran.is_none()
     }
 
     fn marker(&self, at: usize, moment: &Moment) -> Option<Value> {

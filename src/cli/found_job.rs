@@ -3,20 +3,22 @@
 use super::console::Console;
 use super::found_path::FoundPath;
 use super::input::Source;
+use super::job_meetings::{MeetingRank, Meetings};
 use super::path_names::PathNames;
 use super::ranks::{SameRank, assign_ranks, without_front_ends};
 use gpuflame_export::work_name;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::analysis::{
-    CommunicationFilter, InstructionDetail, InstructionKind, JobPath, JobRank, ModelError, RankClocks,
-    RankTimeline, TimedCollective, align_timelines,
+    CommunicationFilter, InstructionDetail, InstructionKind, JobPath, JobRank, RankClocks, RankCollective,
+    TimedCollective,
 };
 
 /// A rank with its own path.
 pub(super) struct FoundRank {
     pub(super) number: u32,
     pub(super) found: FoundPath,
-    /// Collectives with times of the rank's file, and the numbers of their instructions.
+    source: Source,
+    /// Collectives by start, with times of the rank's file, and the numbers of their instructions.
     collectives: Vec<(TimedCollective, u32)>,
 }
 
@@ -34,9 +36,14 @@ impl FoundJob {
     /// If a rank has no path, or if the clocks of the ranks cannot be aligned.
     pub(super) fn read(sources: &[Source], assume_order: bool, console: Console) -> Result<Self> {
         let ranks = read_ranks(sources, assume_order, console)?;
-        let clocks = align(&ranks)?;
-        let path = join(&ranks, &clocks)?;
-        Ok(Self { ranks, clocks, path })
+        let members = ranks.iter().map(|rank| MeetingRank {
+            number: rank.number,
+            source: &rank.source,
+            collectives: &rank.collectives,
+        });
+        let meetings = Meetings::find(&members.collect::<Vec<_>>())?;
+        let path = join(&ranks, &meetings)?;
+        Ok(Self { ranks, clocks: meetings.clocks, path })
     }
 
     /// Returns the rank of an instruction of the job, its names, and the instruction's number in the rank.
@@ -62,7 +69,7 @@ fn read_ranks(sources: &[Source], assume_order: bool, console: Console) -> Resul
     let read = |(source, number): (&Source, &u32)| {
         let found = FoundPath::read(source, console)?;
         let collectives = collectives(source, &found)?;
-        Ok(FoundRank { number: *number, found, collectives })
+        Ok(FoundRank { number: *number, found, source: source.clone(), collectives })
     };
     let mut ranks = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<FoundRank>>>()?;
     ranks.sort_by_key(|rank| rank.number);
@@ -108,25 +115,8 @@ fn offset(found: &FoundPath) -> i64 {
     found.explained.facts.linked.as_ref().map_or(0, |linked| linked.offset)
 }
 
-fn align(ranks: &[FoundRank]) -> Result<RankClocks> {
-    let timelines: Vec<RankTimeline> = ranks
-        .iter()
-        .map(|rank| RankTimeline {
-            rank: rank.number,
-            collectives: rank.collectives.iter().map(|(one, _)| one.clone()).collect(),
-            ..RankTimeline::default()
-        })
-        .collect();
-    align_timelines(&timelines).map_err(|ModelError(why)| {
-        let what = format!(
-            "the clocks of the ranks cannot be aligned: {why}; `gpuflame critical-path FILE` finds the path of one rank"
-        );
-        Error::new(ErrorKind::Format, what)
-    })
-}
-
 /// Finds the path of the job on the clock of its first rank.
-fn join(ranks: &[FoundRank], clocks: &RankClocks) -> Result<JobPath> {
+fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<JobPath> {
     let first = offset(&ranks[0].found);
     let shifts = ranks
         .iter()
@@ -138,8 +128,14 @@ fn join(ranks: &[FoundRank], clocks: &RankClocks) -> Result<JobPath> {
         i64::try_from(rank.found.path.window().0).unwrap_or(i64::MAX).saturating_add(*shift)
     });
     let up = starts.min().unwrap_or(0).min(0).saturating_neg();
-    let collectives: Vec<Vec<u32>> =
-        ranks.iter().map(|rank| rank.collectives.iter().map(|(_, number)| *number).collect()).collect();
+    let collectives = ranks.iter().zip(numbers).map(|(rank, numbers)| {
+        let all = numbers.iter().zip(&rank.collectives);
+        all.map(|(number, (_, instruction))| RankCollective {
+            collective: *number,
+            instruction: *instruction,
+        })
+    });
+    let collectives: Vec<Vec<RankCollective>> = collectives.map(Iterator::collect).collect();
     let members = ranks.iter().zip(&collectives).zip(&shifts).map(|((rank, collectives), shift)| JobRank {
         path: &rank.found.path,
         list: &rank.found.list,

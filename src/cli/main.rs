@@ -42,6 +42,7 @@ mod inherited;
 mod input;
 mod instruction_fields;
 mod instructions;
+mod job_meetings;
 mod jobs;
 mod layout;
 mod length_change;

@@ -3,8 +3,8 @@
 //! All dependencies of the log are followed again and again until no moment comes later. Each moment then has the time of
 //! the log, which shows that no dependency is missing here.
 //!
-//! The log does not say which thread a thread waited for. A thread may have waited for the last call of every other thread
-//! that ended since its own last call.
+//! The log has the calls that wait for other threads. A trace without such calls leaves open which thread a thread waited
+//! for: it may have waited for the last call of every other thread that ended since its own last call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -45,11 +45,17 @@ struct Dependency {
 }
 
 struct Call {
-    corr: u64,
+    /// `None` for calls that wait for other threads.
+    corr: Option<u64>,
+    /// Function of the C library, for calls that wait for other threads.
+    thread_wait: Option<String>,
     thread: u64,
     begin: u64,
     end: u64,
 }
+
+/// Id of the first thread.
+const MAIN_THREAD: u64 = 1_000;
 
 /// Longest paths of a program.
 pub(super) struct LogPaths {
@@ -65,17 +71,21 @@ pub(super) struct LogPaths {
 }
 
 impl LogPaths {
-    /// `end` is the time of the last moment.
-    pub(super) fn new(schedule: &[Value], end: u64) -> Self {
+    /// `end` is the time of the last moment. `knows_threads`: whether the trace has the calls that wait for other threads.
+    pub(super) fn new(schedule: &[Value], end: u64, knows_threads: bool) -> Self {
         let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
-        let calls = rows("call").map(|row| Call {
-            corr: number(row, "corr"),
+        let call = |row: &Value| Call {
+            corr: row["corr"].as_u64(),
+            thread_wait: (row["what"] == "thread_wait").then(|| row["name"].as_str().unwrap().to_owned()),
             thread: number(row, "thread"),
             begin: number(row, "begin"),
             end: number(row, "end"),
-        });
+        };
+        let waits = rows("thread_wait").filter(|_| knows_threads);
+        let mut calls: Vec<Call> = rows("call").chain(waits).map(call).collect();
+        calls.sort_by_key(|call| (call.begin, call.end, call.thread));
         let mut paths = Self {
-            calls: calls.collect(),
+            calls,
             ops: BTreeMap::new(),
             times: BTreeMap::new(),
             dependencies: Vec::new(),
@@ -83,7 +93,10 @@ impl LogPaths {
             end,
         };
         paths.add_calls();
-        paths.add_threads();
+        match knows_threads {
+            true => paths.add_thread_waits(),
+            false => paths.add_threads(),
+        }
         let ops: Vec<&Value> = rows("op").collect();
         ops.iter().for_each(|op| paths.add_op(op));
         paths.add_programmatic(&ops);
@@ -102,7 +115,8 @@ impl LogPaths {
             self.times.insert(Moment::CallBegin(at), call.begin);
             self.times.insert(Moment::CallEnd(at), call.end);
             let (from, to) = (Moment::CallBegin(at), Moment::CallEnd(at));
-            self.dependencies.push(Dependency { from, to, nanos: CALL_NS, owners: [Owner::Call(at); 2] });
+            let nanos = if call.thread_wait.is_some() { 0 } else { CALL_NS };
+            self.dependencies.push(Dependency { from, to, nanos, owners: [Owner::Call(at); 2] });
         }
     }
 
@@ -122,6 +136,61 @@ impl LogPaths {
             let nanos = self.calls[at].begin - self.calls[before].end;
             self.add(Moment::CallEnd(before), Moment::CallBegin(at), nanos, [Owner::Host; 2]);
         }
+    }
+
+    /// Adds the order of calls, by thread, and the waits of threads for each other. A thread begins when the first one, which
+    /// creates it, has ended its last call.
+    fn add_thread_waits(&mut self) {
+        let mut last: BTreeMap<u64, usize> = BTreeMap::new();
+        // By function and thread: its calls so far.
+        let mut counts: BTreeMap<(&str, u64), usize> = BTreeMap::new();
+        let mut meetings: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let (mut order, mut causes) = (Vec::new(), Vec::new());
+        for (at, call) in self.calls.iter().enumerate() {
+            let is_creator = |other: &Call| other.thread == MAIN_THREAD && other.end <= call.begin;
+            let created = || self.calls[..at].iter().rposition(is_creator);
+            let before = last.get(&call.thread).copied().or_else(created);
+            order.extend(before.map(|before| (before, at)));
+            last.insert(call.thread, at);
+            let Some(name) = &call.thread_wait else { continue };
+            let count = counts.entry((name, call.thread)).or_default();
+            match name.as_str() {
+                "pthread_barrier_wait" => meetings.entry(*count).or_default().push(at),
+                "pthread_join" => causes.extend(self.end_of_thread(MAIN_THREAD + 1 + *count as u64, at)),
+                "pthread_mutex_lock" => causes.extend(self.release_for(at)),
+                _ => {}
+            }
+            *count += 1;
+        }
+        for meeting in meetings.values() {
+            let begins = meeting.iter().map(|at| Moment::CallBegin(*at));
+            causes.extend(begins.flat_map(|begin| meeting.iter().map(move |at| (begin, *at))));
+        }
+        for (before, at) in order {
+            let nanos = self.calls[at].begin - self.calls[before].end;
+            self.add(Moment::CallEnd(before), Moment::CallBegin(at), nanos, [Owner::Host; 2]);
+        }
+        for (cause, at) in causes {
+            self.add(cause, Moment::CallEnd(at), 0, [Owner::Call(at); 2]);
+        }
+    }
+
+    /// End of the last call of a thread, and the call that waits for it.
+    fn end_of_thread(&self, thread: u64, joining: usize) -> Option<(Moment, usize)> {
+        let last = self.calls.iter().rposition(|call| call.thread == thread)?;
+        Some((Moment::CallEnd(last), joining))
+    }
+
+    /// Release that gave a lock to a call that waited for it, and the call.
+    fn release_for(&self, locking: usize) -> Option<(Moment, usize)> {
+        let lock = &self.calls[locking];
+        let is_release = |call: &Call| {
+            call.thread_wait.as_deref() == Some("pthread_mutex_unlock")
+                && call.thread != lock.thread
+                && call.begin == lock.end
+        };
+        let release = self.calls.iter().position(is_release).filter(|_| lock.end > lock.begin)?;
+        Some((Moment::CallBegin(release), locking))
     }
 
     fn add_op(&mut self, op: &Value) {
@@ -145,7 +214,7 @@ impl LogPaths {
     }
 
     fn call_of(&self, corr: u64) -> usize {
-        self.calls.iter().position(|call| call.corr == corr).unwrap()
+        self.calls.iter().position(|call| call.corr == Some(corr)).unwrap()
     }
 
     /// Adds a wait for an operation, or for an event that was recorded when its stream was free.
@@ -159,7 +228,8 @@ impl LogPaths {
             self.add(Moment::End(op), to, 0, [owner; 2]);
             return;
         }
-        let records: Vec<usize> = (0..self.calls.len()).filter(|at| self.calls[*at].begin == until).collect();
+        let is_record = |call: &Call| call.begin == until && call.thread_wait.is_none();
+        let records: Vec<usize> = (0..self.calls.len()).filter(|at| is_record(&self.calls[*at])).collect();
         records.into_iter().for_each(|at| self.add(Moment::CallBegin(at), to, 0, [owner; 2]));
     }
 

@@ -3,11 +3,14 @@
 
 mod by_hand;
 mod graph_edges;
+mod groups_by_hand;
 #[allow(dead_code, unreachable_pub)] // only its helpers are used
 #[path = "../support/handmade.rs"]
 mod handmade;
 mod job_by_hand;
 mod log_paths;
+mod missing_records;
+mod order_by_hand;
 mod output;
 #[path = "../support/random_program.rs"]
 mod random_program;

@@ -10,7 +10,7 @@
 //! it: this moment follows its begins on every rank and precedes its ends. A rank that enters within the error of the clocks
 //! before the last one counts as the last one for itself, so the path stays on it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::critical_path::graph::{Graph, MomentId, NO_CALL};
 use super::critical_path::{
@@ -26,16 +26,25 @@ pub struct JobRank<'a> {
     pub path: &'a CriticalPath,
     /// Instructions of the rank.
     pub list: &'a InstructionList,
-    /// Numbers of the instructions that are collectives. Those at one position are one collective.
-    pub collectives: &'a [u32],
+    /// Collectives of the rank.
+    pub collectives: &'a [RankCollective],
     /// Time in ns to add to the rank's times, so that all ranks have one clock.
     pub shift: i64,
+}
+
+/// A collective of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankCollective {
+    /// Number of the collective in the job, from 0. Ranks that have a number meet in this collective.
+    pub collective: usize,
+    /// Number of the instruction.
+    pub instruction: u32,
 }
 
 /// A rank that other ranks waited for in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastRank {
-    /// Position of the collective among the collectives of a rank.
+    /// Number of the collective in the job, from 0.
     pub collective: usize,
     /// Index of the rank that entered last.
     pub rank: usize,
@@ -60,8 +69,8 @@ impl JobPath {
         for rank in ranks {
             joined.add_rank(rank)?;
         }
-        for collective in 0..ranks.iter().map(|rank| rank.collectives.len()).min()? {
-            joined.add_collective(collective);
+        for (collective, members) in std::mem::take(&mut joined.collectives) {
+            joined.add_collective(collective, &members);
         }
         let Joined { mut graph, starts, last_ranks, .. } = joined;
         graph.sort();
@@ -149,7 +158,9 @@ impl InstructionFacts for JobFacts<'_> {
 
 /// Begin and end of a collective on a rank, and the edge between them.
 #[derive(Clone, Copy)]
-struct Collective {
+struct Member {
+    /// Index of the rank.
+    rank: usize,
     begin: MomentId,
     end: MomentId,
     work: usize,
@@ -162,8 +173,8 @@ struct Joined {
     starts: Starts,
     /// Number of instructions so far.
     instructions: u32,
-    /// By rank and position.
-    collectives: Vec<Vec<Collective>>,
+    /// Members of the collectives, by number.
+    collectives: BTreeMap<usize, Vec<Member>>,
     clock_error: u64,
     last_ranks: HashMap<u32, LastRank>,
 }
@@ -201,6 +212,9 @@ impl Joined {
         self.graph.waiting.extend(graph.waiting.iter().map(|call| first_call + call));
         let launches = graph.launch_of.iter();
         self.graph.launch_of.extend(launches.map(|(at, launch)| (first_moment + at, first + launch)));
+        self.graph.unhindered.extend(graph.unhindered.iter().map(|at| first_moment + at));
+        let limits = graph.order_limits.iter();
+        self.graph.order_limits.extend(limits.map(|(at, limit)| (first_moment + at, time(*limit))));
         self.graph.untimed += graph.untimed;
         self.graph.contradicted += graph.contradicted;
         let worst = graph.worst.map(|worst| Contradiction {
@@ -209,38 +223,41 @@ impl Joined {
             ..worst
         });
         self.graph.worst = self.graph.worst.into_iter().chain(worst).max_by_key(|worst| worst.nanos);
-        self.note_collectives(first_edge, rank.collectives.iter().map(|number| first + number));
+        self.note_collectives(first_edge, first, rank.collectives);
         Some(())
     }
 
-    /// Notes where the collectives of the last rank begin and end. Its edges begin at `first_edge`.
-    fn note_collectives(&mut self, first_edge: usize, numbers: impl Iterator<Item = u32>) {
-        let mut found: HashMap<u32, Collective> = HashMap::new();
+    /// Notes where the collectives of the last rank begin and end. Its edges begin at `first_edge`, its instructions at `first`.
+    fn note_collectives(&mut self, first_edge: usize, first: u32, collectives: &[RankCollective]) {
+        let rank = self.starts.0.len() - 1;
+        let mut found: HashMap<u32, Member> = HashMap::new();
         for (work, edge) in self.graph.edges.iter().enumerate().skip(first_edge) {
             if edge.kind == EdgeKind::Work {
                 let number = self.graph.moments[edge.to as usize].instruction;
-                found.insert(number, Collective { begin: edge.from, end: edge.to, work });
+                found.insert(number, Member { rank, begin: edge.from, end: edge.to, work });
             }
         }
-        self.collectives.push(numbers.filter_map(|number| found.get(&number).copied()).collect());
+        for one in collectives {
+            if let Some(member) = found.get(&(first + one.instruction)) {
+                self.collectives.entry(one.collective).or_default().push(*member);
+            }
+        }
     }
 
     /// Adds the moment at which the last rank enters a collective, and the edges to and from it.
-    fn add_collective(&mut self, position: usize) {
-        let all: Vec<Collective> =
-            self.collectives.iter().filter_map(|rank| rank.get(position).copied()).collect();
-        let mut begins: Vec<(u64, usize)> =
-            (0..).zip(&all).map(|(rank, one)| (self.graph.time(one.begin), rank)).collect();
+    fn add_collective(&mut self, collective: usize, members: &[Member]) {
+        let mut begins: Vec<(u64, usize, MomentId)> =
+            members.iter().map(|one| (self.graph.time(one.begin), one.rank, one.begin)).collect();
         begins.sort_unstable();
-        let [.., (second, _), (time, rank)] = begins[..] else { return };
-        let instruction = self.graph.moments[all[rank].begin as usize].instruction;
+        let [.., (second, ..), (time, rank, begin)] = begins[..] else { return };
+        let instruction = self.graph.moments[begin as usize].instruction;
         let is_sure = time - second > self.clock_error;
-        self.last_ranks.insert(instruction, LastRank { collective: position, rank, is_sure });
+        self.last_ranks.insert(instruction, LastRank { collective, rank, is_sure });
         // Edges lead to it from moments of the same time, and from it only to later ones.
         let rank = u32::MAX;
         let arrived = self.graph.moments.len() as MomentId;
         self.graph.moments.push(Moment { time, kind: MomentKind::Arrived, instruction, call: NO_CALL, rank });
-        for Collective { begin, end, work } in all {
+        for &Member { begin, end, work, .. } in members {
             self.graph.edges.push(Edge { from: begin, to: arrived, kind: EdgeKind::Collective, lag: 0 });
             let lag = self.graph.time(end).saturating_sub(time);
             if lag == 0 {

@@ -48,18 +48,20 @@ pub use instructions::{
     After, AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, InstructionOrder,
     InstructionRows, IssuingCall,
 };
-pub use job_path::{JobPath, JobRank, LastRank};
+pub use job_path::{JobPath, JobRank, LastRank, RankCollective};
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
-pub use rank_clocks::{ClocksRefused, MAX_END_SPREAD_NS, RankClocks, align_ranks};
+pub use rank_clocks::{
+    ClocksRefused, GroupCollectives, MAX_END_SPREAD_NS, RankClocks, align_groups, align_ranks,
+};
 pub use replay::{
     Edit, EditedRun, ExplainedStarts, LagRow, Lags, LaunchAnchor, Reliance, Replay, ReplayCheck,
     ReplayedWork, Schedule, Selection,
 };
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 pub use slowdown::{
-    EvenedPart, JobModel, MIN_DECOMPOSED, ModelError, PartKind, PipelineKind, PipelineOp, RankFacts,
-    RankTimeline, Share, SlowdownReport, StepTime, TimedCollective, align_timelines, pipeline_model,
-    ranks_model, slowdown_report,
+    EvenedPart, JobModel, MIN_DECOMPOSED, ModelError, PartKind, PipelineKind, PipelineOp, ProcessGroup,
+    RankFacts, RankTimeline, Share, SlowdownReport, StepTime, TimedCollective, align_process_groups,
+    align_timelines, pipeline_model, ranks_model, slowdown_report,
 };
 pub use states::{
     Column, Concurrency, Delays, HtaIdle, HtaOp, HtaQueue, IdleCulprit, Interval, MAX_PARTS, SeriesRow,

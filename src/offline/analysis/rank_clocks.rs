@@ -39,6 +39,60 @@ pub enum ClocksRefused {
     /// A rank leaves a collective before another one enters it, for any difference of the clocks. Given as the indexes
     /// of the ranks.
     Contradiction(usize, usize),
+    /// The rank meets the first one in no collective, not even through other ranks. Given as its index.
+    Apart(usize),
+}
+
+/// Collectives of a group of ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupCollectives {
+    /// Index of each rank of the group, and its collectives as (start, end) in ns, in the order in which they run.
+    pub members: Vec<(usize, Vec<(i64, i64)>)>,
+}
+
+/// Aligns `count` ranks that meet in groups. The clock of each rank is compared with that of a rank that was compared
+/// before, and their errors add up: large groups are used first, and within a group the rank with the smallest error.
+///
+/// # Errors
+/// As [`align_ranks`], for the ranks of a group, or if no groups connect a rank with the first one.
+pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClocks, ClocksRefused> {
+    let mut known: Vec<Option<(i64, u64)>> = vec![None; count];
+    if let Some(first) = known.first_mut() {
+        *first = Some((0, 0));
+    }
+    let mut groups: Vec<&GroupCollectives> = groups.iter().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.members.len()));
+    let mut spread = 0;
+    while let Some(group) = groups.iter().find(|group| {
+        let is_known = |member: &(usize, Vec<(i64, i64)>)| known[member.0].is_some();
+        group.members.iter().any(is_known) && !group.members.iter().all(is_known)
+    }) {
+        let with_error = group.members.iter().filter_map(|member| Some((known[member.0]?, member)));
+        let Some(((ahead, error), (base, spans))) = with_error.min_by_key(|((_, error), _)| *error) else {
+            break;
+        };
+        for (rank, other) in &group.members {
+            if known[*rank].is_some() {
+                continue;
+            }
+            let pair = align_ranks(&[spans.clone(), other.clone()]).map_err(|refused| match refused {
+                ClocksRefused::Counts((_, one), (_, two)) => {
+                    ClocksRefused::Counts((*base, one), (*rank, two))
+                }
+                ClocksRefused::Contradiction(..) => ClocksRefused::Contradiction(*base, *rank),
+                other => other,
+            })?;
+            known[*rank] = Some((ahead.saturating_add(pair.ahead[1]), error.saturating_add(pair.error)));
+            spread = spread.max(pair.spread);
+        }
+    }
+    if let Some(apart) = known.iter().position(Option::is_none) {
+        return Err(ClocksRefused::Apart(apart));
+    }
+    let known = known.into_iter().flatten();
+    let collectives = groups.iter().filter_map(|group| Some(group.members.first()?.1.len())).sum();
+    let (ahead, errors): (Vec<i64>, Vec<u64>) = known.unzip();
+    Ok(RankClocks { ahead, error: errors.into_iter().max().unwrap_or(0), spread, collectives })
 }
 
 /// Aligns ranks by collectives, given as (start, end) in ns for each rank, in the order in which they run.
@@ -136,6 +190,25 @@ mod tests {
         // Long kernels whose ends are 70 us apart in turn.
         let (one, two) = ([(0, 500_000), (600_000, 900_000)], [(0, 570_000), (600_000, 900_000)]);
         assert_eq!(refused(&[one.to_vec(), two.to_vec()]), ClocksRefused::Ends(70_000));
+    }
+
+    #[test]
+    fn clocks_of_ranks_that_meet_through_another_one_are_aligned_and_their_errors_add_up() {
+        // Rank 1 meets rank 0 in one group, and rank 2 in another one. Its clock is 1 ms ahead, that of rank 2 another 2 ms.
+        let group = |one, other| GroupCollectives { members: vec![one, other] };
+        let two = [(30_000, 50_000), (95_000, 100_000)];
+        let groups = [
+            group((1, ahead(&ZERO, 1_000_000)), (2, ahead(&two, 3_000_000))),
+            group((0, ZERO.to_vec()), (1, ahead(&ONE, 1_000_000))),
+        ];
+        let clocks = align_groups(3, &groups).unwrap();
+        // Of ranks 0 and 1 as above: 10 us. Of ranks 1 and 2: not before 95 - 100, and not after 100 - 90.
+        assert_eq!(clocks.ahead, [0, 1_000_000, 3_000_000]);
+        assert_eq!((clocks.error, clocks.collectives), (10_000 + 10_000, 4));
+        assert_eq!(align_groups(3, &groups[1..]), Err(ClocksRefused::Apart(2)));
+        assert_eq!(align_groups(2, &[]), Err(ClocksRefused::Apart(1)));
+        let odd = group((0, ZERO[..1].to_vec()), (1, ONE.to_vec()));
+        assert_eq!(align_groups(2, &[odd]), Err(ClocksRefused::Counts((0, 1), (1, 2))));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use gpuflame_model::record::{
 };
 
 /// Number that CUPTI gives to the legacy default stream of a context.
-const DEFAULT_STREAM: StreamId = StreamId(7);
+pub(super) const DEFAULT_STREAM: StreamId = StreamId(7);
 
 /// Moments of an instruction on the GPU.
 #[derive(Clone, Copy, Debug)]
@@ -653,6 +653,6 @@ fn is_graph_of_nodes(instruction: &Instruction<'_>) -> bool {
     matches!(instruction.detail, InstructionDetail::Graph { .. })
 }
 
-fn key_of(instruction: &Instruction<'_>) -> Option<StreamKey> {
+pub(super) fn key_of(instruction: &Instruction<'_>) -> Option<StreamKey> {
     Some((instruction.device?, instruction.context?, instruction.stream?))
 }

@@ -1,7 +1,7 @@
 //! The dependency graph: moments of the host and of the GPUs, and edges that say how long after one moment another comes at
 //! the earliest.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, ThreadId};
@@ -203,6 +203,10 @@ pub(in super::super) struct Graph {
     pub(in super::super) shared_locks: u64,
     /// Times of kernels that let programmatic launches begin, or are launched so.
     pub(in super::super) kernels: LearnedKernels,
+    /// Ends of kernels that overlapped the kernel before them, and took as long as they take alone.
+    pub(in super::super) unhindered: HashSet<MomentId>,
+    /// Latest times of begins of calls at which the calls of all threads keep their order.
+    pub(in super::super) order_limits: Vec<(MomentId, u64)>,
 }
 
 impl Graph {
@@ -257,6 +261,10 @@ impl Graph {
             .map(|(moment, launch)| (position[moment as usize], launch))
             .collect();
         self.moments = order.iter().map(|(_, id)| self.moments[*id as usize]).collect();
+        self.unhindered = self.unhindered.iter().map(|moment| position[*moment as usize]).collect();
+        for (moment, _) in &mut self.order_limits {
+            *moment = position[*moment as usize];
+        }
         for edge in &mut self.edges {
             (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
         }

@@ -22,6 +22,8 @@ pub(in super::super) struct KernelTimes {
     pub(in super::super) trigger: Option<Trigger>,
     /// Time in ns that the kernel runs after the end of the kernel before it, if it waited for that end.
     pub(in super::super) tail: Option<u64>,
+    /// Shortest time in ns from the end of the kernel before it to its own end, if it overlapped that kernel. The tail is not longer.
+    pub(in super::super) max_tail: Option<u64>,
 }
 
 /// A kernel with the sizes of its launch, on which its times depend.

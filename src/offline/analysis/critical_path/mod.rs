@@ -22,6 +22,7 @@ mod lags;
 mod path;
 mod programmatic;
 mod slack;
+mod thread_order;
 mod thread_waits;
 
 pub use causes::Unexplained;
@@ -58,8 +59,10 @@ pub struct CriticalPath {
     sorted_edges: usize,
     /// By moment: position of the edge that decided it.
     deciding: Vec<u32>,
-    /// By moment: the latest time at which the run does not end later.
+    /// By moment: the latest time at which the run does not end later, if the calls of all threads keep their order.
     latest: Vec<u64>,
+    /// By moment: the latest time at which the calls of all threads keep their order, too. Empty if no call has a limit.
+    in_order: Vec<u64>,
     parts: Vec<PathPart>,
 }
 
@@ -83,7 +86,7 @@ impl CriticalPath {
     pub fn new(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let mut builder = Builder::new(list, profile);
         builder.build();
-        let Builder { mut graph, waits, .. } = builder;
+        let Builder { mut graph, waits, thread_calls, .. } = builder;
         let count = graph.edges.len() as u64;
         if let Some(worst) = graph.worst
             && worst.nanos > CLOCK_ERROR_NS
@@ -96,6 +99,7 @@ impl CriticalPath {
             return Ok(None);
         }
         host::add_host_edges(&mut graph, &waits, profile);
+        graph.order_limits = thread_order::order_limits(&graph, list, &thread_calls);
         Ok(Some(Self::of_graph(graph, list)))
     }
 
@@ -109,8 +113,9 @@ impl CriticalPath {
         let sorted_edges = graph.edges.len();
         let deciding = slack::decide(&mut graph);
         let latest = slack::latest_times(&mut graph);
+        let in_order = slack::latest_times_in_order(&graph, &latest);
         let parts = path::walk(&graph, &deciding, facts);
-        Self { graph, sorted_edges, deciding, latest, parts }
+        Self { graph, sorted_edges, deciding, latest, in_order, parts }
     }
 
     /// The graph, and those of its edges that are sorted by their later moment.
@@ -169,7 +174,13 @@ impl CriticalPath {
 
     /// Time in ns by which a moment may come later without the run ending later.
     pub fn slack(&self, moment: usize) -> u64 {
-        self.latest[moment] - self.graph.moments[moment].time
+        let latest = self.in_order.get(moment).unwrap_or(&self.latest[moment]);
+        latest - self.graph.moments[moment].time
+    }
+
+    /// Whether the slack of a moment is smaller because calls of different threads would change their order.
+    pub fn is_limited_by_order(&self, moment: usize) -> bool {
+        self.in_order.get(moment).is_some_and(|latest| *latest < self.latest[moment])
     }
 
     /// Number of edges that were left out because the effect comes before the cause, and the edge with the longest such time.

@@ -53,6 +53,7 @@ struct Samples {
     /// Number of launches that waited for the end of the kernel.
     at_end: u64,
     tails: Vec<u64>,
+    max_tail: Option<u64>,
 }
 
 impl Samples {
@@ -62,7 +63,8 @@ impl Samples {
             (None, 1..) if self.triggers.is_empty() => Some(Trigger::AtEnd),
             _ => None,
         };
-        KernelTimes { duration: common(&self.durations), trigger, tail: common(&self.tails) }
+        let (duration, tail) = (common(&self.durations), common(&self.tails));
+        KernelTimes { duration, trigger, tail, max_tail: self.max_tail }
     }
 }
 
@@ -162,10 +164,12 @@ impl Learning<'_> {
         if let (Some(key), Some(alone)) = (key_of(&instruction), alone)
             && after.0 < before.1
             && before.1 <= after.1
-            && is_only
-            && after.1 - after.0 > alone
         {
-            samples.entry(key).or_default().tails.push(after.1 - before.1);
+            let (of_key, tail) = (samples.entry(key).or_default(), after.1 - before.1);
+            of_key.max_tail = Some(of_key.max_tail.map_or(tail, |known| known.min(tail)));
+            if is_only && after.1 - after.0 > alone {
+                of_key.tails.push(tail);
+            }
         }
     }
 
@@ -210,9 +214,13 @@ impl Learning<'_> {
         if before.1 <= after.1 {
             // The whole time after that end may depend on it, or the whole kernel.
             let longest = (after.1 - before.1).min(own.duration.unwrap_or(u64::MAX).max(after.1 - after.0));
+            let longest = own.max_tail.map_or(longest, |known| known.min(longest));
             self.graph.add_edge(end, done, overlap.kind, own.tail.unwrap_or(longest));
         }
-        if let Some(alone) = own.duration.filter(|_| overlaps && own.tail.is_some()) {
+        if let Some(alone) = own.duration.filter(|_| overlaps) {
+            if after.1 - after.0 <= alone {
+                self.graph.unhindered.insert(done);
+            }
             let work = &mut self.graph.edges[work_edge];
             work.lag = work.lag.min(alone);
         }

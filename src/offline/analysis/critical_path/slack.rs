@@ -27,10 +27,15 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
 }
 
 /// Key by which the last edge of a moment decides its time: when it allows the moment. Of several edges, the one from the latest
-/// moment decides; if this rank may be the last one, its own begin.
+/// moment decides; but the own begin of a kernel that did not wait for the one before it, and of a collective if this rank may be the
+/// last one.
 pub(super) fn earliest(graph: &Graph, edge: &Edge) -> impl Ord + use<> {
     let time = graph.time(edge.from);
-    let from = if edge.kind == EdgeKind::CollectiveTie { 0 } else { time };
+    let from = match edge.kind {
+        EdgeKind::Work if graph.unhindered.contains(&edge.to) => u64::MAX,
+        EdgeKind::CollectiveTie => 0,
+        _ => time,
+    };
     (time.saturating_add(edge.lag), from, edge.kind != EdgeKind::Host)
 }
 
@@ -66,6 +71,26 @@ pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     }
     graph.edges.append(&mut added);
     latest
+}
+
+/// Returns the latest time of each moment at which no call with a limit is later than this limit. `latest` are the latest
+/// times without limits. Returns nothing if no call has a limit.
+pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
+    if graph.order_limits.is_empty() {
+        return Vec::new();
+    }
+    let mut in_order = latest.to_vec();
+    for &(at, limit) in &graph.order_limits {
+        let known = &mut in_order[at as usize];
+        *known = limit.min(*known);
+    }
+    let mut edges: Vec<&Edge> = graph.edges.iter().collect();
+    edges.sort_unstable_by_key(|edge| Reverse(edge.to));
+    for edge in edges {
+        let from = edge.from as usize;
+        in_order[from] = in_order[from].min(in_order[edge.to as usize] - edge.lag);
+    }
+    in_order
 }
 
 /// Returns by how much the run would end earlier at most if an edge of the critical path took no time: by the smallest

@@ -17,5 +17,8 @@ mod tests;
 
 pub use model::{JobModel, ModelError};
 pub use pipeline::{PipelineKind, PipelineOp, pipeline_model};
-pub use ranks::{RankFacts, RankTimeline, TimedCollective, align_timelines, ranks_model};
+pub use ranks::{
+    ProcessGroup, RankFacts, RankTimeline, TimedCollective, align_process_groups, align_timelines,
+    ranks_model,
+};
 pub use report::{EvenedPart, MIN_DECOMPOSED, PartKind, Share, SlowdownReport, StepTime, slowdown_report};

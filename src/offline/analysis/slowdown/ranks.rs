@@ -4,7 +4,7 @@
 //! own last collective. So each rank's times are taken from its own clock only.
 
 use super::model::{Average, JobModel, ModelError, Op};
-use crate::analysis::rank_clocks::{ClocksRefused, RankClocks, align_ranks};
+use crate::analysis::rank_clocks::{ClocksRefused, GroupCollectives, RankClocks, align_groups, align_ranks};
 
 /// GPU work of a rank.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +67,47 @@ pub fn align_timelines(ranks: &[RankTimeline]) -> Result<RankClocks, ModelError>
     align_ranks(&spans).map_err(|refused| explain(refused, ranks))
 }
 
+/// Ranks that run the same collectives, by the name that the traces give.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessGroup {
+    /// Name of the group.
+    pub name: String,
+    /// Index of each rank, and the positions of the group's collectives among the rank's.
+    pub members: Vec<(usize, Vec<usize>)>,
+}
+
+/// Aligns the clocks of ranks by the collectives of their process groups.
+///
+/// # Errors
+/// If the ranks of a group do not run the same collectives, if these do not end together, or if groups do not connect
+/// all ranks.
+pub fn align_process_groups(
+    ranks: &[RankTimeline],
+    groups: &[ProcessGroup],
+) -> Result<RankClocks, ModelError> {
+    let of_member = |(rank, positions): &(usize, Vec<usize>)| {
+        let all = &ranks[*rank].collectives;
+        positions.iter().map(|at| all[*at].clone()).collect::<Vec<_>>()
+    };
+    let mut found = Vec::new();
+    for group in groups {
+        let members = group.members.iter().map(|member| {
+            let collectives = of_member(member);
+            RankTimeline { rank: ranks[member.0].rank, collectives, ..RankTimeline::default() }
+        });
+        let members: Vec<RankTimeline> = members.collect();
+        for other in members.iter().skip(1) {
+            require_same_collectives(&members[0], other)
+                .map_err(|ModelError(why)| ModelError(format!("process group {}: {why}", group.name)))?;
+        }
+        let spans = members.iter().map(|member| member.collectives.iter().map(|one| (one.start, one.end)));
+        let spans = spans.map(Iterator::collect);
+        let indexes = group.members.iter().map(|(rank, _)| *rank);
+        found.push(GroupCollectives { members: indexes.zip(spans).collect() });
+    }
+    align_groups(ranks.len(), &found).map_err(|refused| explain(refused, ranks))
+}
+
 fn require_same_collectives(one: &RankTimeline, other: &RankTimeline) -> Result<(), ModelError> {
     let (count, other_count) = (one.collectives.len(), other.collectives.len());
     if count != other_count {
@@ -87,6 +128,10 @@ fn require_same_collectives(one: &RankTimeline, other: &RankTimeline) -> Result<
 
 fn explain(refused: ClocksRefused, ranks: &[RankTimeline]) -> ModelError {
     ModelError::new(match refused {
+        ClocksRefused::Apart(rank) => format!(
+            "ranks {} and {} meet in no collective, not even through other ranks",
+            ranks[0].rank, ranks[rank].rank
+        ),
         ClocksRefused::NoCollectives => "no rank runs a collective".to_owned(),
         ClocksRefused::Counts((one, count), (other, other_count)) => format!(
             "rank {} has {count} collectives, rank {} has {other_count}",

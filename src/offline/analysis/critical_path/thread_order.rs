@@ -1,0 +1,164 @@
+//! Calls of different threads whose order decides what waits for what.
+//!
+//! ```text
+//! thread 1   |-- wait for gemm --|record event|
+//! thread 2                                       |wait for event|launch|
+//! ```
+//!
+//! A wait for an event is for the last record before it. If `gemm` ended later than the call of thread 2, that call would wait
+//! for an older record. No edge says how much later the run would end then. So a call may be later only until the next call of
+//! another thread that uses the same object, and slack ends there. Only runs that record the waits of threads for each
+//! other have such limits: in other runs, a thread may have waited for the other one, which keeps their order.
+
+use std::collections::HashMap;
+
+use super::super::instructions::{
+    Instruction, InstructionDetail, InstructionKind, InstructionList, ThreadWait,
+};
+use super::super::states::StreamKey;
+use super::build::{DEFAULT_STREAM, is_node, key_of};
+use super::graph::{Graph, MomentId, NO_CALL};
+use super::thread_waits::ThreadCalls;
+use gpuflame_model::record::{EventId, GpuContextId, GraphId, SyncKind, ThreadId};
+
+/// Object on whose state a call depends, or whose state it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Object {
+    Stream(StreamKey),
+    /// All streams of a context.
+    Context(GpuContextId),
+    /// The rule of default streams in a context.
+    DefaultStream(GpuContextId),
+    Event(EventId),
+    Graph(GraphId),
+    /// All locks: calls do not name theirs.
+    Locks,
+}
+
+/// Use of an object. The order of two uses matters, unless both are `One` or both are `Other`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Use {
+    Alone,
+    One,
+    Other,
+}
+
+impl Use {
+    const ALL: [Self; 3] = [Self::Alone, Self::One, Self::Other];
+
+    fn keeps_order_with(self, other: Self) -> bool {
+        self != other || self == Self::Alone
+    }
+}
+
+/// Returns the latest begins of calls at which each pair of calls keeps its order, as far as a call has such a limit.
+pub(super) fn order_limits(
+    graph: &Graph,
+    list: &InstructionList,
+    thread_calls: &ThreadCalls,
+) -> Vec<(MomentId, u64)> {
+    if !graph.knows_threads {
+        return Vec::new();
+    }
+    let mut uses: Vec<(u32, Object, Use)> = Vec::new();
+    for number in 0..list.len() as u32 {
+        let call = graph.call_of[number as usize];
+        let instruction = list.get(number);
+        if call != NO_CALL && !is_node(&instruction) {
+            add_uses(graph, list, &instruction, &mut |object, kind| uses.push((call, object, kind)));
+        }
+    }
+    let locks = thread_calls.iter().filter(|(kind, _)| matches!(kind, ThreadWait::Lock | ThreadWait::Unlock));
+    uses.extend(locks.map(|(_, call)| (*call, Object::Locks, Use::Alone)));
+    uses.sort_by_key(|(call, _, _)| {
+        let call = &graph.calls[*call as usize];
+        (call.begin, call.thread)
+    });
+    let mut limits = Vec::new();
+    // Begin of the next call, by use and thread.
+    let mut next: HashMap<(Object, Use), HashMap<ThreadId, u64>> = HashMap::new();
+    for (call, object, kind) in uses.into_iter().rev() {
+        let call = &graph.calls[call as usize];
+        let others = Use::ALL.into_iter().filter(|other| kind.keeps_order_with(*other));
+        let others = others.filter_map(|other| next.get(&(object, other))).flatten();
+        let others = others.filter(|(thread, _)| **thread != call.thread);
+        if let Some(limit) = others.map(|(_, begin)| *begin).min() {
+            limits.push((call.moments.0, limit.saturating_sub(1).max(call.begin)));
+        }
+        next.entry((object, kind)).or_default().insert(call.thread, call.begin);
+    }
+    limits
+}
+
+/// Calls `each` with the objects that an instruction uses.
+fn add_uses(
+    graph: &Graph,
+    list: &InstructionList,
+    instruction: &Instruction<'_>,
+    each: &mut dyn FnMut(Object, Use),
+) {
+    let key = key_of(instruction);
+    match (instruction.kind, instruction.detail) {
+        (InstructionKind::Launch, _) => {}
+        (InstructionKind::Record, detail) => {
+            if let InstructionDetail::Event { event: Some(event) } = detail {
+                each(Object::Event(event), Use::Alone);
+            }
+            if let Some(key) = key {
+                each(Object::Stream(key), Use::One);
+                use_default_stream(list, key, each);
+            }
+        }
+        (InstructionKind::Synchronize, InstructionDetail::Synchronize { waits_for, event, .. }) => {
+            if !graph.waiting.contains(&graph.call_of[instruction.number as usize]) {
+                return;
+            }
+            match (waits_for, key, event, instruction.context) {
+                (Some(SyncKind::STREAM), Some(key), ..) => {
+                    each(Object::Stream(key), Use::One);
+                    use_default_stream(list, key, each);
+                }
+                (Some(SyncKind::CONTEXT), .., Some(context)) => each(Object::Context(context), Use::Other),
+                (_, _, Some(event), _) => each(Object::Event(event), Use::One),
+                _ => {}
+            }
+        }
+        (_, detail) => {
+            if let InstructionDetail::Event { event: Some(event) } = detail {
+                each(Object::Event(event), Use::One);
+            }
+            let mut submit = |key: StreamKey| {
+                each(Object::Stream(key), Use::Alone);
+                each(Object::Context(key.1), Use::One);
+                use_default_stream(list, key, each);
+            };
+            match detail {
+                InstructionDetail::Graph { streams: Some(streams), .. } => {
+                    streams.iter().copied().for_each(submit);
+                }
+                _ => {
+                    if let Some(key) = key {
+                        submit(key);
+                    }
+                }
+            }
+            match detail {
+                InstructionDetail::Graph { graph: Some(id), .. } => each(Object::Graph(id), Use::Alone),
+                InstructionDetail::Work { activity, .. } if instruction.kind == InstructionKind::Graph => {
+                    each(Object::Graph(activity.graph), Use::Alone);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Adds the use by the rule of default streams. The order of two calls for the default stream follows from the stream itself.
+fn use_default_stream(list: &InstructionList, key: StreamKey, each: &mut dyn FnMut(Object, Use)) {
+    let (_, context, stream) = key;
+    if stream == DEFAULT_STREAM {
+        each(Object::DefaultStream(context), Use::Other);
+    } else if list.is_blocking(context, stream) != Some(false) {
+        each(Object::DefaultStream(context), Use::One);
+    }
+}

@@ -1,0 +1,75 @@
+//! Records that a trace of a random program lacks, by the simulator's log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::log_paths::LAUNCH_NS;
+use super::random_program::number;
+
+/// Records that decide the times of a program and are missing in its trace. The first three make slack smaller, never larger;
+/// the simulator can write rows for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lack {
+    /// Edges of a graph with several nodes.
+    GraphEdges,
+    /// When a kernel lets the next one begin.
+    Triggers,
+    /// Time of a launch: every launch of a kind waited for other work.
+    LaunchTimes,
+    /// Host functions of streams.
+    HostFunctions,
+    /// Implicit waits of the default stream and of other streams for it.
+    DefaultStream,
+    /// Waits of threads for each other.
+    Threads,
+}
+
+/// `has_rows`: whether the trace has the rows that torch.profiler does not write.
+pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
+    let ops: Vec<&Value> = schedule.iter().filter(|row| row["what"] == "op").collect();
+    let is_of_default_stream = |row: &Value| row["what"] != "stream" && row["stream"] == 7;
+    let is_other_thread = |row: &Value| row["what"] == "call" && row["thread"] != 1_000;
+    let found = [
+        (Lack::GraphEdges, !has_known_edges(&ops)),
+        (Lack::Triggers, ops.iter().any(|op| op["programmatic"] == true)),
+        (Lack::LaunchTimes, !has_launch_times(&ops, has_rows)),
+        (Lack::HostFunctions, !has_rows && ops.iter().any(|op| op["kind"] == "host" && op["graph"] == 0)),
+        (Lack::DefaultStream, !has_rows && schedule.iter().any(is_of_default_stream)),
+        (Lack::Threads, !has_rows && schedule.iter().any(is_other_thread)),
+    ];
+    found.into_iter().filter(|(_, is_lacking)| *is_lacking).map(|(lack, _)| lack).collect()
+}
+
+/// Whether the shortest launch of each kind is one that waited for nothing. A kind with less than 8 launches has the time of
+/// another kind.
+fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
+    let mut kinds: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
+    for op in ops.iter().filter(|op| has_rows || op["kind"] != "host" || op["graph"] != 0) {
+        let kind = match op["kind"].as_str() {
+            _ if op["graph"] != 0 => "graph",
+            Some(kind @ ("kernel" | "host")) => kind,
+            _ => "memory",
+        };
+        let lag = number(op, "begin") - number(op, "enqueue");
+        let first = kinds.entry(kind).or_default().entry(number(op, "corr")).or_insert(lag);
+        *first = lag.min(*first);
+    }
+    let is_known = |lags: &BTreeMap<u64, u64>| lags.len() < 8 || lags.values().any(|lag| *lag == LAUNCH_NS);
+    kinds.values().all(is_known)
+}
+
+/// Whether each graph of several nodes has an edge. A trace does not tell graphs without edges from those whose edges it lacks.
+fn has_known_edges(ops: &[&Value]) -> bool {
+    let mut graphs: BTreeMap<u64, (BTreeSet<u64>, bool)> = BTreeMap::new();
+    for op in ops.iter().filter(|op| op["graph"] != 0) {
+        let (nodes, has_edges) = graphs.entry(number(op, "graph")).or_default();
+        nodes.insert(number(op, "node"));
+        *has_edges |= waits_of(op).any(|wait| wait["why"] == "edge");
+    }
+    graphs.values().all(|(nodes, has_edges)| nodes.len() == 1 || *has_edges)
+}
+
+pub(super) fn waits_of(op: &Value) -> impl Iterator<Item = &Value> {
+    op["waits"].as_array().unwrap().iter()
+}
