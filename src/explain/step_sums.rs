@@ -1,4 +1,4 @@
-//! Steps among the sums of a recording (see `checkpoint_sums`).
+//! Encodes the steps of a run for a recording of sums (see `checkpoint_sums`).
 //!
 //! | kind | key after the kind | values |
 //! |---|---|---|

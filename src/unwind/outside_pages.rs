@@ -13,7 +13,7 @@ use super::loader_state::LoaderState;
 
 /// Capacity of the ring, in notes.
 const CAPACITY: usize = 1024;
-/// Number of slots for pages about which a note was already written.
+/// Capacity of the table of pages about which a note was written, in slots.
 const MAX_NOTED_PAGES: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 

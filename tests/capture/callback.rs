@@ -173,8 +173,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     around.sort_unstable();
     assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
 
-    // In the steady state nothing is allocated and nothing is lost. The time comes from the clock's calibration, as
-    // after the collector's second visit.
+    // In the steady state nothing is allocated and nothing is lost. The time is computed with the clock's
+    // calibration, as it is once the collector has run twice.
     capture::recalibrate_clock();
     thread::sleep(Duration::from_millis(5));
     let mut seen = 0;

@@ -174,7 +174,7 @@ fn calls_and_their_gpu_work_get_the_external_id_of_the_innermost_operator() {
         events.iter().filter(|event| event["cat"] == kind && event["args"]["correlation"] == id).collect()
     };
     let call = of("cuda_runtime", 10)[0];
-    // The call begins 12 us after the recording's base time, which is 1 ms after the base time of the operators.
+    // The base time of the recording is 1 ms after that of the operators, and the call begins 12 us later.
     assert_eq!((&call["ts"], &call["args"]["External id"]), (&json!(1012.0), &json!(2)), "{call}");
     assert!(call["args"].get("stack").is_none());
     // The innermost operators in the middle of the calls, at 13.5, 15.5 and 17.5 us, are addmm, addmm and linear.

@@ -57,7 +57,8 @@ pub(super) fn is_engine(function: &str) -> bool {
 }
 
 /// Moves launches of backward nodes under the forward pass, in a profile whose frames already have names. Launches that
-/// an earlier call moved stay where they are. `engine` marks the profile's frames of the engine, including hidden ones.
+/// an earlier call moved stay where they are. `engine` tells which frames of the profile belong to the autograd
+/// engine, including hidden frames.
 /// `of_node` returns the shown frames of a stack inside the engine, root first.
 pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,

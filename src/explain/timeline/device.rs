@@ -109,7 +109,8 @@ pub(super) struct DeviceAccount {
     room: usize,
     /// Latest end of any activity of the device so far.
     newest: u64,
-    /// Maximum delay of an out-of-order activity: since stretches were last removed, and before that.
+    /// Two values: the maximum delay of an out-of-order activity since intervals were last removed, and the maximum
+    /// before that.
     disorder: [u64; 2],
     pub(super) streams: StreamSums,
     threads: Vec<ThreadId>,

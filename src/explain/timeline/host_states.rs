@@ -34,7 +34,8 @@ impl HostStates {
         self.launching.insert(context, thread);
     }
 
-    /// Divides the time `from..to`, in which a launch of `caller` was late, among the code to blame. Each culprit
+    /// A launch by `caller` was late during `from..to`. Divides this time among the code that caused the delay. Each
+    /// culprit
     /// occurs once. If no state is known, the launch itself is blamed.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));

@@ -103,7 +103,8 @@ pub enum Row<'a> {
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// Stack of a thread from a given time on, at which the thread made no call. Such rows exist only for times in
+    /// Stack that a thread has from a given time on. The thread made no call at that time. Such rows exist only for
+    /// times in
     /// which a GPU was idle.
     HostState(HostState),
     /// A completed call that launched nothing. These rows and the launches of the same thread are in the order of their

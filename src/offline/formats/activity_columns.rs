@@ -91,7 +91,7 @@ pub(super) enum TextKey {
     Language(&'static str),
     /// File of the innermost frame with a source.
     File(SampleSite),
-    /// Reason why the row has no stack, and whether it has no time.
+    /// Reason why the row has no stack. Also tells whether the row lacks a time.
     Reason(Option<Missing>, bool),
 }
 

@@ -178,7 +178,7 @@ fn gpu_node(linked: &LinkedTrace<'_>, number: u32, gpu: &GpuNode) -> proto::Node
         name: linked.kineto.name(work.name).to_owned(),
         kind: kind as i32,
         ctrl_deps: vec![parent.id],
-        // Simulators follow data dependencies only, so the launching operator is one of them, too.
+        // Simulators follow data dependencies only, so the launching operator is listed as a data dependency.
         data_deps: unique(std::iter::once(parent.id).chain(waited)),
         start_time_micros: micros(work.start),
         duration_micros: rounded_micros(work.nanos()),

@@ -73,8 +73,7 @@ impl DefaultAction {
         self.restorer.store(action.sa_restorer.map_or(0, |restorer| restorer as usize), Ordering::Relaxed);
     }
 
-    /// Stores the action that `sigaction` must return from now on, because the program has set `action`, which is a
-    /// default action.
+    /// The program has set `action`, a default action: stores it, so that `sigaction` returns it from now on.
     fn set_by_program(&self, action: &libc::sigaction, restorer: Option<extern "C" fn()>) {
         let mut kept = *action;
         if restorer.is_some() {

@@ -202,7 +202,7 @@ impl GraphEdges {
         }
     }
 
-    /// Replaces each edge from a node that records an event by edges from the nodes for which that node waits.
+    /// If a node only records an event, replaces each edge from it by edges from its predecessors.
     fn pass_events(&mut self) {
         let idle = self.idle.iter().filter(|idle| !idle.is_host);
         let events: HashSet<NodeKey> = idle.map(|idle| idle.run.key).collect();

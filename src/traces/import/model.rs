@@ -295,7 +295,7 @@ pub struct End<'a> {
 pub enum FlowKind {
     /// From a forward operator to its backward operator.
     Backward,
-    /// From a call to the GPU work that it launched.
+    /// Link from a call to the GPU work that the call launched.
     Launch,
     /// Any other purpose, or an unknown one.
     Unknown,

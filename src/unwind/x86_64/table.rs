@@ -230,7 +230,7 @@ impl RuleTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Insertion {
     Done,
-    /// The rule was stored, but the table should grow.
+    /// The rule was stored, but the table is nearly full: the caller should make it larger.
     HalfFull,
     Failed,
 }

@@ -14,7 +14,7 @@ use crate::support::pythons::{debian_pythons, pythons};
 use crate::support::{Done, Run, Way, compile, root, skip};
 
 const SCRIPT: &str = "tests/programs/interrupted.py";
-/// Number of launches made when the program is ready.
+/// Number of launches that the program makes before it is ready.
 const LAUNCHES: u64 = 200;
 
 fn all() -> Vec<PathBuf> {

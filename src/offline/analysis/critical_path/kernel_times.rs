@@ -20,7 +20,7 @@ pub(in super::super) struct KernelTimes {
     /// Duration of a launch that does not wait for the kernel before it, in ns.
     pub(in super::super) duration: Option<u64>,
     pub(in super::super) trigger: Option<Trigger>,
-    /// Time in ns that the kernel runs after the end of the kernel before it, if it waited for that end.
+    /// Time in ns that a kernel runs after the end of the kernel before it. Known if the kernel waited for that end.
     pub(in super::super) tail: Option<u64>,
     /// Shortest time in ns from the end of the kernel before it to its own end, if it overlapped that kernel. The tail is not longer.
     pub(in super::super) max_tail: Option<u64>,

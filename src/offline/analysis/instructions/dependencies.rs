@@ -89,7 +89,8 @@ pub(super) struct Finder<'a> {
     last: IdMap<StreamKey, u32>,
     contexts: IdMap<GpuContextId, ContextStreams>,
     records: IdMap<SyncId, u32>,
-    /// Last record by event, for data that does not number the records. `None`: several contexts use the number.
+    /// Last record of each event, for data whose records of events have no numbers. `None`: several contexts use the
+    /// number.
     last_records: IdMap<EventId, Option<LastRecord>>,
     /// Whether any wait names the record of its event, and the order of the instructions is that of the run.
     names_records: bool,

@@ -37,7 +37,7 @@ pub enum Fault {
     NextYear,
     /// `endless`: the end is a hundred years later.
     Endless,
-    /// `epoch`: start and end are in 1970; the duration stays.
+    /// `epoch`: start and end are in 1970; the duration is unchanged.
     Epoch,
     /// `null_data`: a callback is repeated with NULL as its data.
     NullData,
