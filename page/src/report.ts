@@ -87,7 +87,7 @@ export interface CriticalPart extends KindName {
   name: string;
   full: string;
   function: string | null;
-  /** The rank, if the path is that of a job. Its parts have no places in the timeline. */
+  /** The rank, in a job of several ranks. Such parts have no places in the timeline. */
   rank?: number;
   /** Start and end of the longest part, in ns. */
   longest: [start: number, end: number] | null;
