@@ -131,13 +131,17 @@ impl Explain {
         self.profile.forget_sums();
     }
 
-    /// Whether there is room below the ceiling for [`Explain::write_sums`] while the process uses `held` bytes. That
-    /// function copies the sums, converts them to samples, and remembers each value that it writes.
+    /// Whether there is room below the ceiling for [`Explain::write_sums`] while the process uses `held` bytes.
     pub fn has_room(&self, held: usize) -> bool {
+        self.ceiling.saturating_sub(held) >= self.checkpoint_bytes()
+    }
+
+    /// Upper bound for the heap bytes that [`Explain::write_sums`] uses. That function copies the sums, converts them to
+    /// samples, and remembers each value that it writes.
+    pub fn checkpoint_bytes(&self) -> usize {
         let copies =
             self.aggregate.heap_bytes() + self.timeline.heap_bytes() + 3 * self.step_series.heap_bytes();
-        let samples = self.aggregate.cells() * (4 * size_of::<Sample>() + 100);
-        self.ceiling.saturating_sub(held) >= copies + samples
+        copies + self.aggregate.cells() * (4 * size_of::<Sample>() + 150)
     }
 
     /// Number of stacks, kernels and thread names dropped so far. After this number has grown, do not append to an

@@ -1,14 +1,20 @@
-//! Memory cost of a graph, by the allocator's own count.
+//! Memory that a graph and a checkpoint cost, by the allocator's own count.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use gpuflame_explain::graphs::Graphs;
-use gpuflame_model::record::{ContextId, GraphId, GraphNodeId, Row};
+use gpuflame_explain::{Explain, Options};
+use gpuflame_model::record::testing::{kernel, launch};
+use gpuflame_model::record::{
+    Chunk, ContextFlags, ContextId, Frame, GraphId, GraphNodeId, ModuleEpoch, Row, SumsWriter, ThreadId,
+};
 
 thread_local! {
     /// Bytes that this thread holds. The count is per thread because the test harness allocates on other threads.
     static HELD: Cell<isize> = const { Cell::new(0) };
+    /// Maximum of `HELD` since it was last set.
+    static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
 /// The system's allocator with a counter.
@@ -18,6 +24,7 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size() as isize);
+        PEAK.set(PEAK.get().max(HELD.get()));
         // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
@@ -67,4 +74,39 @@ fn a_live_graph_node_costs_at_most_16_bytes_and_instantiations_nothing() {
     assert!((told - copied).abs() < 4096, "{told} of {copied} bytes are told");
     drop(graphs);
     assert!(held() - before < 4096, "{} bytes are left", held() - before);
+}
+
+/// The numbers of stacks grow by an eighth, because memory use jumps wherever a table doubles.
+#[test]
+fn a_checkpoint_needs_at_most_the_memory_that_is_required_for_it() {
+    let mut options = vec![Options { merge_threads: true, ..Options::default() }];
+    options.push(Options { by_stream: true, has_squares: true, ..Options::default() });
+    let mut wrong = Vec::new();
+    for options in options {
+        let mut count = 500;
+        while count < 60_000 {
+            let mut explain = Explain::new(options);
+            for id in 2..2 + count {
+                let frames = [Frame::native(0x1000 + u64::from(id), ModuleEpoch(0))];
+                let (id, thread, flags) = (ContextId(id), ThreadId(1), ContextFlags(0));
+                explain.push(&Row::Context { id, thread, flags, frames: &frames }, &mut ());
+                explain.push(&Row::Launch(launch(id.0, id.0)), &mut ());
+                // The GPU is idle before each kernel.
+                let start = 1_000_000 + 30_000 * u64::from(id.0);
+                explain.push(&Row::Activity(kernel(id.0, start, start + 900)), &mut ());
+            }
+            let (before, required) = (held(), explain.checkpoint_bytes() as isize);
+            PEAK.set(before);
+            let (mut written, mut chunk) = (SumsWriter::default(), Chunk::default());
+            explain.write_sums(&[], &mut written, &mut chunk);
+            let used = PEAK.get() - before;
+            let line = format!("{count} stacks use {used} bytes of {required}");
+            eprintln!("{line}, {} each of {}", used / count as isize, required / count as isize);
+            if !(used..=2 * used).contains(&required) {
+                wrong.push(line);
+            }
+            count += count / 8;
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
