@@ -107,6 +107,9 @@ fn name_cell(class: PathClass, name: String) -> Cell {
     }
 }
 
+/// Smallest share of the path, in percent, that the answer names. A smaller one would be shown as 0.0 %.
+const MIN_SHARE_PERCENT: f64 = 0.05;
+
 /// The answer in one line: shares of the path.
 pub(super) fn answer(parts: &[PathPart], total: u64) -> String {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
@@ -125,6 +128,7 @@ pub(super) fn answer(parts: &[PathPart], total: u64) -> String {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(word, nanos)| (std::cmp::Reverse(*nanos), *word));
     let share = |nanos: u64| 100.0 * nanos as f64 / total as f64;
+    sums.retain(|(_, nanos)| share(*nanos) >= MIN_SHARE_PERCENT);
     let words: Vec<String> =
         sums.iter().map(|(word, nanos)| format!("{word} {:.1} %", share(*nanos))).collect();
     format!("critical path of {}: {}", format_nanos(total), words.join(", "))

@@ -1,8 +1,9 @@
 //! The critical path of a run, with its largest parts.
 
 use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_model::record::{Activity, CorrelationId, Row};
-use gpuflame_offline::analysis::{CriticalPath, InstructionList, InstructionRows, PathPart};
+use gpuflame_offline::analysis::{CriticalPath, InstructionList, InstructionRows, PathClass, PathPart};
 
 use super::explain::Explained;
 use super::path_groups::{PathGroup, path_groups};
@@ -125,6 +126,29 @@ impl RunPath {
             Self::Unknown(UnknownPath::Contradiction) => "the times contradict each other".to_owned(),
         };
         Some(format!("critical path: {unknown}; `gpuflame critical-path {file}` shows more"))
+    }
+
+    /// Returns the clause about the largest time that faster host code could save, if the host is most of the path although a
+    /// stream works most of the time. Otherwise returns an empty text. The bound is the work of one stream, because the work
+    /// of several streams may overlap more once it is launched earlier.
+    pub(super) fn limit_of_host_code(&self, profile: &Profile) -> String {
+        let streams = profile.streams().iter().filter(|stream| stream.stream.is_some());
+        let Some(longest) = streams.max_by_key(|stream| stream.nanos) else { return String::new() };
+        let length = |part: &PathPart| part.end - part.start;
+        let total: u64 = self.parts().iter().map(length).sum();
+        let is_host = |part: &&PathPart| {
+            matches!(part.class, PathClass::Host | PathClass::HandOff | PathClass::Call | PathClass::Return)
+        };
+        let host: u64 = self.parts().iter().filter(is_host).map(length).sum();
+        if 2 * host < total || 2 * longest.nanos < total || longest.nanos > total {
+            return String::new();
+        }
+        format!(
+            "; a stream of GPU {} works for {} of it, so faster host code alone saves at most {}",
+            longest.device.0,
+            format_nanos(longest.nanos),
+            format_nanos(total - longest.nanos)
+        )
     }
 
     /// Returns the table of the `most` largest parts; `None` if the path is not known. `shorten` cuts a name.

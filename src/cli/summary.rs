@@ -17,11 +17,13 @@ use super::input::Source;
 use super::layout;
 use super::measured_part::MeasuredPart;
 use super::name_flags::NameFlags;
+use super::next_command::{command_for, quoted_for_shell};
 use super::page::Page;
-use super::ranks::{self, SameRank};
+use super::ranks;
 use super::run_path::{PathRows, RunPath, UnknownPath};
 use super::shorten::{MAX_NAME_CHARS, shortened};
 use super::stream_times::{MAX_SPANS, check_order};
+use super::summary_job;
 use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
 use super::top::copy_table;
 use gpuflame_explain::events::JoinedRows;
@@ -37,8 +39,8 @@ use gpuflame_model::profile::{
 };
 use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
-    CommunicationFilter, CopySums, Evidence, Finding, PlausibleSpans, RankRun, RunEvidence, Severity,
-    StreamOrder, WorkSpans, cost_findings, job_findings, record_findings,
+    CommunicationFilter, CopySums, Evidence, Finding, PlausibleSpans, RunEvidence, Severity, StreamOrder,
+    WorkSpans, cost_findings, record_findings,
 };
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
@@ -58,25 +60,25 @@ use gpuflame_traces::import::Kind;
 pub(super) struct Summary {
     /// Recording or trace (`-`: standard input), or the files of all ranks of a job.
     #[arg(required = true)]
-    inputs: Vec<Source>,
+    pub(super) inputs: Vec<Source>,
     #[command(flatten)]
-    names: NameFlags,
+    pub(super) names: NameFlags,
     #[command(flatten)]
     pub(super) report: ReportFlags,
 }
 
 /// Maximum number of rows of a table. If the JSON is too long, there are fewer.
-const MAX_ROWS: usize = 5;
+pub(super) const MAX_ROWS: usize = 5;
 /// Maximum number of findings that `gpuflame run` prints.
 const MAX_FINDINGS_OF_RUN: usize = 2;
 /// Maximum number of ranks that are listed.
-const MAX_RANKS: usize = 8;
+pub(super) const MAX_RANKS: usize = 8;
 /// Maximum size of the JSON in bytes.
-const MAX_JSON_BYTES: usize = 8_000;
+pub(super) const MAX_JSON_BYTES: usize = 8_000;
 /// Maximum number of lines of the screen.
 const MAX_LINES: usize = 40;
 /// Width of the screen in columns if the output is not a terminal.
-const COLUMNS: usize = 80;
+pub(super) const COLUMNS: usize = 80;
 /// Maximum mean length of a gap, in ns, at which a run is launch-bound. With longer gaps it is host-bound: the host did
 /// something else than launch.
 const LAUNCH_GAP_NANOS: u64 = 50_000;
@@ -100,6 +102,8 @@ const LATE_KERNELS: [&str; 9] = [
 ];
 /// Maximum number of calls and activities in a run whose critical path is found, in 0.15 s and 60 MB.
 const MAX_PATH_ROWS: usize = 200_000;
+/// Name of the row for GPU time whose launching line is unknown.
+const NO_LINE: &str = "[no line]";
 /// Minimum share of the idle time between two calls, in percent of all idle time, at which a summary without samples
 /// reports that the host's work in this time was not recorded.
 const LATE_PERCENT: f64 = 5.0;
@@ -107,13 +111,15 @@ const LATE_PERCENT: f64 = 5.0;
 impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let sources = ranks::expand_folders(&self.inputs)?;
-        let [input] = &sources[..] else { return self.run_job(&sources, console) };
+        let [input] = &sources[..] else { return summary_job::run(self, &sources, console) };
         let mut rows = PathRows::with_max(MAX_PATH_ROWS);
         let (mut run, findings) = summarize(input, self.names.read_options(), console, &mut rows)?;
         let path = RunPath::find(&mut run.explained, rows);
         let screen = Screen { path: Some(&path), ..run.screen(&findings, self.names.names()) };
         let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
-        sentences.extend(path.sentence(&quoted_for_shell(&input.to_string())));
+        if let Some(sentence) = path.sentence(&quoted_for_shell(&input.to_string())) {
+            sentences.push(sentence + &path.limit_of_host_code(&run.explained.profile));
+        }
         sentences.push(complete);
         sentences.extend(scope);
         let answers = sentences;
@@ -126,61 +132,6 @@ impl Summary {
                 let write = |fit| {
                     let mut text = Vec::new();
                     write_tables(&[], &tables(fit), format, Page::UNBOUNDED, &mut text).map(|()| text)
-                };
-                fitted(write, |text| text.len() <= MAX_JSON_BYTES)
-            }
-        }?;
-        self.report.output.write(console, |out| Ok(out.write_all(&text)?))?;
-        Ok(Outcome::Clean)
-    }
-
-    /// Summarises a job of several ranks.
-    fn run_job(&self, sources: &[Source], console: Console) -> Result<Outcome> {
-        let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
-        let (mut ranks, mut answers, mut part) = (Vec::new(), Vec::new(), MeasuredPart::default());
-        for (source, &rank) in sources.iter().zip(&numbers) {
-            let run = read_run(source, self.names.read_options(), console, ())?.into_evidence();
-            let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
-            answers.push((rank, format!("rank {rank}: {}", lines.first().map_or("", |line| line))));
-            part = part.and(MeasuredPart::of(&run.explained.profile));
-            ranks.push(RankRun::new(rank, &run.evidence()));
-        }
-        answers.sort_unstable();
-        let (all, findings) = (answers.len(), job_findings(ranks));
-        let mut answers: Vec<String> = answers.into_iter().map(|(_, line)| line).collect();
-        if all > MAX_RANKS {
-            answers.truncate(MAX_RANKS);
-            answers.push(format!("and {} more ranks", all - MAX_RANKS));
-        }
-        let files: Vec<String> =
-            self.inputs.iter().map(|input| quoted_for_shell(&input.to_string())).collect();
-        let next = format!("gpuflame merge-ranks {} -o job.svg", files.join(" "));
-        let page = Page::of(&self.report.output, console);
-        let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
-        let text = match self.report.format {
-            ReportFormat::Text => fitted(
-                |Fit { rows: most, .. }| {
-                    let mut text = Vec::new();
-                    layout::write_sentences(&answers, page, &mut text)?;
-                    text.push(b'\n');
-                    write_findings(&findings, part, most, page, &mut text)?;
-                    write_not_recorded(unchecked(&findings), page, &mut text)?;
-                    writeln!(text, "next: {}", clean_line(&next))?;
-                    Ok(text)
-                },
-                is_one_screen,
-            ),
-            format => {
-                let write = |Fit { rows: most, .. }| {
-                    let unknown = unchecked(&findings);
-                    let tables = [
-                        answer_table(&answers),
-                        finding_table(&findings, part.nanos, most),
-                        not_recorded_table(unknown),
-                        next_table(&next),
-                    ];
-                    let mut text = Vec::new();
-                    write_tables(&[], &tables, format, Page::UNBOUNDED, &mut text).map(|()| text)
                 };
                 fitted(write, |text| text.len() <= MAX_JSON_BYTES)
             }
@@ -207,7 +158,7 @@ pub(super) fn describe_lost_time(file: &Path, console: Console) -> Vec<String> {
 }
 
 /// Writes the findings, and the checks without data.
-fn write_findings(
+pub(super) fn write_findings(
     findings: &[Finding],
     part: MeasuredPart,
     most: usize,
@@ -232,32 +183,36 @@ fn write_findings(
 }
 
 /// Writes the questions without data, each with the command that records the data.
-fn write_not_recorded(unknown: Vec<(String, String)>, page: Page, text: &mut Vec<u8>) -> Result<()> {
+pub(super) fn write_not_recorded(
+    unknown: Vec<(String, String)>,
+    page: Page,
+    text: &mut Vec<u8>,
+) -> Result<()> {
     let unknown = unknown.into_iter().map(|(what, how)| format!("not recorded: {what}; {how}"));
     let unknown: Vec<String> = unknown.collect();
     layout::write_sentences(&unknown, Page { has_colors: false, ..page }, text)
 }
 
-fn answer_table(answers: &[String]) -> Table {
+pub(super) fn answer_table(answers: &[String]) -> Table {
     let mut table = Table::new("answers", &["answer"]);
     answers.iter().for_each(|line| table.add_row([Cell::Text(shortened(line, 4 * MAX_NAME_CHARS))]));
     table
 }
 
-fn not_recorded_table(unknown: Vec<(String, String)>) -> Table {
+pub(super) fn not_recorded_table(unknown: Vec<(String, String)>) -> Table {
     let mut table = Table::new("not_recorded", &["not_recorded", "recorded_by"]);
     unknown.into_iter().for_each(|(what, how)| table.add_row([what, how].map(Cell::Text)));
     table
 }
 
-fn next_table(command: &str) -> Table {
+pub(super) fn next_table(command: &str) -> Table {
     let mut next = Table::new("next", &["command"]);
     next.add_row([Cell::Text(command.to_owned())]);
     next
 }
 
 /// A run as it was read.
-struct ReadRun {
+pub(super) struct ReadRun {
     explained: Explained,
     copies: CopySums,
     spans: WorkSpans,
@@ -296,7 +251,12 @@ pub(super) fn summarize(
     Ok((run, findings))
 }
 
-fn read_run(input: &Source, options: ReadOptions, console: Console, more: impl Sink) -> Result<ReadRun> {
+pub(super) fn read_run(
+    input: &Source,
+    options: ReadOptions,
+    console: Console,
+    more: impl Sink,
+) -> Result<ReadRun> {
     let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
     let options = ReadOptions { kernel_gaps: true, ..options };
     let explained = explain_sums_with(input, options, console, ((&mut copies, &mut spans), more))?;
@@ -309,7 +269,7 @@ fn read_run(input: &Source, options: ReadOptions, console: Console, more: impl S
 }
 
 impl ReadRun {
-    fn into_evidence(self) -> SummarizedRun {
+    pub(super) fn into_evidence(self) -> SummarizedRun {
         let Self { explained, copies, spans } = self;
         SummarizedRun { explained, copies, spans: PlausibleSpans::new(spans) }
     }
@@ -321,7 +281,7 @@ impl SummarizedRun {
         self.screen(findings, names).answers(&self.spans)
     }
 
-    fn screen<'a>(&'a self, findings: &'a [Finding], names: NameFolding) -> Screen<'a> {
+    pub(super) fn screen<'a>(&'a self, findings: &'a [Finding], names: NameFolding) -> Screen<'a> {
         Screen { explained: &self.explained, copies: &self.copies, names, findings, path: None }
     }
 
@@ -356,7 +316,7 @@ fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOr
 }
 
 /// Returns the table of wrong data and lost time.
-fn finding_table(findings: &[Finding], wall: u64, most: usize) -> Table {
+pub(super) fn finding_table(findings: &[Finding], wall: u64, most: usize) -> Table {
     const COLUMNS: [&str; 6] = ["result", "id", "cost_ns", "share_percent", "culprit", "why"];
     let mut table = Table::new("findings", &COLUMNS);
     let shown = |finding: &&Finding| matches!(finding.severity, Severity::Bad | Severity::Cost);
@@ -393,7 +353,7 @@ fn finding_sentences(findings: &[Finding], wall: u64, most: usize) -> Vec<String
 }
 
 /// Returns the checks without data, as pairs of the checks and the reason.
-fn unchecked(findings: &[Finding]) -> Vec<(String, String)> {
+pub(super) fn unchecked(findings: &[Finding]) -> Vec<(String, String)> {
     let mut reasons: Vec<(String, String)> = Vec::new();
     for finding in findings.iter().filter(|finding| finding.severity == Severity::Unknown) {
         let (id, why) = (finding.id, &*finding.why);
@@ -407,15 +367,18 @@ fn unchecked(findings: &[Finding]) -> Vec<(String, String)> {
 
 /// Number of rows and tables of a summary.
 #[derive(Clone, Copy, Debug)]
-struct Fit {
+pub(super) struct Fit {
     /// Maximum number of rows per table.
-    rows: usize,
+    pub(super) rows: usize,
     /// Number of tables that are left out, the least important ones.
     left_out: usize,
 }
 
 /// Returns the text with as many rows and tables as fit.
-fn fitted(write: impl Fn(Fit) -> Result<Vec<u8>>, fits: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
+pub(super) fn fitted(
+    write: impl Fn(Fit) -> Result<Vec<u8>>,
+    fits: impl Fn(&[u8]) -> bool,
+) -> Result<Vec<u8>> {
     let fewer_rows = (MIN_ROWS..=MAX_ROWS).rev().map(|rows| Fit { rows, left_out: 0 });
     let fewer_tables = (1..=TABLES.len()).map(|left_out| Fit { rows: MIN_ROWS, left_out });
     let mut last = Vec::new();
@@ -434,12 +397,12 @@ const TABLES: [&str; 8] =
 /// Minimum number of rows per table, before tables are left out.
 const MIN_ROWS: usize = 2;
 
-fn is_one_screen(text: &[u8]) -> bool {
+pub(super) fn is_one_screen(text: &[u8]) -> bool {
     text.iter().filter(|byte| **byte == b'\n').count() <= MAX_LINES
 }
 
 /// Data of the screen.
-struct Screen<'a> {
+pub(super) struct Screen<'a> {
     explained: &'a Explained,
     copies: &'a CopySums,
     names: NameFolding,
@@ -663,7 +626,7 @@ impl Screen<'_> {
     }
 
     /// Returns idle time by cause, and by place.
-    fn idle_tables(&self, most: usize) -> [Table; 2] {
+    pub(super) fn idle_tables(&self, most: usize) -> [Table; 2] {
         let (mut causes, mut places) = (BTreeMap::new(), BTreeMap::new());
         for sample in self.idle_samples() {
             add_to(causes.entry(idle_word(sample).to_owned()).or_default(), sample.amount());
@@ -704,7 +667,7 @@ impl Screen<'_> {
         let mut lines = BTreeMap::new();
         for sample in self.profile().samples(&GPU) {
             let line = executed_line(self.profile(), sample.site, self.names);
-            let line = line.map_or_else(String::new, |line| format!("{}:{}", line.file, line.line));
+            let line = line.map_or_else(|| NO_LINE.to_owned(), |line| format!("{}:{}", line.file, line.line));
             add_to(lines.entry(line).or_default(), sample.amount());
         }
         sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
@@ -753,26 +716,25 @@ impl Screen<'_> {
     }
 
     fn next_command(&self, input: &Source) -> String {
+        let is_idle = self.busy_percent().is_some_and(|busy| busy < 50.0);
         let file = quoted_for_shell(&input.to_string());
-        match self.busy_percent().is_some_and(|busy| busy < 50.0) {
-            true => format!("gpuflame flamegraph {file} --idle -o idle.svg"),
-            false => format!("gpuflame flamegraph {file} -o gpu.svg"),
-        }
+        let shown = |finding: &&Finding| matches!(finding.severity, Severity::Bad | Severity::Cost);
+        let picture = match self.findings.iter().find(shown) {
+            Some(finding) => {
+                let has_rows = !self.explained.facts.has_only_sums;
+                let is_bad = finding.severity == Severity::Bad;
+                let command = command_for(finding.id, is_bad, std::slice::from_ref(&file), has_rows);
+                command.ok_or("--idle -o idle.svg")
+            }
+            None if is_idle => Err("--idle -o idle.svg"),
+            None => Err("-o gpu.svg"),
+        };
+        picture.unwrap_or_else(|options| format!("gpuflame flamegraph {file} {options}"))
     }
 }
 
 fn short_name(name: &str) -> String {
     shortened(name, MAX_NAME_CHARS)
-}
-
-/// Quotes a file name for a shell if it needs quotes. Standard input cannot be read twice, so it becomes a placeholder.
-pub(super) fn quoted_for_shell(file: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    match file {
-        "standard input" => "FILE".to_owned(),
-        file if file.chars().all(is_plain) && !file.starts_with('-') => file.to_owned(),
-        file => format!("'{}'", file.replace('\'', r"'\''")),
-    }
 }
 
 /// Adds the largest sums to a table. A name that is not known is empty.

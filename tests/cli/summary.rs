@@ -170,6 +170,63 @@ fn the_next_command_can_be_pasted() {
     assert!(shell.unwrap().success() && folder.join("idle.svg").exists(), "{text}");
 }
 
+/// Writes the trace of a rank with ten steps of 1 ms. Each step launches a kernel of `kernel_us`, and then an all-reduce that
+/// ends 960 us after the begin of the step, as on all ranks.
+fn rank(folder: &Path, rank: u64, kernel_us: u64) {
+    let mut events =
+        vec![format!(r#"{{"ph":"i","name":"x","pid":1,"tid":1,"ts":1,"s":"g","args":{{"rank":{rank}}}}}"#)];
+    let mut event = |cat: &str, name: &str, (pid, ts, dur): (u64, u64, u64), args: &str| {
+        events.push(format!(
+            r#"{{"ph":"X","cat":"{cat}","name":"{name}","pid":{pid},"tid":7,"ts":{ts},"dur":{dur},"args":{{{args}}}}}"#
+        ));
+    };
+    for step in 0..10 {
+        let (begin, id) = (1000 + 1000 * step, 2 * step + 1);
+        event("user_annotation", &format!("ProfilerStep#{step}"), (1, begin, 1000), "");
+        let works = [
+            ("gemm", begin + 10, kernel_us),
+            ("ncclDevKernel_AllReduce_Sum_f32", begin + 12 + kernel_us, 948 - kernel_us),
+        ];
+        for (at, (name, start, length)) in (0..).zip(works) {
+            event(
+                "cuda_runtime",
+                "cudaLaunchKernel",
+                (1, begin + 2 + 4 * at, 3),
+                &format!(r#""correlation":{}"#, id + at),
+            );
+            let gpu = format!(r#""correlation":{},"device":0,"stream":7"#, id + at);
+            event("kernel", name, (0, start, length), &gpu);
+        }
+    }
+    let text = format!(r#"{{"distributedInfo":{{"rank":{rank}}},"traceEvents":[{}]}}"#, events.join(","));
+    fs::write(folder.join(format!("rank{rank}.json")), text).unwrap();
+}
+
+#[test]
+fn the_summary_of_a_job_has_a_row_per_rank_and_names_the_verb_for_its_finding() {
+    let folder = scratch("summary");
+    for (number, kernel_us) in [(0, 300), (1, 900), (2, 300)] {
+        rank(&folder, number, kernel_us);
+    }
+    let files = ["rank0.json", "rank1.json", "rank2.json"];
+    let job = json(&folder, &[&["summary"], &files[..]].concat());
+    // The GPU works from 10 us after the begin of the first step to 960 us after that of the last, which is 9.95 ms, and
+    // is idle for 2 us within and 50 us between steps: 470 us.
+    let ranks = job["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 3, "{job:#}");
+    for (number, row) in (0..).zip(ranks) {
+        assert_eq!((&row["rank"], &row["idle_ns"]), (&number.into(), &470_000.into()), "{row}");
+        assert_eq!((&row["busy_ns"], &row["step_p50_ns"]), (&9_480_000.into(), &1_000_000.into()), "{row}");
+        assert!((row["busy_percent"].as_f64().unwrap() - 100.0 * 9480.0 / 9950.0).abs() < 1e-3, "{row}");
+        assert!(row["idle_cause"].is_string() && row["idle_place"].is_string(), "{row}");
+    }
+    assert_eq!(job["findings"][0]["id"], "straggler");
+    let next = job["next"][0]["command"].as_str().unwrap();
+    assert_eq!(next, "gpuflame stragglers rank0.json rank1.json rank2.json");
+    let stragglers = gpuflame(&folder, [&["stragglers"], &files[..]].concat()).ok().stdout;
+    assert!(stragglers.contains("worst") && stragglers.contains("rank"), "{stragglers}");
+}
+
 /// Writes a trace with a kernel that uses nearly all of the time. The step lasts from 1 us to `step_end`.
 fn busy_trace(folder: &Path, kernel: &str, step_end: u64) -> String {
     let event = |cat: &str, name: &str, (pid, ts, dur): (u64, u64, u64), args: &str| {

@@ -1,8 +1,8 @@
 //! The first screen of a page: why the run is slow, in sentences, bars and findings.
 
 use super::super::measured_part::MeasuredPart;
+use super::super::next_command::command_for;
 use super::super::shorten::{MAX_NAME_CHARS, shortened};
-use super::super::summary::quoted_for_shell;
 use super::super::table_output::group_digits;
 use super::bars::DeviceBar;
 use super::comparison;
@@ -211,29 +211,14 @@ fn with_count(finding: &Finding, is_bad: bool) -> String {
 
 /// Returns the command that shows more about a finding, and the view of the page that shows it.
 fn next_step(id: &str, is_bad: bool, job: &Job) -> (String, &'static str) {
-    let file = job.ranks.first().map_or_else(String::new, |rank| quoted_for_shell(&rank.source));
-    if matches!(id, "straggler" | "imbalance" | "clocks_of_ranks") {
-        return (format!("gpuflame merge-ranks {}", job.files()), "gpu");
-    }
-    if is_bad {
-        return (format!("gpuflame check {file}"), "gpu");
-    }
-    let (arguments, view) = match id {
-        "pageable_copies"
-        | "sync_copies"
-        | "fragmented_copies"
-        | "copies_not_overlapped"
-        | "managed_memory" => ("top FILE --by copies,stacks", "gpu"),
-        "tiny_kernels" => ("top FILE --by kernels,function", "gpu"),
-        "launch_bound" => ("top FILE --by idle,delay", "idle"),
-        "slow_steps" | "late_slowdown" | "warm_up" => ("info FILE", "gpu"),
-        "default_stream" => ("states FILE", "gpu"),
-        "idle_gpu" => ("top FILE --by kernels", "gpu"),
-        "exposed_communication" => ("top FILE --by comm", "gpu"),
-        "starved_thread" | "profiler_cost" => ("check FILE", "idle"),
-        _ => ("top FILE --by idle", "idle"),
+    let files = job.files();
+    let command = command_for(id, is_bad, &files, job.has_rows());
+    let view = match (&command, id) {
+        (None, _) | (Some(_), "launch_bound" | "starved_thread" | "profiler_cost") if !is_bad => "idle",
+        _ => "gpu",
     };
-    (format!("gpuflame {}", arguments.replace("FILE", &file)), view)
+    let file = files.first().map_or("FILE", |file| file);
+    (command.unwrap_or_else(|| format!("gpuflame top {file} --by idle")), view)
 }
 
 impl Head {

@@ -5,8 +5,9 @@ use super::super::critical_path_job::JobReport;
 use super::super::input::{Facts, Source};
 use super::super::measured_part::MeasuredPart;
 use super::super::name_flags::NameFlags;
+use super::super::next_command::quoted_for_shell;
 use super::super::run_path::{PathRows, RunPath};
-use super::super::summary::{Answers, quoted_for_shell, summarize};
+use super::super::summary::{Answers, summarize};
 use super::super::table_output::group_digits;
 use super::bars::{DeviceBar, device_bars};
 use super::step_panel::RankSteps;
@@ -130,9 +131,13 @@ impl Job {
     }
 
     /// Returns the input files, quoted for a shell.
-    pub(super) fn files(&self) -> String {
-        let files: Vec<String> = self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect();
-        files.join(" ")
+    pub(super) fn files(&self) -> Vec<String> {
+        self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect()
+    }
+
+    /// Whether all runs have every call.
+    pub(super) fn has_rows(&self) -> bool {
+        self.ranks.iter().all(|rank| !rank.has_only_sums)
     }
 
     /// Whether all runs are recordings of gpuflame.

@@ -30,6 +30,7 @@ verbs! {
         not_recorded: NotRecordedRow,
         next: NextRow,
         ?
+        ranks: RankSummaryRow,
         gpus: SteadyGpuRow,
         idle_causes: SteadyCauseRow,
         idle_places: IdlePlaceRow,
@@ -105,6 +106,17 @@ objects! {
         /// The command, quoted for a shell.
         command: String,
     }
+    /// One rank of a job. Busy and idle time are sums over the rank's GPUs, in the steady part of its run.
+    RankSummaryRow {
+        rank: u64,
+        busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>,
+        /// Median time in ns of the kind of steps that takes most time; null without steps.
+        step_p50_ns: Option<u64>,
+        /// Largest cause of idle time; null if it is unknown.
+        idle_cause: Option<String>,
+        /// Place with most idle time; null if it is unknown.
+        idle_place: Option<String>,
+    }
     /// Time of one GPU in the steady part of the run.
     SteadyGpuRow {
         device: u32, busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>, window_ns: u64,
@@ -128,8 +140,8 @@ objects! {
     /// GPU work that one source line launched.
     WorkLineRow {
         total_ns: u64, share_percent: Option<f64>,
-        /// `FILE:LINE`; null if unknown.
-        line: Option<String>,
+        /// `FILE:LINE`, or `[no line]`.
+        line: String,
     }
     /// Durations of the steps with one name.
     StepRow {

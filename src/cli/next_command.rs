@@ -1,0 +1,61 @@
+//! The command that shows more about a finding or a run.
+
+/// Returns the command that shows more about a finding; `None` if that is a picture or table of idle time. `files`: the file of
+/// the run, or those of all ranks, quoted for a shell. `has_rows`: whether they contain every call.
+pub(super) fn command_for(id: &str, is_bad: bool, files: &[String], has_rows: bool) -> Option<String> {
+    let all = files.join(" ");
+    if matches!(id, "straggler" | "imbalance" | "clocks_of_ranks") {
+        return Some(match id == "clocks_of_ranks" || !has_rows {
+            true => format!("gpuflame merge-ranks {all} -o job.svg"),
+            false => format!("gpuflame stragglers {all}"),
+        });
+    }
+    let file = files.first().map_or("FILE", |file| file);
+    let arguments = match id {
+        _ if is_bad => "check FILE",
+        "pageable_copies"
+        | "sync_copies"
+        | "fragmented_copies"
+        | "copies_not_overlapped"
+        | "managed_memory" => "top FILE --by copies,stacks",
+        "tiny_kernels" => "top FILE --by kernels,function",
+        "launch_bound" if has_rows => "what-if FILE --graphs",
+        "launch_bound" => "top FILE --by idle,delay",
+        "slow_steps" | "late_slowdown" | "warm_up" => "info FILE",
+        "default_stream" => "states FILE",
+        "idle_gpu" => "top FILE --by kernels",
+        "exposed_communication" => "top FILE --by comm",
+        "starved_thread" | "profiler_cost" => "check FILE",
+        _ => return None,
+    };
+    Some(format!("gpuflame {}", arguments.replace("FILE", file)))
+}
+
+/// Quotes a file name for a shell if it needs quotes. Standard input cannot be read twice, so it becomes a placeholder.
+pub(super) fn quoted_for_shell(file: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    match file {
+        "standard input" => "FILE".to_owned(),
+        file if file.chars().all(is_plain) && !file.starts_with('-') => file.to_owned(),
+        file => format!("'{}'", file.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_and_a_run_have_commands_with_all_or_one_of_their_files() {
+        let files = ["rank0.gfr".to_owned(), "'rank 1.gfr'".to_owned()];
+        let command = |id, has_rows| command_for(id, false, &files, has_rows);
+        assert_eq!(command("straggler", true).unwrap(), "gpuflame stragglers rank0.gfr 'rank 1.gfr'");
+        assert_eq!(
+            command("straggler", false).unwrap(),
+            "gpuflame merge-ranks rank0.gfr 'rank 1.gfr' -o job.svg"
+        );
+        assert_eq!(command("launch_bound", true).unwrap(), "gpuflame what-if rank0.gfr --graphs");
+        assert_eq!(command("data_loader_late", true), None);
+        assert_eq!(command_for("launch_bound", true, &files, true).unwrap(), "gpuflame check rank0.gfr");
+    }
+}

@@ -1,0 +1,126 @@
+//! `gpuflame summary` of several files: the ranks of a job.
+
+use std::io::Write as _;
+
+use super::console::{Console, Outcome};
+use super::input::Source;
+use super::layout;
+use super::measured_part::MeasuredPart;
+use super::next_command::{command_for, quoted_for_shell};
+use super::page::Page;
+use super::ranks::{self, SameRank};
+use super::summary::{
+    self, Fit, MAX_JSON_BYTES, MAX_RANKS, MAX_ROWS, SummarizedRun, Summary, answer_table, finding_table,
+    fitted, is_one_screen, next_table, not_recorded_table, read_run, unchecked, write_findings,
+    write_not_recorded,
+};
+use super::table_output::{Cell, ReportFormat, Table, write_tables};
+use gpuflame_export::{NameFolding, busy_and_idle_lines, clean_line};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::saturating_sum;
+use gpuflame_offline::analysis::{RankRun, Severity, job_findings};
+
+/// A rank in the summary of its job.
+struct RankRow {
+    rank: u32,
+    sentence: String,
+    cells: Vec<Cell>,
+}
+
+/// Summarises a job of several ranks.
+pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Result<Outcome> {
+    let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
+    let (mut ranks, mut rows, mut part) = (Vec::new(), Vec::new(), MeasuredPart::default());
+    let mut has_rows = true;
+    for (source, &rank) in sources.iter().zip(&numbers) {
+        let run = read_run(source, flags.names.read_options(), console, ())?.into_evidence();
+        let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
+        let sentence = format!("rank {rank}: {}", lines.first().map_or("", |line| line));
+        rows.push(RankRow { rank, sentence, cells: rank_cells(&run, flags.names.names()) });
+        has_rows &= !run.explained.facts.has_only_sums;
+        part = part.and(MeasuredPart::of(&run.explained.profile));
+        ranks.push(RankRun::new(rank, &run.evidence()));
+    }
+    rows.sort_by_key(|row| row.rank);
+    let (all, findings) = (rows.len(), job_findings(ranks));
+    let mut answers: Vec<String> = rows.iter().map(|row| row.sentence.clone()).collect();
+    if all > MAX_RANKS {
+        answers.truncate(MAX_RANKS);
+        answers.push(format!("and {} more ranks", all - MAX_RANKS));
+    }
+    let files: Vec<String> = flags.inputs.iter().map(|input| quoted_for_shell(&input.to_string())).collect();
+    let next = findings.iter().find(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
+    let next =
+        next.and_then(|finding| command_for(finding.id, finding.severity == Severity::Bad, &files, has_rows));
+    let next = next.unwrap_or_else(|| format!("gpuflame merge-ranks {} -o job.svg", files.join(" ")));
+    let page = Page::of(&flags.report.output, console);
+    let page = Page { columns: Some(page.columns.unwrap_or(summary::COLUMNS)), ..page };
+    let text = match flags.report.format {
+        ReportFormat::Text => fitted(
+            |Fit { rows: most, .. }| {
+                let mut text = Vec::new();
+                layout::write_sentences(&answers, page, &mut text)?;
+                text.push(b'\n');
+                write_findings(&findings, part, most, page, &mut text)?;
+                layout::write(&[], &[rank_table(&rows, most)], page, &mut text)?;
+                text.push(b'\n');
+                write_not_recorded(unchecked(&findings), page, &mut text)?;
+                writeln!(text, "next: {}", clean_line(&next))?;
+                Ok(text)
+            },
+            is_one_screen,
+        ),
+        format => {
+            let write = |Fit { rows: most, .. }| {
+                let unknown = unchecked(&findings);
+                let tables = [
+                    answer_table(&answers),
+                    finding_table(&findings, part.nanos, most),
+                    rank_table(&rows, most),
+                    not_recorded_table(unknown),
+                    next_table(&next),
+                ];
+                let mut text = Vec::new();
+                write_tables(&[], &tables, format, Page::UNBOUNDED, &mut text).map(|()| text)
+            };
+            fitted(write, |text| text.len() <= MAX_JSON_BYTES)
+        }
+    }?;
+    flags.report.output.write(console, |out| Ok(out.write_all(&text)?))?;
+    Ok(Outcome::Clean)
+}
+
+/// Returns the figures of a rank: busy and idle time of its GPUs, its median step, and its largest idle time.
+fn rank_cells(run: &SummarizedRun, names: NameFolding) -> Vec<Cell> {
+    let profile = &run.explained.profile;
+    let parts = || profile.times().iter().map(|time| time.steady());
+    let (busy, window) =
+        (saturating_sum(parts().map(|part| part.busy)), saturating_sum(parts().map(|part| part.window())));
+    let known = |cell| if profile.idle_doubt().is_some() { Cell::Nothing } else { cell };
+    let series = profile.step_series();
+    // The kind of steps with the most time.
+    let steps = series.kinds.iter().enumerate().filter(|(_, kind)| kind.count > 0);
+    let steps = steps.max_by_key(|(at, kind)| (kind.nanos, std::cmp::Reverse(*at)));
+    let mut cells = vec![
+        known(Cell::share(busy, window)),
+        Cell::Nanos(busy),
+        known(Cell::Nanos(saturating_sum(parts().map(|part| part.idle)))),
+        steps.map_or(Cell::Nothing, |(at, _)| Cell::Nanos(series.percentile(at, 50))),
+    ];
+    for table in run.screen(&[], names).idle_tables(1) {
+        let largest = table.rows().first().and_then(|row| row.last());
+        cells.push(largest.cloned().unwrap_or(Cell::Nothing));
+    }
+    cells
+}
+
+/// Returns the table of ranks, at least two.
+fn rank_table(rows: &[RankRow], most: usize) -> Table {
+    const COLUMNS: [&str; 7] =
+        ["rank", "busy_percent", "busy_ns", "idle_ns", "step_p50_ns", "idle_cause", "idle_place"];
+    let mut table = Table::new("ranks", &COLUMNS);
+    for row in rows.iter().take((MAX_RANKS * most / MAX_ROWS).max(2)) {
+        table.add_row([Cell::Id(row.rank.into())].into_iter().chain(row.cells.iter().cloned()));
+    }
+    table
+}
