@@ -96,7 +96,6 @@ mod stragglers;
 mod stream_flags;
 mod stream_times;
 mod summary;
-mod summary_job;
 mod table;
 mod table_output;
 mod timeline;

@@ -2,19 +2,21 @@
 
 use std::io::Write as _;
 
-use super::console::{Console, Outcome};
-use super::input::Source;
-use super::layout;
-use super::measured_part::MeasuredPart;
-use super::next_command::{command_for, quoted_for_shell};
-use super::page::Page;
-use super::ranks::{self, SameRank};
-use super::summary::{
-    self, Fit, MAX_JSON_BYTES, MAX_RANKS, MAX_ROWS, SummarizedRun, Summary, answer_table, finding_table,
-    fitted, is_one_screen, next_table, not_recorded_table, read_run, unchecked, write_findings,
+use super::findings::{
+    answer_table, finding_table, next_table, not_recorded_table, unchecked, write_findings,
     write_not_recorded,
 };
-use super::table_output::{Cell, ReportFormat, Table, write_tables};
+use super::fit::{Fit, MAX_JSON_BYTES, MAX_RANKS, MAX_ROWS, fitted, is_one_screen};
+use super::read::{SummarizedRun, read_run};
+use super::{COLUMNS, Summary};
+use crate::console::{Console, Outcome};
+use crate::input::Source;
+use crate::layout;
+use crate::measured_part::MeasuredPart;
+use crate::next_command::{command_for, quoted_for_shell};
+use crate::page::Page;
+use crate::ranks::{self, SameRank};
+use crate::table_output::{Cell, ReportFormat, Table, write_tables};
 use gpuflame_export::{NameFolding, busy_and_idle_lines, clean_line};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::saturating_sum;
@@ -54,7 +56,7 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
         next.and_then(|finding| command_for(finding.id, finding.severity == Severity::Bad, &files, has_rows));
     let next = next.unwrap_or_else(|| format!("gpuflame merge-ranks {} -o job.svg", files.join(" ")));
     let page = Page::of(&flags.report.output, console);
-    let page = Page { columns: Some(page.columns.unwrap_or(summary::COLUMNS)), ..page };
+    let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
     let text = match flags.report.format {
         ReportFormat::Text => fitted(
             |Fit { rows: most, .. }| {
@@ -116,9 +118,8 @@ fn rank_cells(run: &SummarizedRun, names: NameFolding) -> Vec<Cell> {
 
 /// Returns the table of ranks, at least two.
 fn rank_table(rows: &[RankRow], most: usize) -> Table {
-    const COLUMNS: [&str; 7] =
-        ["rank", "busy_percent", "busy_ns", "idle_ns", "step_p50_ns", "idle_cause", "idle_place"];
-    let mut table = Table::new("ranks", &COLUMNS);
+    let columns = &["rank", "busy_percent", "busy_ns", "idle_ns", "step_p50_ns", "idle_cause", "idle_place"];
+    let mut table = Table::new("ranks", columns);
     for row in rows.iter().take((MAX_RANKS * most / MAX_ROWS).max(2)) {
         table.add_row([Cell::Id(row.rank.into())].into_iter().chain(row.cells.iter().cloned()));
     }

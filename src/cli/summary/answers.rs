@@ -1,0 +1,231 @@
+//! The sentences of a summary.
+
+use super::screen::Screen;
+use crate::explain::Explained;
+use crate::measured_part::MeasuredPart;
+use crate::run_path::{RunPath, UnknownPath};
+use crate::table_output::group_digits;
+use gpuflame_export::{busy_and_idle_lines, complete_line, percent, work_name};
+use gpuflame_model::profile::views::{CPU, OFF_CPU, idle_word};
+use gpuflame_model::profile::{Cause, Sample, SampleSite, add_to, format_nanos, saturating_sum};
+use gpuflame_model::record::Work;
+use gpuflame_offline::analysis::{CommunicationFilter, Finding, PlausibleSpans};
+use gpuflame_traces::import::Kind;
+
+use super::findings::unchecked;
+
+/// Sentences about a run, and the data that it lacks.
+pub(crate) struct Answers {
+    /// Busy time, idle time with its culprit, the time with kernels, and what bounds the run.
+    pub(crate) sentences: Vec<String>,
+    /// Completeness of the run.
+    pub(crate) complete: String,
+    /// Parts of the run that the tables cover, if they differ from those of the sentences.
+    pub(crate) scope: Option<String>,
+    /// Missing data, each with a clause about the command that records it.
+    pub(crate) not_recorded: Vec<(String, String)>,
+}
+
+/// Maximum mean length of a gap, in ns, at which a run is launch-bound. With longer gaps it is host-bound: the host did
+/// something else than launch.
+const LAUNCH_GAP_NANOS: u64 = 50_000;
+/// Minimum busy share, in percent, at which a run is bound by GPU work.
+const BUSY_PERCENT: f64 = 90.0;
+/// Minimum cost of late kernels, in percent, at which the sentence `bound by GPU work` is left out.
+const LOST_PERCENT: f64 = 5.0;
+/// Minimum difference in percent between the time with any work and the time with kernels at which a sentence tells both.
+const COPYING_PERCENT: f64 = 3.0;
+/// Findings about kernels that come late. A GPU may be busy with copies meanwhile.
+const LATE_KERNELS: [&str; 9] = [
+    "data_loader_late",
+    "sync_read",
+    "sync_wait",
+    "launch_bound",
+    "pageable_copies",
+    "sync_copies",
+    "fragmented_copies",
+    "host_work",
+    "profiler_cost",
+];
+/// Minimum share of the idle time between two calls, in percent of all idle time, at which a summary without samples
+/// reports that the host's work in this time was not recorded.
+const LATE_PERCENT: f64 = 5.0;
+
+impl Screen<'_> {
+    pub(super) fn answers(&self, spans: &PlausibleSpans) -> Answers {
+        let mut sentences = busy_and_idle_lines(&self.explained.ledger, self.profile());
+        sentences.extend(self.kernel_line(spans));
+        sentences.extend(self.bound_line());
+        Answers {
+            sentences,
+            complete: self.complete_line(),
+            scope: self.scope_line(),
+            not_recorded: self.not_recorded(),
+        }
+    }
+
+    /// Returns the sentence about the time with kernels, if a GPU also did something else for a large part of its busy time.
+    fn kernel_line(&self, spans: &PlausibleSpans) -> Option<String> {
+        let time = self.profile().times().iter().max_by_key(|time| time.steady().busy)?;
+        let kernels = spans.kernel_time(time.device, self.profile().steady())?;
+        let window = time.steady().window();
+        let share = percent(kernels, window);
+        (percent(time.steady().busy, window) - share >= COPYING_PERCENT).then(|| {
+            format!(
+                "kernels ran for {share:.1} % of the time on GPU {}; copies count as busy, too",
+                time.device.0
+            )
+        })
+    }
+
+    /// Returns the sentence that names what bounds the run, with the reason. Returns `None` if idle time is unknown, or if
+    /// the GPU's account covers only a part of the steps.
+    fn bound_line(&self) -> Option<String> {
+        let busy = self.busy_percent()?;
+        let is_late = |finding: &&Finding| LATE_KERNELS.contains(&finding.id);
+        let lost = self.findings.iter().filter(is_late).filter_map(|finding| finding.cost).max().unwrap_or(0);
+        let is_lost = percent(lost, MeasuredPart::of(self.profile()).nanos) >= LOST_PERCENT;
+        if busy >= BUSY_PERCENT {
+            return (!is_lost && !self.is_account_partial()).then(|| self.busy_line(busy));
+        }
+        let idle = self.idle_samples();
+        let all = saturating_sum(idle.iter().map(|sample| sample.amount()));
+        let of_causes = |causes: &[Cause]| {
+            let is_of = |sample: &&&Sample| causes.iter().any(|cause| cause.word() == idle_word(sample));
+            percent(saturating_sum(idle.iter().filter(is_of).map(|sample| sample.amount())), all)
+        };
+        let host = of_causes(&[Cause::HostLate, Cause::LaunchLatency]);
+        let waits = of_causes(&[Cause::Dependency]);
+        if host >= 50.0 {
+            // A gap has a piece for each cause. Nearly all gaps have a piece of launch latency.
+            let pieces = |cause: Cause| {
+                let of_cause = idle.iter().filter(|sample| idle_word(sample) == cause.word());
+                saturating_sum(of_cause.map(|sample| sample.count()))
+            };
+            let gaps = match pieces(Cause::LaunchLatency) {
+                0 => pieces(Cause::HostLate),
+                gaps => gaps,
+            };
+            let mean = all / gaps.max(1);
+            let bound = if mean <= LAUNCH_GAP_NANOS { "launch-bound" } else { "host-bound" };
+            let mean = format_nanos(mean);
+            return Some(format!(
+                "{bound}: in {host:.1} % of the idle time no work was queued; a gap lasts {mean} on average"
+            ));
+        }
+        let why = "launched work waited for an event, the host or other work";
+        (waits >= 50.0).then(|| format!("not launch-bound: in {waits:.1} % of the idle time, {why}"))
+    }
+
+    /// Returns the sentence about GPUs that are busy. Communication contains the time in which a rank waits for others.
+    fn busy_line(&self, busy: f64) -> String {
+        let filter = CommunicationFilter::default();
+        let (mut all, mut communication, mut copies) = (0, 0, 0);
+        for work in self.profile().works() {
+            let nanos = work.weight.nanos;
+            add_to(&mut all, nanos);
+            if filter.is_communication(work.work, &work_name(self.profile(), work.work)) {
+                add_to(&mut communication, nanos);
+            } else if matches!(work.work, Work::Copy(_)) {
+                add_to(&mut copies, nanos);
+            }
+        }
+        let (communication, copies) = (percent(communication, all), percent(copies, all));
+        match () {
+            () if communication >= 50.0 => format!(
+                "bound by communication: {communication:.1} % of the GPU work, which includes waiting for a late rank"
+            ),
+            () if copies >= 50.0 => format!("bound by copies: {copies:.1} % of the GPU work"),
+            () => format!("bound by GPU work: the GPUs are busy {busy:.1} % of the time"),
+        }
+    }
+
+    /// Whether the steps last clearly longer than the time for which GPUs are accounted. The account of a trace begins with
+    /// its first GPU work.
+    fn is_account_partial(&self) -> bool {
+        let groups = &self.profile().step_series().groups;
+        let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return false };
+        let window = self.profile().times().iter().map(|time| time.steady().window()).max().unwrap_or(0);
+        last.end.0.saturating_sub(first.begin.0) > window.saturating_add(window / 4)
+    }
+
+    /// Returns the sentence about the parts of the run that the tables cover; `None` if GPUs worked only in the steady part.
+    fn scope_line(&self) -> Option<String> {
+        let times = self.profile().times().iter();
+        let apart = saturating_sum(times.flat_map(|time| [time.start_up.busy, time.shutdown.busy]));
+        (apart > 0).then(|| {
+            format!(
+                "GPU work, lines and copies below are those of the whole run, with {} outside of the steady part",
+                format_nanos(apart)
+            )
+        })
+    }
+
+    /// Returns the sentence about losses. Traces of other tools do not record losses.
+    fn complete_line(&self) -> String {
+        let Explained { profile, ledger, facts, .. } = self.explained;
+        if facts.writer_state.is_some() || facts.damaged > 0 {
+            let damaged = group_digits(facts.damaged);
+            let line = complete_line(ledger, profile);
+            let line = line.split_once(": ").map_or(&*line, |(_, rest)| rest);
+            return format!(
+                "not complete: the recording breaks off or is damaged ({damaged} damaged records); {line}"
+            );
+        }
+        let Some(linked) = &facts.linked else { return complete_line(ledger, profile) };
+        let (launches, activities) = (ledger.tally.launches.seen, ledger.tally.activities.seen);
+        let without = match self.profile().coverage().all.uncovered {
+            0 => String::new(),
+            count => format!("{} launches have no activity; ", group_digits(count)),
+        };
+        without
+            + &format!(
+                "{} launches, {} activities: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
+                group_digits(launches),
+                group_digits(activities),
+                percent(linked.linked_gpu_ns, linked.gpu_ns)
+            )
+    }
+
+    /// Returns the data that the file lacks, each with a clause about the command, call or option that records it.
+    pub(super) fn not_recorded(&self) -> Vec<(String, String)> {
+        let (profile, facts) = (self.profile(), &self.explained.facts);
+        let idle = self.idle_samples();
+        let is_between = |sample: &&&Sample| matches!(sample.site, SampleSite::Between { .. });
+        let all = saturating_sum(idle.iter().map(|sample| sample.amount()));
+        let late = saturating_sum(idle.iter().filter(is_between).map(|sample| sample.amount()));
+        let has_samples = profile.has(&CPU) || profile.has(&OFF_CPU);
+        let mut notes = Vec::new();
+        let mut note = |what: String, how: &str| notes.push((what, how.to_owned()));
+        if !has_samples && percent(late, all) >= LATE_PERCENT {
+            let what = format!("what the host did in {} between two calls", format_nanos(late));
+            note(
+                what,
+                match facts.kind {
+                    Kind::Recording => "`gpuflame run --cpu-samples 99 --off-cpu COMMAND` records it",
+                    Kind::Chrome => "torch.profiler records it with `with_stack=True`",
+                    _ => "a profiler that samples the host records it",
+                },
+            );
+        }
+        let filter = CommunicationFilter::default();
+        let communicates = |work: Work| filter.is_communication(work, &work_name(profile, work));
+        if facts.has_only_sums && profile.works().iter().any(|work| communicates(work.work)) {
+            let what = "how much communication overlaps with work".to_owned();
+            note(what, "`gpuflame run --rows COMMAND` records it");
+        }
+        if matches!(self.path, Some(RunPath::Unknown(UnknownPath::OnlySums))) {
+            note("the critical path".to_owned(), "`gpuflame run --rows COMMAND` records it");
+        }
+        let marks = match facts.kind {
+            Kind::Recording => Some("`gpuflame.step()` or `--window step-range=NAME` marks them"),
+            Kind::Chrome => Some("`profiler.step()` marks them"),
+            _ => None,
+        };
+        if let Some(marks) = marks.filter(|_| profile.step_series().groups.is_empty()) {
+            note("steps, so slow ones are unknown".to_owned(), marks);
+        }
+        notes.extend(unchecked(self.findings));
+        notes
+    }
+}

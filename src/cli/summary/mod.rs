@@ -1,0 +1,113 @@
+//! `gpuflame summary`: one screen about a run: how busy the GPUs were, why they were idle, the GPU work, the data that
+//! this file lacks, and the command to run next.
+//!
+//! The figures equal those of the detailed verbs. Busy and idle time are those of the steady part of the run if it has
+//! one; all other figures cover the whole run.
+
+mod answers;
+mod findings;
+mod fit;
+mod job;
+mod read;
+mod screen;
+
+use std::path::Path;
+
+use clap::Args;
+
+pub(super) use self::answers::Answers;
+use self::findings::finding_sentences;
+use self::fit::{MAX_JSON_BYTES, fitted, is_one_screen};
+use self::read::read_run;
+pub(super) use self::read::summarize;
+use self::screen::Screen;
+use super::console::{Console, Outcome};
+use super::input::Source;
+use super::measured_part::MeasuredPart;
+use super::name_flags::NameFlags;
+use super::next_command::quoted_for_shell;
+use super::page::Page;
+use super::ranks;
+use super::run_path::{PathRows, RunPath};
+use super::table_output::{ReportFlags, ReportFormat, write_tables};
+use gpuflame_model::error::Result;
+use gpuflame_offline::analysis::cost_findings;
+use gpuflame_offline::run::ReadOptions;
+
+/// Show on one screen why the GPUs were idle, what ran, and what to look at next.
+///
+/// Reads recordings, with or without every call, and traces of other tools. The files of several ranks are summarised
+/// as one job. Busy and idle time are those of the steady part of the run, without start-up and shutdown, if the run
+/// has one. All other figures cover the whole run. A finding costs the time that the GPUs would gain without its
+/// cause; such times overlap, so they do not add up. Missing data is listed with the command that records it. The
+/// JSON has at most 8,000 bytes.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gpuflame summary run.gfr\n  gpuflame summary trace.json.gz --format json\n  \
+        gpuflame summary rank-*.json.gz"
+)]
+pub(super) struct Summary {
+    /// Recording or trace (`-`: standard input), or the files of all ranks of a job.
+    #[arg(required = true)]
+    inputs: Vec<Source>,
+    #[command(flatten)]
+    names: NameFlags,
+    #[command(flatten)]
+    pub(super) report: ReportFlags,
+}
+
+/// Maximum number of findings that `gpuflame run` prints.
+const MAX_FINDINGS_OF_RUN: usize = 2;
+/// Width of the screen in columns if the output is not a terminal.
+const COLUMNS: usize = 80;
+/// Maximum number of calls and activities in a run whose critical path is found, in 0.15 s and 60 MB.
+const MAX_PATH_ROWS: usize = 200_000;
+
+impl Summary {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        let sources = ranks::expand_folders(&self.inputs)?;
+        let [input] = &sources[..] else { return job::run(self, &sources, console) };
+        let mut rows = PathRows::with_max(MAX_PATH_ROWS);
+        let (mut run, findings) = summarize(input, self.names.read_options(), console, &mut rows)?;
+        let path = RunPath::find(&mut run.explained, rows);
+        let screen = Screen { path: Some(&path), ..run.screen(&findings, self.names.names()) };
+        let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
+        if let Some(sentence) = path.sentence(&quoted_for_shell(&input.to_string())) {
+            sentences.push(sentence + &path.limit_of_host_code(&run.explained.profile));
+        }
+        sentences.push(complete);
+        sentences.extend(scope);
+        let answers = sentences;
+        let page = Page::of(&self.report.output, console);
+        let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
+        let text = match self.report.format {
+            ReportFormat::Text => fitted(|fit| screen.text(&answers, input, fit, page), is_one_screen),
+            format => {
+                let tables = |fit| screen.all_tables(&answers, input, fit);
+                let write = |fit| {
+                    let mut text = Vec::new();
+                    write_tables(&[], &tables(fit), format, Page::UNBOUNDED, &mut text).map(|()| text)
+                };
+                fitted(write, |text| text.len() <= MAX_JSON_BYTES)
+            }
+        }?;
+        self.report.output.write(console, |out| Ok(out.write_all(&text)?))?;
+        Ok(Outcome::Clean)
+    }
+}
+
+/// Returns sentences about the most expensive findings of a run, and about the command that shows more. Returns none if nothing
+/// was found, or if the recording cannot be read.
+pub(super) fn describe_lost_time(file: &Path, console: Console) -> Vec<String> {
+    let console = Console { quiet: true, ..console };
+    let input = Source::from(file.as_os_str().to_owned());
+    let Ok(run) = read_run(&input, ReadOptions::default(), console, ()) else { return Vec::new() };
+    let run = run.into_evidence();
+    let findings = cost_findings(&run.evidence());
+    let mut lines =
+        finding_sentences(&findings, MeasuredPart::of(&run.explained.profile).nanos, MAX_FINDINGS_OF_RUN);
+    if !lines.is_empty() {
+        lines.push(format!("more: gpuflame summary {}", quoted_for_shell(&input.to_string())));
+    }
+    lines
+}

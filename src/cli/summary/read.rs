@@ -1,0 +1,110 @@
+//! Reads a run, with everything that its summary needs.
+
+use super::screen::Screen;
+use crate::console::Console;
+use crate::explain::{Explained, explain_sums_with};
+use crate::input::Source;
+use crate::stream_times::{MAX_SPANS, check_order};
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_explain::join::Sink;
+use gpuflame_export::NameFolding;
+use gpuflame_model::error::Result;
+use gpuflame_offline::analysis::{
+    CopySums, Evidence, Finding, PlausibleSpans, RunEvidence, Severity, StreamOrder, WorkSpans,
+    cost_findings, record_findings,
+};
+use gpuflame_offline::run::ReadOptions;
+
+use super::answers::Answers;
+
+/// A run as it was read.
+pub(super) struct ReadRun {
+    explained: Explained,
+    copies: CopySums,
+    spans: WorkSpans,
+}
+
+/// A run, with everything that its summary needs.
+pub(crate) struct SummarizedRun {
+    pub(crate) explained: Explained,
+    copies: CopySums,
+    pub(super) spans: PlausibleSpans,
+}
+
+/// Reads a run, and returns it with its findings, the worst first. Passes every joined activity and launch to `more`.
+pub(crate) fn summarize(
+    input: &Source,
+    options: ReadOptions,
+    console: Console,
+    more: impl Sink,
+) -> Result<(SummarizedRun, Vec<Finding>)> {
+    let mut run = read_run(input, options, console, more)?;
+    let order = check_order(input, &run.explained, &mut run.spans, console);
+    let run = run.into_evidence();
+    let findings = findings_of_run(&run.evidence(), &run.explained, order);
+    Ok((run, findings))
+}
+
+pub(super) fn read_run(
+    input: &Source,
+    options: ReadOptions,
+    console: Console,
+    more: impl Sink,
+) -> Result<ReadRun> {
+    let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
+    let options = ReadOptions { kernel_gaps: true, ..options };
+    let explained = explain_sums_with(input, options, console, ((&mut copies, &mut spans), more))?;
+    explained.facts.require_work(input)?;
+    explained.require_activities(input)?;
+    if explained.facts.has_only_sums {
+        copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
+    }
+    Ok(ReadRun { explained, copies, spans })
+}
+
+impl ReadRun {
+    pub(super) fn into_evidence(self) -> SummarizedRun {
+        let Self { explained, copies, spans } = self;
+        SummarizedRun { explained, copies, spans: PlausibleSpans::new(spans) }
+    }
+}
+
+impl SummarizedRun {
+    /// Returns the sentences about the run, which has these findings.
+    pub(crate) fn answers(&self, findings: &[Finding], names: NameFolding) -> Answers {
+        self.screen(findings, names).answers(&self.spans)
+    }
+
+    pub(super) fn screen<'a>(&'a self, findings: &'a [Finding], names: NameFolding) -> Screen<'a> {
+        Screen { explained: &self.explained, copies: &self.copies, names, findings, path: None }
+    }
+
+    pub(crate) fn evidence(&self) -> RunEvidence<'_> {
+        RunEvidence {
+            profile: &self.explained.profile,
+            spans: &self.spans,
+            states: &self.explained.facts.host_states,
+            copies: &self.copies,
+            has_only_sums: self.explained.facts.has_only_sums,
+            linked: self.explained.facts.linked.as_ref(),
+        }
+    }
+}
+
+/// Returns the findings about records and about lost time, the worst first.
+fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOrder) -> Vec<Finding> {
+    let mut findings = record_findings(&Evidence {
+        profile: &explained.profile,
+        tally: &explained.ledger.tally,
+        has_only_sums: explained.facts.has_only_sums,
+        events: &JoinedRows::default(),
+        stream_order: &order,
+        linked: run.linked,
+        damaged: explained.facts.damaged,
+        writer_state: explained.facts.writer_state,
+    });
+    findings.retain(|finding| finding.severity == Severity::Bad);
+    findings.extend(cost_findings(run));
+    findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
+    findings
+}

@@ -1,0 +1,199 @@
+//! The screen of a summary: sentences, findings and tables.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use super::findings::{
+    answer_table, finding_table, next_table, not_recorded_table, write_findings, write_not_recorded,
+};
+use super::fit::{Fit, TABLES};
+use crate::explain::Explained;
+use crate::info::step_table;
+use crate::input::Source;
+use crate::layout;
+use crate::measured_part::MeasuredPart;
+use crate::next_command::{command_for, quoted_for_shell};
+use crate::page::Page;
+use crate::run_path::RunPath;
+use crate::shorten::{MAX_NAME_CHARS, shortened};
+use crate::table_output::{Cell, Table};
+use crate::top::copy_table;
+use gpuflame_export::{NameFolding, clean_line, executed_line, idle_place, percent, work_name};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
+use gpuflame_model::profile::{Profile, RootMark, Sample, Weight, add_to, saturating_sum};
+use gpuflame_offline::analysis::{CopySums, Finding, Severity};
+
+/// Name of the row for GPU time whose launching line is unknown.
+const NO_LINE: &str = "[no line]";
+
+/// Data of the screen.
+pub(super) struct Screen<'a> {
+    pub(super) explained: &'a Explained,
+    pub(super) copies: &'a CopySums,
+    pub(super) names: NameFolding,
+    pub(super) findings: &'a [Finding],
+    /// The critical path; `None` if it was not asked for.
+    pub(super) path: Option<&'a RunPath>,
+}
+
+impl Screen<'_> {
+    pub(super) fn profile(&self) -> &Profile {
+        &self.explained.profile
+    }
+
+    /// Returns the idle samples of the steady part. Returns an empty list if idle time is unknown.
+    pub(super) fn idle_samples(&self) -> Vec<&Sample> {
+        let is_steady =
+            |sample: &&Sample| !matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown));
+        let known = self.profile().idle_doubt().is_none();
+        self.profile().samples(&IDLE).iter().filter(is_steady).filter(|_| known).collect()
+    }
+
+    pub(super) fn busy_percent(&self) -> Option<f64> {
+        let times = self.profile().times();
+        let busy = saturating_sum(times.iter().map(|time| time.steady().busy));
+        let window = saturating_sum(times.iter().map(|time| time.steady().window()));
+        (self.profile().idle_doubt().is_none() && window > 0).then(|| percent(busy, window))
+    }
+
+    /// Returns the screen as text: the answers, the tables, the missing data, and the next command.
+    pub(super) fn text(&self, answers: &[String], input: &Source, fit: Fit, page: Page) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        layout::write_sentences(answers, page, &mut text)?;
+        text.push(b'\n');
+        write_findings(self.findings, MeasuredPart::of(self.profile()), fit.rows, page, &mut text)?;
+        layout::write(&[], &self.tables(fit), page, &mut text)?;
+        text.push(b'\n');
+        write_not_recorded(self.not_recorded(), page, &mut text)?;
+        // A command is not broken, so that it can be pasted.
+        writeln!(text, "next: {}", clean_line(&self.next_command(input)))?;
+        Ok(text)
+    }
+
+    /// Returns the whole screen as tables, for programs.
+    pub(super) fn all_tables(&self, answers: &[String], input: &Source, fit: Fit) -> Vec<Table> {
+        let findings = finding_table(self.findings, MeasuredPart::of(self.profile()).nanos, fit.rows);
+        let unknown: Vec<_> = self.not_recorded();
+        [answer_table(answers), findings]
+            .into_iter()
+            .chain(self.tables(fit))
+            .chain([not_recorded_table(unknown), next_table(&self.next_command(input))])
+            .collect()
+    }
+
+    fn tables(&self, Fit { rows: most, left_out }: Fit) -> Vec<Table> {
+        let kept = &TABLES[..TABLES.len() - left_out];
+        let mut tables = vec![self.device_table(most)];
+        tables.extend(self.idle_tables(most));
+        tables.push(self.work_table(most));
+        tables.extend(self.path.and_then(|path| path.table(most, short_name)));
+        tables.push(self.line_table(most.min(3)));
+        let mut copies = copy_table(self.copies, most.min(3));
+        copies.set_all_rows(copies.rows().len());
+        tables.push(copies);
+        tables.extend(step_table(self.explained, most));
+        tables.retain(|table| !table.rows().is_empty() && kept.contains(&table.name()));
+        tables
+    }
+
+    /// Returns the table of busy and idle time. Empty for a single GPU, because the first sentence contains its times.
+    fn device_table(&self, most: usize) -> Table {
+        let mut table = Table::new("gpus", &["device", "busy_percent", "busy_ns", "idle_ns", "window_ns"]);
+        let times = self.profile().times();
+        let is_unknown = self.profile().idle_doubt().is_some();
+        for time in times.iter().filter(|_| times.len() > 1).take(most.max(1) * 2) {
+            let steady = time.steady();
+            let known = |cell| if is_unknown { Cell::Nothing } else { cell };
+            table.add_row([
+                Cell::Gpu(time.device.0),
+                known(Cell::share(steady.busy, steady.window())),
+                Cell::Nanos(steady.busy),
+                known(Cell::Nanos(steady.idle)),
+                Cell::Nanos(steady.window()),
+            ]);
+        }
+        table
+    }
+
+    /// Returns idle time by cause, and by place.
+    pub(super) fn idle_tables(&self, most: usize) -> [Table; 2] {
+        let (mut causes, mut places) = (BTreeMap::new(), BTreeMap::new());
+        for sample in self.idle_samples() {
+            add_to(causes.entry(idle_word(sample).to_owned()).or_default(), sample.amount());
+            let place = idle_place(self.profile(), sample).unwrap_or_default();
+            add_to(places.entry(place).or_default(), sample.amount());
+        }
+        let by_cause = Table::new("idle_causes", &["total_ns", "share_percent", "cause"]);
+        let by_place = Table::new("idle_places", &["total_ns", "share_percent", "place"]);
+        [sum_table(by_cause, causes, most), sum_table(by_place, places, most)]
+    }
+
+    /// Returns GPU work by name, over all GPUs.
+    fn work_table(&self, most: usize) -> Table {
+        let mut sums: BTreeMap<String, Weight> = BTreeMap::new();
+        for work in self.profile().works() {
+            let sum = sums.entry(work_name(self.profile(), work.work).into_owned()).or_default();
+            add_to(&mut sum.nanos, work.weight.nanos);
+            add_to(&mut sum.count, work.weight.count);
+        }
+        let total = saturating_sum(sums.values().map(|sum| sum.nanos));
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by(|a, b| b.1.nanos.cmp(&a.1.nanos).then_with(|| a.0.cmp(&b.0)));
+        let mut table = Table::new("work", &["total_ns", "share_percent", "count", "avg_ns", "name"]);
+        for (name, sum) in sums.into_iter().take(most) {
+            table.add_row([
+                Cell::Nanos(sum.nanos),
+                Cell::share(sum.nanos, total),
+                Cell::Count(sum.count),
+                Cell::Nanos(sum.nanos / sum.count.max(1)),
+                Cell::Kernels(vec![shortened(&name, MAX_NAME_CHARS)]),
+            ]);
+        }
+        table
+    }
+
+    /// Returns source lines by the GPU time that they launched.
+    fn line_table(&self, most: usize) -> Table {
+        let mut lines = BTreeMap::new();
+        for sample in self.profile().samples(&GPU) {
+            let line = executed_line(self.profile(), sample.site, self.names);
+            let line = line.map_or_else(|| NO_LINE.to_owned(), |line| format!("{}:{}", line.file, line.line));
+            add_to(lines.entry(line).or_default(), sample.amount());
+        }
+        sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
+    }
+
+    fn next_command(&self, input: &Source) -> String {
+        let is_idle = self.busy_percent().is_some_and(|busy| busy < 50.0);
+        let file = quoted_for_shell(&input.to_string());
+        let shown = |finding: &&Finding| matches!(finding.severity, Severity::Bad | Severity::Cost);
+        let picture = match self.findings.iter().find(shown) {
+            Some(finding) => {
+                let has_rows = !self.explained.facts.has_only_sums;
+                let is_bad = finding.severity == Severity::Bad;
+                let command = command_for(finding.id, is_bad, std::slice::from_ref(&file), has_rows);
+                command.ok_or("--idle -o idle.svg")
+            }
+            None if is_idle => Err("--idle -o idle.svg"),
+            None => Err("-o gpu.svg"),
+        };
+        picture.unwrap_or_else(|options| format!("gpuflame flamegraph {file} {options}"))
+    }
+}
+
+fn short_name(name: &str) -> String {
+    shortened(name, MAX_NAME_CHARS)
+}
+
+/// Adds the largest sums to a table. A name that is not known is empty.
+fn sum_table(mut table: Table, sums: BTreeMap<String, u64>, most: usize) -> Table {
+    let total = saturating_sum(sums.values().copied());
+    let mut sums: Vec<_> = sums.into_iter().filter(|(_, nanos)| *nanos > 0).collect();
+    sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    for (name, nanos) in sums.into_iter().take(most) {
+        let name = if name.is_empty() { Cell::Nothing } else { Cell::Text(shortened(&name, MAX_NAME_CHARS)) };
+        table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), name]);
+    }
+    table
+}
