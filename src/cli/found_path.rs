@@ -151,6 +151,12 @@ pub(super) fn print_remarks(input: &Source, found: &FoundPath, console: Console)
 
 /// Prints how many records are left out. `input` names the run.
 pub(super) fn print_left_out(input: &str, found: &FoundPath, console: Console) {
+    if found.list.unclear_waits() > 0 {
+        let count = group_digits(found.list.unclear_waits());
+        console.remark(format!(
+            "{input}: {count} waits of default streams for events are left out because it is not recorded on which GPU they were"
+        ));
+    }
     let (contradicted, worst) = found.path.contradicted();
     if let Some(worst) = worst {
         let names = found.names();

@@ -273,7 +273,9 @@ pub(super) fn reliance_words(what: Reliance) -> &'static str {
         Reliance::DefaultStream => "default streams wait for the rest of their context, and it for them",
         Reliance::HandOff => "threads wait for each other as in the run",
         Reliance::LockOrder => "threads take locks in the same order as in the run",
-        Reliance::UnknownStream => "a default stream that waits is that of the event's context",
+        Reliance::UnknownStream => {
+            "no work waits where a default stream of an unknown GPU waits for an event"
+        }
         Reliance::CallOrder => "calls of several threads come in the same order as in the run",
         Reliance::UnknownWait => "a call waits for the work that ended last in it",
         Reliance::UnknownOrder => "work waits for work that ended just before it",

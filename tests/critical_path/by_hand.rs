@@ -1,5 +1,9 @@
 //! The example of docs/critical-path.md, whose path a person can check, and other small programs.
 
+use std::process::Command;
+
+use serde_json::json;
+
 use super::output::{Trace, gpuflame, min_slacks, parts, spans, tables};
 
 pub(super) fn two_kernels() -> Trace {
@@ -110,6 +114,81 @@ fn a_short_call_of_another_thread_does_not_explain_a_pause() {
         classes,
         [(0, 10, "call"), (10, 90, "host"), (100, 10, "call"), (110, 2, "launch"), (112, 40, "kernel")]
     );
+}
+
+/// The first launch takes 5 us until its work begins. The second call takes 20 us, and its work begins after the call's end.
+/// If `first` took no time, `second` would begin at the end of its call, at 40 instead of 75: 35 us earlier.
+#[test]
+fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("first", 1, 7, (5, 75))
+        .call("cudaLaunchKernel", 2, 5, (20, 40))
+        .kernel("second", 2, 7, (75, 100))
+        .call("cudaStreamSynchronize", 3, 5, (45, 110))
+        .sync(3, 7, (46, 100));
+    let tables = tables(trace, "by-hand-slow-call", &[]);
+    assert_eq!(
+        parts(&tables),
+        [
+            (0, 5, "call", 5, "cudaLaunchKernel"),
+            (5, 70, "kernel", 35, "first"),
+            (75, 25, "kernel", 25, "second"),
+            (100, 10, "return", 10, "cudaStreamSynchronize"),
+        ]
+    );
+}
+
+/// Nothing leads to `free`, whose launch is not recorded. If `main` took no time, the run would end with `free`, at 105 instead of
+/// 112: 7 us earlier.
+#[test]
+fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("main", 1, 8, (15, 102))
+        .kernel("free", 9, 9, (50, 105))
+        .call("cudaStreamSynchronize", 2, 5, (20, 112))
+        .sync(2, 8, (21, 102));
+    let tables = tables(trace, "by-hand-free", &[]);
+    assert_eq!(
+        parts(&tables),
+        [
+            (0, 10, "call", 7, "cudaLaunchKernel"),
+            (10, 5, "launch", 5, "main"),
+            (15, 87, "kernel", 7, "main"),
+            (102, 10, "return", 7, "cudaStreamSynchronize"),
+        ]
+    );
+}
+
+/// The thread launches a kernel on GPU 0, then its default stream waits for an event, then it launches a kernel on GPU 1. The thread
+/// changed its GPU before or after the wait, so it is not recorded whose default stream waits.
+#[test]
+fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
+    let wait = json!({
+        "ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 1, "tid": 7, "ts": 20, "dur": 0,
+        "args": {
+            "correlation": 2, "device": 1, "context": 2, "stream": 7, "cuda_sync_kind": "Stream Wait Event",
+            "wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1, "wait_on_cuda_event_id": 5,
+        },
+    });
+    let other = json!({
+        "ph": "X", "cat": "kernel", "name": "other", "pid": 1, "tid": 7, "ts": 45, "dur": 10,
+        "args": { "correlation": 3, "device": 1, "context": 2, "stream": 7 },
+    });
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("one", 1, 7, (15, 25))
+        .call("cudaStreamWaitEvent", 2, 5, (20, 22))
+        .add(wait)
+        .call("cudaLaunchKernel", 3, 5, (30, 40))
+        .add(other);
+    let file = trace.write("by-hand-unknown-gpu");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+    let output = command.arg("critical-path").arg(&file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("1 waits of default streams") && text.contains("which GPU"), "{text}");
 }
 
 #[test]
