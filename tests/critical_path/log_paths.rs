@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::Value;
 
 use super::random_program::number;
+use super::ties::ties_of_default_stream;
 
 /// Time that each call takes, in ns, unless it waits.
 const CALL_NS: u64 = 1_000;
@@ -99,6 +100,9 @@ impl LogPaths {
         }
         let ops: Vec<&Value> = rows("op").collect();
         ops.iter().for_each(|op| paths.add_op(op));
+        for (other, op) in ties_of_default_stream(schedule, &ops) {
+            paths.add(Moment::End(other), Moment::Begin(op), 0, [Owner::Op(op); 2]);
+        }
         paths.add_programmatic(&ops);
         rows("wait").for_each(|wait| paths.add_wait(wait));
         paths.check_times();

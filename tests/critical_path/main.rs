@@ -12,9 +12,11 @@ mod log_paths;
 mod missing_records;
 mod order_by_hand;
 mod output;
+mod program_checks;
 #[path = "../support/random_program.rs"]
 mod random_program;
 mod random_programs;
 mod ranges;
 mod real_traces;
 mod slack_and_track;
+mod ties;

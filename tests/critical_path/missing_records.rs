@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::log_paths::LAUNCH_NS;
 use super::random_program::number;
+use super::ties::DEFAULT_STREAM;
 
 /// Records that decide the times of a program and are missing in its trace. The first three make slack smaller, never larger;
-/// the simulator can write rows for the others.
+/// the simulator can write rows for the next three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lack {
     /// Edges of a graph with several nodes.
@@ -23,12 +24,14 @@ pub(super) enum Lack {
     DefaultStream,
     /// Waits of threads for each other.
     Threads,
+    /// On which GPU a default stream waits for an event.
+    WaitContexts,
 }
 
 /// `has_rows`: whether the trace has the rows that torch.profiler does not write.
 pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
     let ops: Vec<&Value> = schedule.iter().filter(|row| row["what"] == "op").collect();
-    let is_of_default_stream = |row: &Value| row["what"] != "stream" && row["stream"] == 7;
+    let is_of_default_stream = |row: &Value| row["what"] != "stream" && row["stream"] == DEFAULT_STREAM;
     let is_other_thread = |row: &Value| row["what"] == "call" && row["thread"] != 1_000;
     let found = [
         (Lack::GraphEdges, !has_known_edges(&ops)),
@@ -37,6 +40,7 @@ pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
         (Lack::HostFunctions, !has_rows && ops.iter().any(|op| op["kind"] == "host" && op["graph"] == 0)),
         (Lack::DefaultStream, !has_rows && schedule.iter().any(is_of_default_stream)),
         (Lack::Threads, !has_rows && schedule.iter().any(is_other_thread)),
+        (Lack::WaitContexts, !has_wait_contexts(schedule)),
     ];
     found.into_iter().filter(|(_, is_lacking)| *is_lacking).map(|(lack, _)| lack).collect()
 }
@@ -57,6 +61,36 @@ fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
     }
     let is_known = |lags: &BTreeMap<u64, u64>| lags.len() < 8 || lags.values().any(|lag| *lag == LAUNCH_NS);
     kinds.values().all(is_known)
+}
+
+/// Contexts of the work that a thread submitted just before and just after each wait of a default stream for an event, and the
+/// context of this stream.
+fn contexts_of_waits(schedule: &[Value]) -> impl Iterator<Item = ([Option<&Value>; 2], &Value)> {
+    let works = |row: &&Value| row["what"] == "op" && (row["kind"] != "host" || row["graph"] != 0);
+    let works: Vec<&Value> = schedule.iter().filter(works).collect();
+    let waits = schedule.iter().filter(|row| row["what"] == "wait" && row["kind"] == "stream_wait");
+    waits.filter(|wait| wait["stream"] == DEFAULT_STREAM).map(move |wait| {
+        let id = number(wait, "corr");
+        let of_thread = works.iter().copied().filter(|op| op["thread"] == wait["thread"]);
+        let (before, after): (Vec<_>, Vec<_>) = of_thread.partition(|op| number(op, "corr") < id);
+        let before = before.into_iter().max_by_key(|op| number(op, "corr"));
+        let after = after.into_iter().min_by_key(|op| number(op, "corr"));
+        ([before, after].map(|op| op.map(|op| &op["context"])), &wait["stream_context"])
+    })
+}
+
+/// Whether the work that a thread submitted before and after each wait of a default stream ran on the GPU of this stream. The row
+/// of the wait has the context of the event, and all GPUs give their default streams the same number.
+fn has_wait_contexts(schedule: &[Value]) -> bool {
+    contexts_of_waits(schedule)
+        .all(|(around, context)| around.into_iter().flatten().all(|of_work| of_work == context))
+}
+
+/// Number of waits of default streams before and after which the thread submitted work to different GPUs.
+pub(super) fn unclear_waits(schedule: &[Value]) -> u64 {
+    let is_unclear =
+        |around: [Option<&Value>; 2]| matches!(around, [Some(before), Some(after)] if before != after);
+    contexts_of_waits(schedule).filter(|(around, _)| is_unclear(*around)).count() as u64
 }
 
 /// Whether each graph of several nodes has an edge. A trace does not tell graphs without edges from those whose edges it lacks.

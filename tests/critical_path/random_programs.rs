@@ -2,106 +2,32 @@
 //! one piece of work that takes longer or shorter, and the simulator tells how much later or earlier the program ends: that
 //! is what slack and savings promise.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-use gpusim_selftest::Outcome;
 use serde_json::Value;
 
-use super::log_paths::{LogPaths, Owner};
-use super::missing_records::{Lack, lacks, waits_of};
-use super::random_program::{
-    self, Counts, GRAPHS, HOST_FUNCTIONS, HOST_NODES, LEGACY_STREAM, PROGRAMMATIC, THREADS, assert_features,
-    count_features, end_of, end_with_host_functions, number,
-};
+use super::missing_records::{lacks, unclear_waits};
+use super::program_checks::{Program, check_answers};
+use super::random_program::{Counts, assert_features, count_features};
 
-/// Rows that decide the times and that torch.profiler does not write, as other tools do (docs/replay.md).
-const ROWS: (&str, &str) = ("GPUSIM_KINETO_ROWS", "streams,host_functions,threads,events");
-
-/// A random program.
-#[derive(Clone, Copy, Debug)]
-struct Program {
-    seed: u32,
-    without: u32,
-    /// Whether the trace has the rows of [`ROWS`].
-    has_rows: bool,
-}
-
-impl Program {
-    /// Chooses the features by the seed: programs whose traces have all that decides their times, programs with one feature
-    /// that traces do not record, and programs with all.
-    fn new(seed: u32, has_rows: bool) -> Self {
-        let unrecorded = PROGRAMMATIC | HOST_FUNCTIONS | LEGACY_STREAM | THREADS;
-        let without = match seed % 8 {
-            0 => unrecorded | GRAPHS | HOST_NODES,
-            1 => unrecorded,
-            2 => unrecorded & !PROGRAMMATIC,
-            3 => unrecorded & !THREADS,
-            4 => unrecorded & !LEGACY_STREAM,
-            5 => unrecorded & !HOST_FUNCTIONS,
-            6 => HOST_FUNCTIONS,
-            _ => 0,
-        };
-        Self { seed, without, has_rows }
-    }
-
-    /// `change`: an operation, and by how many nanoseconds it is longer.
-    fn run(self, change: Option<(u64, i64)>) -> Outcome {
-        let change = change.map(|(op, by)| format!("{op}:{by}"));
-        let mut variables: Vec<_> = change.iter().map(|change| ("GPUSIM_CHANGE", change.as_str())).collect();
-        variables.extend(self.has_rows.then_some(ROWS));
-        random_program::run(self.seed, self.without, &variables)
-    }
-
-    /// End of the last call or work that the trace has.
-    fn end(self, schedule: &[Value]) -> u64 {
-        if self.has_rows { end_with_host_functions(schedule) } else { end_of(schedule) }
-    }
-}
-
-/// A program that ran again with an operation of another length.
-struct Rerun {
-    /// Time in ns by which it ended later.
-    later: i64,
-    /// Whether the threads made their calls, and got their locks, in the same order.
-    keeps_order: bool,
-}
-
-/// Threads in the order of their calls, and in the order in which they waited for each other.
-fn thread_order(schedule: &[Value]) -> [Vec<u64>; 2] {
-    ["call", "thread_wait"].map(|what| {
-        let rows = schedule.iter().filter(|row| row["what"] == what);
-        let key = if what == "call" { "begin" } else { "end" };
-        let mut threads: Vec<(u64, u64)> =
-            rows.map(|row| (number(row, key), number(row, "thread"))).collect();
-        threads.sort_unstable();
-        threads.into_iter().map(|(_, thread)| thread).collect()
-    })
-}
-
-fn deps(trace: &str, name: &str) -> Value {
+/// Returns the dependencies that the command prints for a trace, and how many waits it leaves out.
+fn deps(trace: &str, name: &str) -> (Value, u64) {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
     std::fs::write(&file, trace).unwrap();
-    let run = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
-        command.args(["-q", "deps", "--format", "json"]).arg(&file).output().unwrap()
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_gpuflame")).args(args).arg(&file).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        output
     };
-    let (one, other) = (run(), run());
+    let [one, other] = [(); 2].map(|()| run(&["-q", "deps", "--format", "json"]).stdout);
+    let remarks = String::from_utf8(run(&["critical-path"]).stderr).unwrap();
     std::fs::remove_file(&file).unwrap();
-    assert!(one.status.success(), "{name}: {}", String::from_utf8_lossy(&one.stderr));
-    assert_eq!(one.stdout, other.stdout, "{name}: two runs print the same");
-    serde_json::from_slice(&one.stdout).unwrap()
-}
-
-/// A program with the dependencies that the command prints.
-struct Checked<'a> {
-    program: Program,
-    lacks: &'a BTreeSet<Lack>,
-    schedule: &'a [Value],
-    /// Start and end of the path.
-    window: (u64, u64),
-    nodes: BTreeMap<&'a str, &'a Value>,
+    assert_eq!(one, other, "{name}: two runs print the same");
+    let left_out = remarks
+        .lines()
+        .find_map(|line| line.split_once(" waits of default streams for events")?.0.split(' ').next_back());
+    (serde_json::from_slice(&one).unwrap(), left_out.map_or(0, |count| count.parse().unwrap()))
 }
 
 /// Checks a program, and the slack of one in `every` pieces of work.
@@ -114,230 +40,19 @@ fn check(program: Program, every: usize, counts: &mut Counts) {
         return;
     }
     let lacks = lacks(schedule, program.has_rows);
+    lacks.iter().for_each(|lack| counts.add(format!("programs that lack {lack:?}")));
     counts.add(if lacks.is_empty() { "programs with all records" } else { "programs without some records" });
     let name = if program.has_rows { "path-rows" } else { "path" };
-    let deps = deps(&outcome.kineto, &format!("{name}-{}", program.seed));
-    let start = number(&deps["facts"], "start_ns");
-    let window = (start, start + number(&deps["facts"], "duration_ns"));
-    let nodes = deps["nodes"].as_array().unwrap().iter().map(|node| (node["id"].as_str().unwrap(), node));
-    let checked = Checked { program, lacks: &lacks, schedule, window, nodes: nodes.collect() };
-    checked.check_parts(deps["path"].as_array().unwrap(), counts);
-    let said = said(&deps);
-    for (at, op) in ops.iter().enumerate() {
-        let key = (number(op, "begin") - start, number(op, "end") - start, number(op, "corr"));
-        let Some(Some(one)) = said.get(&key).copied() else { continue };
-        checked.check_reason(op, one, counts);
-        if at % every == (program.seed as usize) % every && key.1 - key.0 > STEP_NS {
-            checked.check_change(op, one, counts);
-        }
+    let (deps, remarked) = deps(&outcome.kineto, &format!("{name}-{}", program.seed));
+    // Without the rows, a trace may not have both default streams.
+    if program.has_rows {
+        assert_eq!(
+            remarked,
+            unclear_waits(schedule),
+            "{program:?}: the command counts the waits that it leaves out"
+        );
     }
-}
-
-/// Slack, saving and reason as the command prints them for a piece of work.
-#[derive(Clone, Copy, Debug)]
-struct Said {
-    slack: u64,
-    /// Whether calls of different threads would change their order after this slack.
-    is_limited: bool,
-    saving: u64,
-    /// Why it began when it did.
-    reason: &'static str,
-}
-
-/// Pieces of work as the command prints them, by begin, end and correlation id, as far as these are unique.
-fn said(deps: &Value) -> BTreeMap<(u64, u64, u64), Option<Said>> {
-    let mut all = BTreeMap::new();
-    for node in deps["nodes"].as_array().unwrap().iter().filter(|node| node["kind"] == "work") {
-        let key = (number(node, "start_ns"), number(node, "end_ns"), number(node, "correlation"));
-        let reasons = [
-            "launch",
-            "stream",
-            "programmatic",
-            "event",
-            "default_stream",
-            "graph_launch",
-            "graph_edge",
-            "graph_node",
-            "same_graph",
-        ];
-        let reason = reasons.into_iter().find(|reason| node["decided_by"] == *reason).unwrap_or("nothing");
-        let (slack, saving) = (number(node, "slack_ns"), number(node, "saving_ns"));
-        let one = Said { slack, is_limited: node["slack_limit"] == "order", saving, reason };
-        all.entry(key).and_modify(|known| *known = None).or_insert(Some(one));
-    }
-    all
-}
-
-const STEP_NS: u64 = 1_000;
-
-impl Checked<'_> {
-    /// The path is as long as the longest path of the log, and consists of its parts if the trace has all that decides.
-    fn check_parts(&self, parts: &[Value], counts: &mut Counts) {
-        let Self { program, window, lacks, .. } = self;
-        let end = program.end(self.schedule);
-        assert_eq!(window.1, end, "{program:?}: the path ends with the program");
-        let paths = LogPaths::new(self.schedule, end, program.has_rows);
-        let mut at = window.0;
-        for part in parts {
-            assert_eq!(window.0 + number(part, "start_ns"), at, "{program:?}: no gap and no overlap: {part}");
-            let start = at;
-            at += number(part, "duration_ns");
-            let is_longest = self.is_of_longest_path(&paths, part, start, at);
-            assert!(is_longest || !lacks.is_empty(), "{program:?}: not on a longest path: {part}");
-            let word = if is_longest { "on" } else { "not on" };
-            match lacks.is_empty() {
-                true => counts.add(format!("parts {word} a longest path")),
-                false => counts.add(format!("parts {word} a longest path, some records missing")),
-            }
-        }
-        assert_eq!(at, end, "{program:?}: the parts add up");
-    }
-
-    /// Whether a longest path of the log spends the time of a part in the same call or work.
-    fn is_of_longest_path(&self, paths: &LogPaths, part: &Value, start: u64, end: u64) -> bool {
-        let Some(node) = part["node"].as_str().and_then(|id| self.nodes.get(id)) else { return false };
-        let time = |key: &str| self.window.0 + number(node, key);
-        let spends = |owners: Vec<Owner>| owners.into_iter().any(|owner| paths.spends(owner, start, end));
-        match part["class"].as_str().unwrap() {
-            "kernel" | "memory" | "host_function" => {
-                spends(paths.ops(time("start_ns"), time("end_ns"), number(node, "correlation")))
-            }
-            "launch" => spends(paths.ops_beginning(end, number(node, "correlation"))),
-            "call" => spends(paths.calls(number(node, "thread"), time("start_ns"))),
-            "host" => paths.spends_on_host(number(node, "thread"), start, end),
-            "hand_off" => paths.hands_off(number(node, "thread"), start, end),
-            // Calls before the first one that launches or waits are not in the graph.
-            "unexplained" if self.program.has_rows && start == self.window.0 => {
-                paths.spends_on_host(number(node, "thread"), start, end)
-            }
-            _ => false,
-        }
-    }
-
-    /// Compares the reason with the cause that the simulator logged.
-    fn check_reason(&self, op: &Value, said: Said, counts: &mut Counts) {
-        let cause = op["cause"].as_str().unwrap();
-        let tied = |why: &str| {
-            let mut until = waits_of(op).filter(|wait| wait["until"] == op["ready"]);
-            // A kernel that a trigger lets begin within a microsecond of its launch is taken for launched.
-            let late_ns = number(op, "begin") - number(op, "arrive");
-            let is_launch = late_ns == 0 || (cause == "programmatic" && late_ns <= 1_000);
-            until.any(|wait| wait["why"] == why) || (is_launch && why == "launch")
-        };
-        let is_same = match said.reason {
-            // A stream reaches an event wait, which then decides; the next work is in the order of the stream.
-            "stream" => {
-                let is_held = self.program.has_rows && tied("default_stream");
-                tied("stream") || tied("event") || tied("programmatic") || is_held
-            }
-            "graph_edge" => tied("edge") || tied("programmatic"),
-            "graph_launch" | "graph_node" | "same_graph" => op["graph"] != 0,
-            "nothing" => false,
-            reason => tied(reason),
-        };
-        // An implicit wait is always inferred. A wrong one may end by chance when the recorded one does, or contradict it.
-        let is_inferred =
-            self.lacks.contains(&Lack::DefaultStream) && ["default_stream", "nothing"].contains(&said.reason);
-        if is_inferred || !self.is_recorded(op) {
-            counts.add(if is_same { "cause inferred right" } else { "cause inferred wrong" });
-            return;
-        }
-        assert!(is_same, "{:?}: {cause} but {said:?}: {op}", self.program);
-        counts.add(match said.reason {
-            "stream" => "stream",
-            "launch" => "launch",
-            "programmatic" => "programmatic",
-            "graph_edge" => "graph edge",
-            _ => "graph",
-        });
-    }
-
-    /// Whether the trace has the last reason for which a piece of work waited.
-    fn is_recorded(&self, op: &Value) -> bool {
-        if self.program.has_rows {
-            return true;
-        }
-        let rows = |what: &'static str| self.schedule.iter().filter(move |row| row["what"] == what);
-        let stream = |row: &Value| (row["context"].clone(), row["stream"].clone());
-        let is_shown = |id: &Value| {
-            let mut with_id = rows("op").filter(|op| op["op"] == *id);
-            with_id.all(|op| op["kind"] != "host" || op["graph"] != 0)
-        };
-        let is_event_shown = |wait: &Value| {
-            let waits = rows("wait").filter(|row| {
-                row["kind"] == "stream_wait" && row["until"] == wait["until"] && stream(row) == stream(op)
-            });
-            let records = waits.filter_map(|row| {
-                rows("wait").find(|record| record["kind"] == "record" && record["corr"] == row["record"])
-            });
-            let of_op = rows("op").find(|other| other["op"] == wait["op"]).map(stream);
-            records.map(stream).any(|record| of_op.as_ref().is_none_or(|of_op| *of_op == record))
-        };
-        let last = waits_of(op).filter(|wait| wait["until"] == op["ready"] && op["cause"] != "launch");
-        last.into_iter().all(|wait| {
-            is_shown(&wait["op"])
-                && wait["why"] != "default_stream"
-                && (wait["why"] != "event" || is_event_shown(wait))
-        })
-    }
-
-    fn rerun(&self, op: &Value, by: i64) -> Rerun {
-        let schedule = self.program.run(Some((number(op, "op"), by))).schedule;
-        Rerun {
-            later: self.program.end(&schedule) as i64 - self.window.1 as i64,
-            keeps_order: thread_order(&schedule) == thread_order(self.schedule),
-        }
-    }
-
-    /// Runs the program again with one piece of work longer by its slack, or shorter, and compares the ends. If the trace has
-    /// all that decides, both are exact. Unknown edges of graphs, triggers and times of launches make both smaller, never larger.
-    fn check_change(&self, op: &Value, said: Said, counts: &mut Counts) {
-        let Self { program, lacks, .. } = self;
-        let later = if said.slack > 0 { self.rerun(op, said.slack as i64).later } else { 0 };
-        let shorter = self.rerun(op, -(STEP_NS as i64));
-        let (claimed, saved) = (said.saving.min(STEP_NS) as i64, -shorter.later);
-        if lacks.iter().any(|lack| *lack > Lack::LaunchTimes) {
-            counts.add(if later == 0 { "slack inferred right" } else { "slack inferred too large" });
-            counts.add(if claimed <= saved { "saving inferred right" } else { "saving inferred too large" });
-            return;
-        }
-        assert_eq!(later, 0, "{program:?}: longer by its slack, {said:?}: {op}");
-        assert!(claimed <= saved || !shorter.keeps_order, "{program:?}: it saves {saved}, {said:?}: {op}");
-        counts.add("longer by its slack");
-        counts.add(if claimed > 0 { "shorter on the path" } else { "shorter off the path" });
-        let longer = self.rerun(op, (said.slack + STEP_NS) as i64);
-        let saving_rule = (claimed != saved).then(|| self.rule(&shorter, false));
-        let slack_rule = (longer.later != STEP_NS as i64).then(|| self.rule(&longer, said.is_limited));
-        for (what, rule) in [("saving", saving_rule), ("slack", slack_rule)] {
-            let Some(rule) = rule else { continue };
-            assert!(
-                rule.is_some(),
-                "{program:?}: {what} too small, {said:?}, {saved}, {}: {op}",
-                longer.later
-            );
-            counts.add(format!("{what} has the rule {}", rule.unwrap_or_default()));
-        }
-        if saving_rule.is_none() && slack_rule.is_none() {
-            counts.add("exact");
-            match op["kind"].as_str() {
-                Some("host") => counts.add("exact for a host function"),
-                _ if op["graph"] != 0 => counts.add("exact for a node"),
-                _ => {}
-            }
-        }
-    }
-
-    /// Rule by which the command promises less than the program shows (docs/critical-path.md).
-    fn rule(&self, rerun: &Rerun, is_limited: bool) -> Option<&'static str> {
-        match self.lacks.first() {
-            _ if is_limited => Some("order of threads"),
-            _ if !rerun.keeps_order => Some("order of threads, beyond the slack"),
-            Some(Lack::GraphEdges) => Some("graphs without edges"),
-            Some(Lack::Triggers) => Some("overlapping kernels"),
-            Some(_) => Some("launches that all waited"),
-            None => None,
-        }
-    }
+    check_answers((program, &lacks), schedule, &deps, every, counts);
 }
 
 /// Checks a program per seed. Returns how often each thing was checked.
@@ -348,20 +63,35 @@ fn check_programs(seeds: std::ops::Range<u32>, every: usize, has_rows: bool) -> 
     counts
 }
 
-/// If records are missing, the command infers, and most of its answers must be right: 93 to 100 % were.
+/// If records are missing, the command infers, and most of its answers must be right. Of the 1,000 programs, 3.0 % of the parts were
+/// wrong, 4.6 % of the causes, 2.9 % of the slacks and 0.1 % of the savings; of the first 48 programs 2.4, 6.9, 4.2 and 0 %.
 fn assert_inferred(counts: &Counts) {
     let inferred = [
         (
             "parts on a longest path, some records missing",
             "parts not on a longest path, some records missing",
+            20,
         ),
-        ("cause inferred right", "cause inferred wrong"),
-        ("slack inferred right", "slack inferred too large"),
-        ("saving inferred right", "saving inferred too large"),
+        ("cause inferred right", "cause inferred wrong", 10),
+        ("slack inferred right", "slack inferred too large", 15),
+        ("saving inferred right", "saving inferred too large", 100),
     ];
-    for (right, wrong) in inferred {
-        let (right_count, wrong_count) = (counts.of(right), counts.of(wrong));
-        assert!(right_count > 8 * wrong_count, "{right}: {counts:?}");
+    for (right, wrong, times) in inferred {
+        assert!(counts.of(right) > times * counts.of(wrong), "{right}: {counts:?}");
+    }
+}
+
+/// With all rows, only a wait of a default stream of an unknown GPU is missing: in 5 of the 1,000 programs, of which one had 19
+/// wrong parts and one wrong cause.
+fn assert_with_rows(counts: &Counts) {
+    for (what, most) in [
+        ("programs that lack WaitContexts", 8),
+        ("parts not on a longest path, some records missing", 30),
+        ("cause inferred wrong", 3),
+        ("slack inferred too large", 0),
+        ("saving inferred too large", 0),
+    ] {
+        assert!(counts.of(what) <= most, "{what}: {counts:?}");
     }
 }
 
@@ -373,7 +103,7 @@ fn assert_counts(counts: &Counts, all: &[(&str, u32)]) {
 
 #[test]
 fn paths_and_slack_of_random_programs_are_those_of_the_log() {
-    let counts = check_programs(0..48, 6, false);
+    let counts = check_programs(0..48, 3, false);
     assert_inferred(&counts);
     let all = [
         ("stream", 100),
@@ -394,6 +124,7 @@ fn paths_and_slack_of_random_programs_are_those_of_the_log() {
 #[test]
 fn paths_and_slack_of_random_programs_with_all_rows_are_those_of_the_log() {
     let counts = check_programs(0..48, 12, true);
+    assert_with_rows(&counts);
     let all = [("parts on a longest path", 300), ("longer by its slack", 100), ("exact", 100)];
     assert_counts(&counts, &all);
 }
@@ -410,5 +141,6 @@ fn paths_and_slack_of_1000_random_programs_are_those_of_the_log() {
 #[ignore = "takes minutes"]
 fn paths_and_slack_of_1000_random_programs_with_all_rows_are_those_of_the_log() {
     let counts = check_programs(40..1040, 8, true);
+    assert_with_rows(&counts);
     assert_features(&counts, 200);
 }

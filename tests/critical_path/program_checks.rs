@@ -1,0 +1,341 @@
+//! Compares what the command prints for a random program with the simulator's log and with runs of the program in which one piece of
+//! work takes longer or shorter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpusim_selftest::Outcome;
+use serde_json::Value;
+
+use super::log_paths::{LogPaths, Owner};
+use super::missing_records::{Lack, waits_of};
+use super::random_program::{
+    self, Counts, GRAPHS, HOST_FUNCTIONS, HOST_NODES, LEGACY_STREAM, PROGRAMMATIC, THREADS, end_of,
+    end_with_host_functions, number,
+};
+
+/// Rows that decide the times and that torch.profiler does not write, as other tools do (docs/replay.md).
+const ROWS: (&str, &str) = ("GPUSIM_KINETO_ROWS", "streams,host_functions,threads,events");
+
+/// A random program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Program {
+    pub(super) seed: u32,
+    without: u32,
+    /// Whether the trace has the rows of [`ROWS`].
+    pub(super) has_rows: bool,
+}
+
+impl Program {
+    /// Chooses the features by the seed: programs whose traces have all that decides their times, programs with one feature
+    /// that traces do not record, and programs with all.
+    pub(super) fn new(seed: u32, has_rows: bool) -> Self {
+        let unrecorded = PROGRAMMATIC | HOST_FUNCTIONS | LEGACY_STREAM | THREADS;
+        let without = match seed % 8 {
+            0 => unrecorded | GRAPHS | HOST_NODES,
+            1 => unrecorded,
+            2 => unrecorded & !PROGRAMMATIC,
+            3 => unrecorded & !THREADS,
+            4 => unrecorded & !LEGACY_STREAM,
+            5 => unrecorded & !HOST_FUNCTIONS,
+            6 => HOST_FUNCTIONS,
+            _ => 0,
+        };
+        Self { seed, without, has_rows }
+    }
+
+    /// `change`: an operation, and by how many nanoseconds it is longer.
+    pub(super) fn run(self, change: Option<(u64, i64)>) -> Outcome {
+        let change = change.map(|(op, by)| format!("{op}:{by}"));
+        let mut variables: Vec<_> = change.iter().map(|change| ("GPUSIM_CHANGE", change.as_str())).collect();
+        variables.extend(self.has_rows.then_some(ROWS));
+        random_program::run(self.seed, self.without, &variables)
+    }
+
+    /// End of the last call or work that the trace has.
+    fn end(self, schedule: &[Value]) -> u64 {
+        if self.has_rows { end_with_host_functions(schedule) } else { end_of(schedule) }
+    }
+}
+
+/// By how much work is shortened, in ns.
+const STEP_NS: u64 = 1_000;
+
+/// Slack, saving and reason as the command prints them for a piece of work.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    slack: u64,
+    /// Whether calls of different threads would change their order after this slack.
+    is_limited: bool,
+    saving: u64,
+    /// Why it began when it did.
+    reason: &'static str,
+}
+
+/// Pieces of work as the command prints them, by begin, end and correlation id, as far as these are unique.
+fn said(deps: &Value) -> BTreeMap<(u64, u64, u64), Option<Said>> {
+    let mut all = BTreeMap::new();
+    for node in deps["nodes"].as_array().unwrap().iter().filter(|node| node["kind"] == "work") {
+        let key = (number(node, "start_ns"), number(node, "end_ns"), number(node, "correlation"));
+        let reasons = [
+            "launch",
+            "stream",
+            "programmatic",
+            "event",
+            "default_stream",
+            "graph_launch",
+            "graph_edge",
+            "graph_node",
+            "same_graph",
+        ];
+        let reason = reasons.into_iter().find(|reason| node["decided_by"] == *reason).unwrap_or("nothing");
+        let (slack, saving) = (number(node, "slack_ns"), number(node, "saving_ns"));
+        let one = Said { slack, is_limited: node["slack_limit"] == "order", saving, reason };
+        all.entry(key).and_modify(|known| *known = None).or_insert(Some(one));
+    }
+    all
+}
+
+/// A program that ran again with an operation of another length.
+struct Rerun {
+    /// Time in ns by which it ended later.
+    later: i64,
+    /// Whether the threads made their calls, and got their locks, in the same order.
+    keeps_order: bool,
+}
+
+/// Threads in the order of their calls, and in the order in which they waited for each other.
+fn thread_order(schedule: &[Value]) -> [Vec<u64>; 2] {
+    ["call", "thread_wait"].map(|what| {
+        let rows = schedule.iter().filter(|row| row["what"] == what);
+        let key = if what == "call" { "begin" } else { "end" };
+        let mut threads: Vec<(u64, u64)> =
+            rows.map(|row| (number(row, key), number(row, "thread"))).collect();
+        threads.sort_unstable();
+        threads.into_iter().map(|(_, thread)| thread).collect()
+    })
+}
+
+/// A program with the dependencies that the command prints.
+struct Checked<'a> {
+    program: Program,
+    lacks: &'a BTreeSet<Lack>,
+    schedule: &'a [Value],
+    /// Start and end of the path.
+    window: (u64, u64),
+    nodes: BTreeMap<&'a str, &'a Value>,
+}
+
+/// Checks what the command prints for a program, and the slack of one in `every` pieces of work.
+pub(super) fn check_answers(
+    (program, lacks): (Program, &BTreeSet<Lack>),
+    schedule: &[Value],
+    deps: &Value,
+    every: usize,
+    counts: &mut Counts,
+) {
+    let start = number(&deps["facts"], "start_ns");
+    let window = (start, start + number(&deps["facts"], "duration_ns"));
+    let nodes = deps["nodes"].as_array().unwrap().iter().map(|node| (node["id"].as_str().unwrap(), node));
+    let checked = Checked { program, lacks, schedule, window, nodes: nodes.collect() };
+    checked.check_parts(deps["path"].as_array().unwrap(), counts);
+    let said = said(deps);
+    for (at, op) in schedule.iter().filter(|row| row["what"] == "op").enumerate() {
+        let key = (number(op, "begin") - start, number(op, "end") - start, number(op, "corr"));
+        let Some(Some(one)) = said.get(&key).copied() else { continue };
+        checked.check_reason(op, one, counts);
+        if at % every == (program.seed as usize) % every && key.1 - key.0 > STEP_NS {
+            checked.check_change(op, one, counts);
+        }
+    }
+}
+
+impl Checked<'_> {
+    /// The path is as long as the longest path of the log, and consists of its parts if the trace has all that decides. From a
+    /// wrong dependency on, which is that of the last wrong part of a row, the path may lead through other work. So this part
+    /// must be of a class that a missing record can make wrong.
+    fn check_parts(&self, parts: &[Value], counts: &mut Counts) {
+        let Self { program, window, lacks, .. } = self;
+        let end = program.end(self.schedule);
+        assert_eq!(window.1, end, "{program:?}: the path ends with the program");
+        let paths = LogPaths::new(self.schedule, end, program.has_rows);
+        let mut at = window.0;
+        let mut wrong: Option<&Value> = None;
+        for part in parts {
+            assert_eq!(window.0 + number(part, "start_ns"), at, "{program:?}: no gap and no overlap: {part}");
+            let start = at;
+            at += number(part, "duration_ns");
+            let is_longest = self.is_of_longest_path(&paths, part, start, at);
+            if let Some(before) = wrong.filter(|_| is_longest) {
+                self.check_wrong_part(before);
+            }
+            wrong = (!is_longest).then_some(part);
+            let word = if is_longest { "on" } else { "not on" };
+            match lacks.is_empty() {
+                true => counts.add(format!("parts {word} a longest path")),
+                false => counts.add(format!("parts {word} a longest path, some records missing")),
+            }
+        }
+        wrong.into_iter().for_each(|part| self.check_wrong_part(part));
+        assert_eq!(at, end, "{program:?}: the parts add up");
+    }
+
+    /// Asserts that the program lacks a record that can make such a part wrong. Unknown edges, triggers and times of launches do not.
+    fn check_wrong_part(&self, part: &Value) {
+        use Lack::*;
+        let causes: &[Lack] = match part["class"].as_str().unwrap() {
+            "hand_off" | "host" => &[Threads],
+            "call" | "return" | "unexplained" => &[HostFunctions, DefaultStream, Threads, WaitContexts],
+            _ => &[HostFunctions, DefaultStream, WaitContexts],
+        };
+        let is_explained = causes.iter().any(|cause| self.lacks.contains(cause));
+        assert!(is_explained, "{:?}, {:?}: not on a longest path: {part}", self.program, self.lacks);
+    }
+
+    /// Whether a longest path of the log spends the time of a part in the same call or work.
+    fn is_of_longest_path(&self, paths: &LogPaths, part: &Value, start: u64, end: u64) -> bool {
+        let Some(node) = part["node"].as_str().and_then(|id| self.nodes.get(id)) else { return false };
+        let time = |key: &str| self.window.0 + number(node, key);
+        let spends = |owners: Vec<Owner>| owners.into_iter().any(|owner| paths.spends(owner, start, end));
+        match part["class"].as_str().unwrap() {
+            "kernel" | "memory" | "host_function" => {
+                spends(paths.ops(time("start_ns"), time("end_ns"), number(node, "correlation")))
+            }
+            "launch" => spends(paths.ops_beginning(end, number(node, "correlation"))),
+            "call" => spends(paths.calls(number(node, "thread"), time("start_ns"))),
+            "host" => paths.spends_on_host(number(node, "thread"), start, end),
+            "hand_off" => paths.hands_off(number(node, "thread"), start, end),
+            // Calls before the first one that launches or waits are not in the graph.
+            "unexplained" if self.program.has_rows && start == self.window.0 => {
+                paths.spends_on_host(number(node, "thread"), start, end)
+            }
+            _ => false,
+        }
+    }
+
+    /// Compares the reason with the cause that the simulator logged.
+    fn check_reason(&self, op: &Value, said: Said, counts: &mut Counts) {
+        let cause = op["cause"].as_str().unwrap();
+        let tied = |why: &str| {
+            let mut until = waits_of(op).filter(|wait| wait["until"] == op["ready"]);
+            // A kernel that a trigger lets begin within a microsecond of its launch is taken for launched.
+            let late_ns = number(op, "begin") - number(op, "arrive");
+            let is_launch = late_ns == 0 || (cause == "programmatic" && late_ns <= 1_000);
+            until.any(|wait| wait["why"] == why) || (is_launch && why == "launch")
+        };
+        let is_same = match said.reason {
+            // A stream reaches an event wait, which then decides; the next work is in the order of the stream.
+            "stream" => {
+                let is_held = self.program.has_rows && tied("default_stream");
+                tied("stream") || tied("event") || tied("programmatic") || is_held
+            }
+            "graph_edge" => tied("edge") || tied("programmatic"),
+            "graph_launch" | "graph_node" | "same_graph" => op["graph"] != 0,
+            "nothing" => false,
+            reason => tied(reason),
+        };
+        // An implicit wait is always inferred. A wrong one may end by chance when the recorded one does, or contradict it.
+        let is_inferred =
+            self.lacks.contains(&Lack::DefaultStream) && ["default_stream", "nothing"].contains(&said.reason);
+        if is_inferred || !self.is_recorded(op) {
+            counts.add(if is_same { "cause inferred right" } else { "cause inferred wrong" });
+            return;
+        }
+        assert!(is_same, "{:?}: {cause} but {said:?}: {op}", self.program);
+        counts.add(match said.reason {
+            "stream" => "stream",
+            "launch" => "launch",
+            "programmatic" => "programmatic",
+            "graph_edge" => "graph edge",
+            _ => "graph",
+        });
+    }
+
+    /// Whether the trace has the last reason for which a piece of work waited.
+    fn is_recorded(&self, op: &Value) -> bool {
+        if self.program.has_rows {
+            // Which streams wait for a default stream, or with it for an event, depends on its GPU.
+            let depends = ["default_stream", "event"].iter().any(|cause| op["cause"] == *cause);
+            return !depends || !self.lacks.contains(&Lack::WaitContexts);
+        }
+        let rows = |what: &'static str| self.schedule.iter().filter(move |row| row["what"] == what);
+        let stream = |row: &Value| (row["context"].clone(), row["stream"].clone());
+        let is_shown = |id: &Value| {
+            let mut with_id = rows("op").filter(|op| op["op"] == *id);
+            with_id.all(|op| op["kind"] != "host" || op["graph"] != 0)
+        };
+        let is_event_shown = |wait: &Value| {
+            let waits = rows("wait").filter(|row| {
+                row["kind"] == "stream_wait" && row["until"] == wait["until"] && stream(row) == stream(op)
+            });
+            let records = waits.filter_map(|row| {
+                rows("wait").find(|record| record["kind"] == "record" && record["corr"] == row["record"])
+            });
+            let of_op = rows("op").find(|other| other["op"] == wait["op"]).map(stream);
+            records.map(stream).any(|record| of_op.as_ref().is_none_or(|of_op| *of_op == record))
+        };
+        let last = waits_of(op).filter(|wait| wait["until"] == op["ready"] && op["cause"] != "launch");
+        last.into_iter().all(|wait| {
+            is_shown(&wait["op"])
+                && wait["why"] != "default_stream"
+                && (wait["why"] != "event" || is_event_shown(wait))
+        })
+    }
+
+    fn rerun(&self, op: &Value, by: i64) -> Rerun {
+        let schedule = self.program.run(Some((number(op, "op"), by))).schedule;
+        Rerun {
+            later: self.program.end(&schedule) as i64 - self.window.1 as i64,
+            keeps_order: thread_order(&schedule) == thread_order(self.schedule),
+        }
+    }
+
+    /// Runs the program again with one piece of work longer by its slack, or shorter, and compares the ends. If the trace has
+    /// all that decides, both are exact. Unknown edges of graphs, triggers and times of launches make both smaller, never larger.
+    fn check_change(&self, op: &Value, said: Said, counts: &mut Counts) {
+        let Self { program, lacks, .. } = self;
+        let later = if said.slack > 0 { self.rerun(op, said.slack as i64).later } else { 0 };
+        let shorter = self.rerun(op, -(STEP_NS as i64));
+        let (claimed, saved) = (said.saving.min(STEP_NS) as i64, -shorter.later);
+        if lacks.iter().any(|lack| *lack > Lack::LaunchTimes) {
+            counts.add(if later == 0 { "slack inferred right" } else { "slack inferred too large" });
+            counts.add(if claimed <= saved { "saving inferred right" } else { "saving inferred too large" });
+            return;
+        }
+        assert_eq!(later, 0, "{program:?}: longer by its slack, {said:?}: {op}");
+        assert!(claimed <= saved || !shorter.keeps_order, "{program:?}: it saves {saved}, {said:?}: {op}");
+        counts.add("longer by its slack");
+        counts.add(if claimed > 0 { "shorter on the path" } else { "shorter off the path" });
+        let longer = self.rerun(op, (said.slack + STEP_NS) as i64);
+        let saving_rule = (claimed != saved).then(|| self.rule(&shorter, false));
+        let slack_rule = (longer.later != STEP_NS as i64).then(|| self.rule(&longer, said.is_limited));
+        for (what, rule) in [("saving", saving_rule), ("slack", slack_rule)] {
+            let Some(rule) = rule else { continue };
+            assert!(
+                rule.is_some(),
+                "{program:?}: {what} too small, {said:?}, {saved}, {}: {op}",
+                longer.later
+            );
+            counts.add(format!("{what} has the rule {}", rule.unwrap_or_default()));
+        }
+        if saving_rule.is_none() && slack_rule.is_none() {
+            counts.add("exact");
+            match op["kind"].as_str() {
+                Some("host") => counts.add("exact for a host function"),
+                _ if op["graph"] != 0 => counts.add("exact for a node"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Rule by which the command promises less than the program shows (docs/critical-path.md).
+    fn rule(&self, rerun: &Rerun, is_limited: bool) -> Option<&'static str> {
+        match self.lacks.first() {
+            _ if is_limited => Some("order of threads"),
+            _ if !rerun.keeps_order => Some("order of threads, beyond the slack"),
+            Some(Lack::GraphEdges) => Some("graphs without edges"),
+            Some(Lack::Triggers) => Some("overlapping kernels"),
+            Some(_) => Some("launches that all waited"),
+            None => None,
+        }
+    }
+}
