@@ -81,7 +81,7 @@ fn assert_inferred(counts: &Counts) {
     }
 }
 
-/// With all rows, only a wait of a default stream of an unknown GPU is missing: in 5 of the 1,000 programs, of which one had 19
+/// With all rows, only a wait of a default stream of an unknown GPU is missing: in 5 of the 1,000 programs, of which one had 18
 /// wrong parts and one wrong cause.
 fn assert_with_rows(counts: &Counts) {
     for (what, most) in [
