@@ -167,3 +167,44 @@ fn a_wait_before_the_record_of_its_event_does_not_hold_the_stream() {
     // The event is recorded at 20, after the wait at 15: `second` runs from 32 to 42, and `first` ends last.
     assert_eq!(predict(two_threads(), "other-order", &["--launch-ns", "20000"]), (75_000, vec![]));
 }
+
+/// An event is recorded on an empty stream at 10, and after `long` at 25. The wait at 22 names the first record.
+fn two_records() -> Trace {
+    let mut trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("long", 1, 9, (15, 115))
+        .call("cudaEventRecord", 2, 5, (10, 12))
+        .call("cudaEventRecord", 3, 5, (25, 27))
+        .call("cudaLaunchKernel", 4, 6, (0, 10))
+        .kernel("short", 4, 8, (15, 16))
+        .call("cudaLaunchKernel", 5, 6, (10, 20))
+        .kernel("short", 5, 8, (25, 26))
+        .call("cudaStreamWaitEvent", 6, 6, (22, 24))
+        .call("cudaLaunchKernel", 7, 6, (24, 34))
+        .kernel("last", 7, 8, (39, 139));
+    for thread in [5, 6] {
+        trace = thread_wait(trace, "pthread_barrier_wait", thread, (0, 0));
+    }
+    for (id, on, at) in [(2, 7, 10), (3, 9, 25)] {
+        trace = trace.add(json!({
+            "ph": "X", "cat": "cuda_event", "name": "cudaEvent", "pid": 0, "tid": on, "ts": at, "dur": 0,
+            "args": { "event_id": 9, "stream": on, "correlation": id, "device": 0, "context": 1 },
+        }));
+    }
+    let wait = json!({
+        "ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 8, "ts": 22, "dur": 1,
+        "args": {
+            "cuda_sync_kind": "Stream Wait Event", "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 2,
+            "wait_on_cuda_event_id": 9, "stream": 8, "correlation": 6, "device": 0, "context": 1,
+        },
+    });
+    [7, 8, 9].into_iter().fold(trace, |trace, id| stream(trace, id, 2)).add(wait)
+}
+
+#[test]
+fn a_wait_after_a_further_record_of_its_event_is_for_this_record() {
+    // The calls keep their order: the wait is at 26, the second record at 27. `last` begins 15 us after its call at 28.
+    assert_eq!(predict(two_records(), "same-record", &["--launch-ns", "12000"]), (143_000, vec![]));
+    // The second record is at 35, and the wait at 42: `last` begins when `long` ends, at 115, and not at 44 + 15.
+    assert_eq!(predict(two_records(), "further-record", &["--launch-ns", "20000"]), (215_000, vec![]));
+}
