@@ -35,23 +35,47 @@ impl FoundPath {
         Self::read_with(input, &ReadOptions { ranges, ..ReadOptions::default() }, console)
     }
 
+    /// Like `read`, for replays: the path has neither parts nor slack.
+    pub(super) fn read_to_replay(input: &Source, console: Console) -> Result<Self> {
+        let (explained, rows) = Self::read_rows(input, &ReadOptions::default(), console)?;
+        Self::found(input, explained, rows, CriticalPath::for_replay)
+    }
+
     fn read_with(input: &Source, options: &ReadOptions, console: Console) -> Result<Self> {
+        let (explained, rows) = Self::read_rows(input, options, console)?;
+        Self::new(input, explained, rows)
+    }
+
+    fn read_rows(
+        input: &Source,
+        options: &ReadOptions,
+        console: Console,
+    ) -> Result<(Explained, InstructionRows)> {
         let mut rows = InstructionRows::default();
         // Every part needs its stack, so `options` has no memory limit.
         let explained = explain_opened(input, input.open()?, options, console, &mut rows)?;
-        Self::new(input, explained, rows)
+        Ok((explained, rows))
     }
 
     /// Finds the critical path of a run that was read.
     ///
     /// # Errors
     /// As [`FoundPath::read`].
-    pub(super) fn new(input: &Source, mut explained: Explained, mut rows: InstructionRows) -> Result<Self> {
+    pub(super) fn new(input: &Source, explained: Explained, rows: InstructionRows) -> Result<Self> {
+        Self::found(input, explained, rows, CriticalPath::new)
+    }
+
+    fn found(
+        input: &Source,
+        mut explained: Explained,
+        mut rows: InstructionRows,
+        find: fn(&InstructionList, &Profile) -> std::result::Result<Option<CriticalPath>, Contradiction>,
+    ) -> Result<Self> {
         explained.facts.add_to(&mut rows);
         explained.facts.require_work(input)?;
         explained.facts.require_rows(input)?;
         let list = InstructionList::new(rows, &explained.profile);
-        let path = match CriticalPath::new(&list, &explained.profile) {
+        let path = match find(&list, &explained.profile) {
             Ok(Some(path)) => path,
             Ok(None) => {
                 let what = "it has no times, so no path can be found; `gpuflame info` shows its contents";

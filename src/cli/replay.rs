@@ -57,7 +57,7 @@ impl ReplayVerb {
                 "cannot write the schedule as .{ending}; end the name of --schedule in .csv"
             )));
         }
-        let found = FoundPath::read(&self.input, console)?;
+        let found = FoundPath::read_to_replay(&self.input, console)?;
         let is_outside = self.part.outside(&self.input, &found)?;
         let profile = &found.explained.profile;
         let mut replay = Replay::new(&found.path, &found.list, profile);

@@ -10,6 +10,7 @@ use super::found_path::FoundPath;
 use super::heading::heading;
 use super::input::Source;
 use super::length_change::{change_row, percent_change};
+use super::path_names::NameKey;
 use super::ranks_even::write_even_ranks;
 use super::table_output::{Cell, ReportFlags, Table};
 use gpuflame_model::error::Result;
@@ -70,39 +71,37 @@ impl WhatIf {
                         (`gpuflame what-if --help` lists all)";
             return Err(usage_error(what.to_owned()));
         }
-        let found = FoundPath::read(input, console)?;
+        let found = FoundPath::read_to_replay(input, console)?;
         let replay = Replay::new(&found.path, &found.list, &found.explained.profile);
         let changes = self.edits.resolve(input, &found)?;
         let edits: Vec<Edit> = changes.iter().map(|change| change.edit.clone()).collect();
-        let (before, edited) = (replay.identity(), replay.edit(&edits));
-        let after = &edited.schedule;
-        let parts = replay.path_parts(&edited);
-        let mut tables = vec![total_table(&before, after)];
-        tables.extend(self.step_table(&found, &before, after));
-        tables.push(change_table(&replay, &changes, &before, after));
-        tables.push(path_table(&found, &parts));
+        // A schedule has a time for each moment, so the first one is freed before the second one is made.
+        let before = Lengths::of(&found, &replay.identity());
+        let edited = replay.edit(&edits);
+        let after = Lengths::of(&found, &edited.schedule);
+        let path = PathSums::of(&found, &replay, &edited);
+        let mut tables = vec![total_table(&before, &after)];
+        tables.extend(self.step_table(&before, &after));
+        tables.push(change_table(&replay, &changes, &before, &after));
+        tables.push(path_table(&found, &path));
         tables.push(assumption_table(&found, &replay, &changes, (&edits, &edited)));
-        let lines = [heading(input, &found.explained.profile), answer(&found, &before, after, &parts)];
+        let lines = [heading(input, &found.explained.profile), answer(&before, &after, &path)];
         self.report.write(console, &lines, &tables)?;
         Ok(Outcome::Clean)
     }
 
     /// Durations of the steps before and after.
-    fn step_table(&self, found: &FoundPath, before: &Schedule, after: &Schedule) -> Option<Table> {
-        let spans = found.explained.facts.steps.spans();
+    fn step_table(&self, before: &Lengths, after: &Lengths) -> Option<Table> {
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let mut table =
             Table::new("steps", &["step", "before_ns", "after_ns", "change_ns", "change_percent"]);
-        table.set_all_rows(spans.len());
-        for (at, span) in spans.iter().enumerate().take(most) {
-            let (Some(old), Some(new)) = (duration(found, before, *span), duration(found, after, *span))
-            else {
-                continue;
-            };
-            let [old, new, change, share] = change_row(old, new);
-            table.add_row([Cell::Id(at as u64 + 1), old, new, change, share]);
+        table.set_all_rows(before.steps.len());
+        for (number, steps) in (1..).zip(before.steps.iter().zip(&after.steps)).take(most) {
+            let (Some(old), Some(new)) = steps else { continue };
+            let [old, new, change, share] = change_row(*old, *new);
+            table.add_row([Cell::Id(number), old, new, change, share]);
         }
-        (!spans.is_empty()).then_some(table)
+        (!before.steps.is_empty()).then_some(table)
     }
 }
 
@@ -118,25 +117,68 @@ pub(super) fn duration(found: &FoundPath, schedule: &Schedule, (from, to): (u64,
     end.checked_sub(start)
 }
 
-fn total_table(before: &Schedule, after: &Schedule) -> Table {
-    let length = |schedule: &Schedule| schedule.window().1 - schedule.window().0;
-    let (old, new) = (length(before), length(after));
+/// Durations of the run and of its steps in a schedule.
+struct Lengths {
+    /// Duration of the run.
+    whole: u64,
+    /// End of the run, in ns since 1970.
+    end: u64,
+    /// Durations of the steps; `None` for a step without calls.
+    steps: Vec<Option<u64>>,
+}
+
+impl Lengths {
+    fn of(found: &FoundPath, schedule: &Schedule) -> Self {
+        let (start, end) = schedule.window();
+        let steps = found.explained.facts.steps.spans().into_iter();
+        Self { whole: end - start, end, steps: steps.map(|span| duration(found, schedule, span)).collect() }
+    }
+
+    /// Median duration of a step; `None` if fewer than two steps are known.
+    fn median_step(&self) -> Option<u64> {
+        let mut all: Vec<u64> = self.steps.iter().copied().flatten().collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().filter(|_| self.steps.len() > 1)
+    }
+}
+
+/// The critical path after the changes, added up.
+struct PathSums<'a> {
+    /// Time, number of parts and last part, by class and key of the name.
+    by_key: IdMap<(PathClass, NameKey<'a>), (u64, u64, PathPart)>,
+}
+
+impl<'a> PathSums<'a> {
+    fn of(found: &'a FoundPath, replay: &Replay<'_>, edited: &EditedRun) -> Self {
+        let (names, mut by_key) = (found.names(), IdMap::default());
+        replay.each_path_part(edited, &mut |part| {
+            let sum = by_key.entry((part.class, names.key(part))).or_insert((0, 0, *part));
+            *sum = (sum.0 + (part.end - part.start), sum.1 + 1, *part);
+        });
+        Self { by_key }
+    }
+
+    fn nanos(&self) -> u64 {
+        self.by_key.values().map(|(nanos, ..)| nanos).sum()
+    }
+}
+
+fn total_table(before: &Lengths, after: &Lengths) -> Table {
     let mut table = Table::new("total", &["before_ns", "after_ns", "change_ns", "change_percent"]);
-    table.add_row(change_row(old, new));
+    table.add_row(change_row(before.whole, after.whole));
     table
 }
 
 /// Each change by itself, because savings do not add up.
-fn change_table(replay: &Replay<'_>, changes: &[Change], before: &Schedule, after: &Schedule) -> Table {
+fn change_table(replay: &Replay<'_>, changes: &[Change], before: &Lengths, after: &Lengths) -> Table {
     let mut table = Table::new("changes", &["alone_ns", "changed", "change"]);
-    let end = before.window().1;
     for change in changes {
         let alone = match changes.len() {
-            1 => after.window().1,
+            1 => after.end,
             _ => replay.edited(std::slice::from_ref(&change.edit)).window().1,
         };
         table.add_row([
-            Cell::Change(alone as i64 - end as i64),
+            Cell::Change(alone as i64 - before.end as i64),
             change.count.map_or(Cell::Nothing, |count| Cell::Count(count as u64)),
             Cell::Text(change.words.clone()),
         ]);
@@ -158,29 +200,22 @@ fn bound_words(class: PathClass) -> &'static str {
 }
 
 /// The kind of time that is most of a path, and its share in percent.
-fn bound(path: &[PathPart]) -> Option<(&'static str, f64)> {
+fn bound(path: &PathSums<'_>) -> Option<(&'static str, f64)> {
     let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for part in path {
-        *sums.entry(bound_words(part.class)).or_default() += part.end - part.start;
+    for ((class, _), (nanos, ..)) in &path.by_key {
+        *sums.entry(bound_words(*class)).or_default() += nanos;
     }
-    let total: u64 = sums.values().sum();
+    let total = path.nanos();
     let (word, nanos) = sums.into_iter().max_by_key(|(word, nanos)| (*nanos, std::cmp::Reverse(*word)))?;
     Some((word, 100.0 * nanos as f64 / total as f64))
 }
 
-fn answer(found: &FoundPath, before: &Schedule, after: &Schedule, path: &[PathPart]) -> String {
-    let length = |schedule: &Schedule| schedule.window().1 - schedule.window().0;
-    let (old, new) = (length(before), length(after));
+fn answer(before: &Lengths, after: &Lengths, path: &PathSums<'_>) -> String {
+    let (old, new) = (before.whole, after.whole);
     let bound = bound(path)
         .map_or_else(String::new, |(word, share)| format!("; the new critical path is {share:.0} % {word}"));
-    let steps = found.explained.facts.steps.spans();
-    let per_step = |schedule| {
-        let mut all: Vec<u64> = steps.iter().filter_map(|span| duration(found, schedule, *span)).collect();
-        all.sort_unstable();
-        all.get(all.len() / 2).copied()
-    };
-    let step = match (per_step(before), per_step(after)) {
-        (Some(old), Some(new)) if steps.len() > 1 => {
+    let step = match (before.median_step(), after.median_step()) {
+        (Some(old), Some(new)) => {
             format!(", median step {} -> {}", format_nanos(old), format_nanos(new))
         }
         _ => String::new(),
@@ -194,20 +229,14 @@ fn answer(found: &FoundPath, before: &Schedule, after: &Schedule, path: &[PathPa
 }
 
 /// The largest parts of the critical path after the change.
-fn path_table(found: &FoundPath, path: &[PathPart]) -> Table {
+fn path_table(found: &FoundPath, path: &PathSums<'_>) -> Table {
     let names = found.names();
-    // Names are made once for all parts that have the same one.
-    let mut by_key: IdMap<_, (u64, u64, &PathPart)> = IdMap::default();
-    for part in path {
-        let sum = by_key.entry((part.class, names.key(part))).or_insert((0, 0, part));
-        *sum = (sum.0 + (part.end - part.start), sum.1 + 1, part);
-    }
     let mut sums: BTreeMap<(PathClass, String), (u64, u64)> = BTreeMap::new();
-    for ((class, _), (nanos, count, part)) in by_key {
-        let sum = sums.entry((class, names.name(part).into_owned())).or_default();
+    for ((class, _), (nanos, count, part)) in &path.by_key {
+        let sum = sums.entry((*class, names.name(part).into_owned())).or_default();
         *sum = (sum.0 + nanos, sum.1 + count);
     }
-    let total: u64 = sums.values().map(|(nanos, _)| nanos).sum();
+    let total = path.nanos();
     let mut rows: Vec<_> = sums.into_iter().collect();
     rows.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("new_path", &["time_ns", "share_percent", "parts", "class", "name"]);

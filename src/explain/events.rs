@@ -145,6 +145,12 @@ impl JoinedRows {
         }
     }
 
+    /// Drops the calls whose work is in the data. Then [`calls`](Self::calls) has only the others. Requires sorted rows.
+    pub fn keep_pending_calls(&mut self) {
+        self.calls.retain(|call| call.pending);
+        self.calls.shrink_to_fit();
+    }
+
     /// Returns the calls that started no GPU work, sorted by time.
     pub fn host_calls(&self) -> &[HostCall] {
         &self.host_calls

@@ -36,11 +36,10 @@ const NOT_ON_GPU: OnGpu = OnGpu { begin: u32::MAX, end: u32::MAX, kind: Instruct
 pub(super) struct Builder<'a> {
     list: &'a InstructionList,
     profile: &'a Profile,
-    pub(super) graph: Graph,
+    graph: Graph,
     lags: Lags,
-    /// Calls by thread and start, and by the instruction for those that wait for other threads, which may take no time.
-    calls: IdMap<(ThreadId, u64, Option<u32>), u32>,
-    /// Calls by correlation id, for waits whose row does not name the call.
+    calls: KnownCalls,
+    /// Calls by correlation id, for waits whose row does not name the call; [`NO_CALL`] if there is none.
     calls_by_id: IdMap<CorrelationId, u32>,
     /// By instruction.
     on_gpu: Vec<OnGpu>,
@@ -57,14 +56,51 @@ pub(super) struct Builder<'a> {
     /// Calls that wait for unknown work, by position.
     unknown_waits: Vec<u32>,
     /// Calls that wait, with the time at which the last of the awaited work ends.
-    pub(super) waits: IdMap<u32, u64>,
+    waits: IdMap<u32, u64>,
     nodes: Vec<Node>,
     /// Calls that wait for other threads.
-    pub(super) thread_calls: ThreadCalls,
+    thread_calls: ThreadCalls,
     /// Kernels that may overlap the kernel before them.
     overlaps: Vec<Overlap>,
     /// Position of the edge from the begin to the end of the last work.
     work_edge: usize,
+}
+
+/// Numbers of the calls, by thread and start, and by the instruction for those that wait for other threads, which may take no
+/// time.
+#[derive(Default)]
+struct KnownCalls {
+    /// Calls by thread, in order of time. Nearly all calls come in this order.
+    in_order: IdMap<ThreadId, Vec<(u64, u32)>>,
+    others: IdMap<CallKey, u32>,
+}
+
+type CallKey = (ThreadId, u64, Option<u32>);
+
+impl KnownCalls {
+    /// Returns the number of a call; `next` if it is new.
+    fn number(&mut self, key: CallKey, next: u32) -> u32 {
+        if let (thread, time, None) = key {
+            let known = self.in_order.entry(thread).or_default();
+            if known.last().is_none_or(|(last, _)| *last < time) {
+                known.push((time, next));
+                return next;
+            }
+            if let Ok(at) = known.binary_search_by_key(&time, |(time, _)| *time) {
+                return known[at].1;
+            }
+        }
+        *self.others.entry(key).or_insert(next)
+    }
+}
+
+/// What a [`Builder`] has found. The moments and the edges are not sorted.
+pub(super) struct Built {
+    pub(super) graph: Graph,
+    /// Calls that wait, with the time at which the last of the awaited work ends.
+    pub(super) waits: IdMap<u32, u64>,
+    /// Calls that wait for other threads.
+    pub(super) thread_calls: ThreadCalls,
 }
 
 /// A node of a graph launch.
@@ -85,7 +121,7 @@ impl<'a> Builder<'a> {
             profile,
             graph: Graph::default(),
             lags: Lags::default(),
-            calls: IdMap::default(),
+            calls: KnownCalls::default(),
             calls_by_id: IdMap::default(),
             on_gpu: Vec::new(),
             call_of: Vec::new(),
@@ -103,11 +139,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds all instructions.
-    pub(super) fn build(&mut self) {
+    /// Adds all instructions. Everything that only the builder needs is freed.
+    pub(super) fn build(mut self) -> Built {
         let count = self.list.len() as u32;
         self.on_gpu.reserve(self.list.len());
         let mut ends = BTreeMap::new();
+        let waits = (0..count).filter(|number| self.list.kind(*number) == InstructionKind::Synchronize);
+        self.calls_by_id = waits.map(|number| (self.list.get(number).correlation, NO_CALL)).collect();
         for number in 0..count {
             let instruction = self.list.get(number);
             self.has_waits |= matches!(instruction.kind, InstructionKind::Wait | InstructionKind::Record);
@@ -130,6 +168,7 @@ impl<'a> Builder<'a> {
         add_inferred_edges(&mut self.graph, &self.ends, &self.stream_of, self.has_waits);
         self.graph.call_of = std::mem::take(&mut self.call_of);
         self.graph.knows_threads = !self.thread_calls.is_empty();
+        Built { graph: self.graph, waits: self.waits, thread_calls: self.thread_calls }
     }
 
     /// Adds the call of an instruction, if it is new.
@@ -138,7 +177,7 @@ impl<'a> Builder<'a> {
             let thread = self.profile.context(call.context)?.thread;
             let at = self.graph.calls.len() as u32;
             let own = self.thread_wait_of(instruction).map(|_| instruction.number);
-            let at = *self.calls.entry((thread, call.time.0, own)).or_insert(at);
+            let at = self.calls.number((thread, call.time.0, own), at);
             if at as usize == self.graph.calls.len() {
                 let end = call.time.0.saturating_add(call.duration.unwrap_or(0));
                 let number = instruction.number;
@@ -149,7 +188,9 @@ impl<'a> Builder<'a> {
                 let (begin, context) = (call.time.0, call.context);
                 self.graph.calls.push(HostCall { begin, end, context, thread, moments });
             }
-            self.calls_by_id.insert(instruction.correlation, at);
+            if let Some(known) = self.calls_by_id.get_mut(&instruction.correlation) {
+                *known = at;
+            }
             Some(at)
         });
         self.call_of.push(known.unwrap_or(NO_CALL));

@@ -137,7 +137,10 @@ impl EdgeKind {
 }
 
 /// An edge: `to` comes at least `lag` ns after `from`.
+///
+/// A run has five edges for each kernel, and analyses hold several lists of them, so the fields are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(Rust, packed)]
 pub struct Edge {
     /// The earlier moment.
     pub from: u32,
@@ -148,6 +151,8 @@ pub struct Edge {
     /// Minimum time between the moments, in ns.
     pub lag: u64,
 }
+
+const _: () = assert!(size_of::<Edge>() == 17, "an edge grew: millions are stored");
 
 /// A call of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,19 +253,21 @@ impl Graph {
     /// Sorts the moments so that every edge leads to a later position. Moments of equal time are in the order in which
     /// instructions depend on each other. The edges are not sorted.
     pub(in super::super) fn sort_moments(&mut self) {
-        let keys = self.moments.iter().map(|moment| (moment.time, moment.rank, moment.kind));
-        let mut order: Vec<_> = keys.zip(0..self.moments.len() as MomentId).collect();
+        let mut order: Vec<MomentId> = (0..self.moments.len() as MomentId).collect();
         // The moments of each thread and of each stream are in order, which a stable sort makes use of.
-        order.sort();
+        order.sort_by_key(|id| {
+            let Moment { time, rank, kind, .. } = self.moments[*id as usize];
+            (time, rank, kind)
+        });
         let mut position = vec![0; order.len()];
-        for (at, (_, id)) in (0_u32..).zip(&order) {
+        for (at, id) in (0_u32..).zip(&order) {
             position[*id as usize] = at;
         }
         self.launch_of = std::mem::take(&mut self.launch_of)
             .into_iter()
             .map(|(moment, launch)| (position[moment as usize], launch))
             .collect();
-        self.moments = order.iter().map(|(_, id)| self.moments[*id as usize]).collect();
+        self.moments = order.into_iter().map(|id| self.moments[id as usize]).collect();
         self.unhindered = self.unhindered.iter().map(|moment| position[*moment as usize]).collect();
         for (moment, _) in &mut self.order_limits {
             *moment = position[*moment as usize];

@@ -13,6 +13,7 @@
 
 mod build;
 mod causes;
+mod edges_view;
 mod functions;
 pub(super) mod graph;
 mod host;
@@ -27,15 +28,16 @@ mod thread_waits;
 
 pub use causes::Unexplained;
 pub use graph::{Contradiction, Edge, EdgeKind, HostCall, Moment, MomentKind};
-pub(super) use path::parts_in_order;
+pub(super) use path::each_part_in_order;
 pub use path::{PathClass, PathPart, What};
 
 use std::collections::BTreeSet;
 
 use super::instructions::InstructionList;
-use build::Builder;
 pub(super) use build::is_node;
+use build::{Builder, Built};
 pub(super) use causes::{Causes, InstructionFacts};
+pub(super) use edges_view::{EdgesView, TimedGraph};
 pub(super) use functions::Functions;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::IdMap;
@@ -84,9 +86,16 @@ impl CriticalPath {
     /// # Errors
     /// The worst contradiction, if effects come before their causes too often and by too much for a clock's error.
     pub fn new(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
-        let mut builder = Builder::new(list, profile);
-        builder.build();
-        let Builder { mut graph, waits, thread_calls, .. } = builder;
+        let path = Self::for_replay(list, profile)?;
+        Ok(path.map(|path| path.with_slack(&Causes::new(list))))
+    }
+
+    /// Like [`new`](Self::new), for replays, which need neither the parts of the path nor slack: there are none.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_replay(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
+        let Built { mut graph, waits, thread_calls } = Builder::new(list, profile).build();
         let count = graph.edges.len() as u64;
         if let Some(worst) = graph.worst
             && worst.nanos > CLOCK_ERROR_NS
@@ -100,22 +109,24 @@ impl CriticalPath {
         }
         host::add_host_edges(&mut graph, &waits, profile);
         graph.order_limits = thread_order::order_limits(&graph, list, &thread_calls);
-        Ok(Some(Self::of_graph(graph, list)))
+        Ok(Some(Self::of_graph(graph)))
     }
 
-    /// Finds the critical path of a graph whose moments and edges are sorted.
-    pub(super) fn of_graph(graph: Graph, list: &InstructionList) -> Self {
-        Self::of_facts(graph, &Causes::new(list))
+    /// Finds the critical path of a graph whose moments and edges are sorted. The instructions may be of several lists.
+    pub(super) fn of_facts(graph: Graph, facts: &dyn InstructionFacts) -> Self {
+        Self::of_graph(graph).with_slack(facts)
     }
 
-    /// Like [`of_graph`](Self::of_graph), for instructions of several lists.
-    pub(super) fn of_facts(mut graph: Graph, facts: &dyn InstructionFacts) -> Self {
-        let sorted_edges = graph.edges.len();
-        let deciding = slack::decide(&mut graph);
-        let latest = slack::latest_times(&mut graph);
-        let in_order = slack::latest_times_in_order(&graph, &latest);
-        let parts = path::walk(&graph, &deciding, facts);
-        Self { graph, sorted_edges, deciding, latest, in_order, parts }
+    fn of_graph(mut graph: Graph) -> Self {
+        let (sorted_edges, deciding) = (graph.edges.len(), slack::decide(&mut graph));
+        Self { graph, sorted_edges, deciding, latest: Vec::new(), in_order: Vec::new(), parts: Vec::new() }
+    }
+
+    fn with_slack(mut self, facts: &dyn InstructionFacts) -> Self {
+        self.latest = slack::latest_times(&mut self.graph);
+        self.in_order = slack::latest_times_in_order(&self.graph, &self.latest);
+        self.parts = path::walk(&self.graph, &self.deciding, facts);
+        self
     }
 
     /// The graph, and those of its edges that are sorted by their later moment.

@@ -2,6 +2,7 @@
 
 use super::super::instructions::InstructionKind;
 use super::causes::{InstructionFacts, Unexplained};
+use super::edges_view::{EdgesView, TimedGraph};
 use super::graph::{Edge, EdgeKind, Graph, MAX_LATENCY_NS, MomentId, MomentKind};
 use super::slack::{NO_EDGE, earliest};
 
@@ -114,67 +115,73 @@ pub(super) fn edges_of_path(graph: &Graph, deciding: &[u32]) -> Vec<u32> {
 pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts) -> Vec<PathPart> {
     let path = edges_of_path(graph, deciding);
     let last = graph.moments.len() as u32 - 1;
-    parts_of((graph, &graph.edges), &path, (graph.moments[0].time, last), facts)
+    let mut parts = Vec::new();
+    let view = (graph.into(), graph.edges.as_slice().into());
+    each_part_of(view, &path, (graph.moments[0].time, last), facts, &mut |part| parts.push(*part));
+    parts
 }
 
-/// Returns the parts of the critical path of moments that are not sorted by time. `edges` are sorted by `to`, and every
-/// edge leads to a later `place`.
-pub(in super::super) fn parts_in_order(
-    graph: &Graph,
-    edges: &[Edge],
+/// Calls `each` with the parts of the critical path of moments that are not sorted by time, by time. `edges` are sorted by
+/// `to`, and every edge leads to a later `place`.
+pub(in super::super) fn each_part_in_order(
+    graph: TimedGraph<'_>,
+    edges: EdgesView<'_>,
     place: &dyn Fn(MomentId) -> u32,
     facts: &dyn InstructionFacts,
-) -> Vec<PathPart> {
-    let mut deciding = vec![NO_EDGE; graph.moments.len()];
-    let mut from = 0;
-    for of_moment in edges.chunk_by(|a, b| a.to == b.to) {
+    each: &mut dyn FnMut(&PathPart),
+) {
+    let mut deciding = vec![NO_EDGE; graph.graph.moments.len()];
+    let mut latest = None;
+    for (id, edge) in (0..).zip(edges.iter()) {
         // Of equal causes, the one with the last place decides, as in a graph that is sorted.
-        let ids = from..from + of_moment.len() as u32;
-        let latest =
-            of_moment.iter().zip(ids).max_by_key(|(edge, _)| (earliest(graph, edge), place(edge.from)));
-        deciding[of_moment[0].to as usize] = latest.map_or(NO_EDGE, |(_, id)| id);
-        from += of_moment.len() as u32;
+        let key = (edge.to, earliest(graph, &edge), place(edge.from));
+        if latest.as_ref().is_none_or(|latest| key >= *latest) {
+            deciding[edge.to as usize] = id;
+            latest = Some(key);
+        }
     }
-    let times = || graph.moments.iter().map(|moment| moment.time);
-    let ids = 0..graph.moments.len() as MomentId;
-    let last = times().zip(ids).max_by_key(|(time, at)| (*time, place(*at))).map_or(0, |(_, at)| at);
+    let ids = 0..graph.graph.moments.len() as MomentId;
+    let times = || ids.clone().map(|at| graph.time(at));
+    let last = ids.clone().max_by_key(|at| (graph.time(*at), place(*at))).unwrap_or(0);
     let mut path = Vec::new();
     let mut at = last;
     while let Some(edge) = edges.get(deciding[at as usize] as usize) {
         path.push(deciding[at as usize]);
         at = edge.from;
     }
+    drop(deciding);
     path.reverse();
-    parts_of((graph, edges), &path, (times().min().unwrap_or(0), last), facts)
+    each_part_of((graph, edges), &path, (times().min().unwrap_or(0), last), facts, each);
 }
 
-/// Returns the parts of a path, which is given by the positions of its edges. `begin` is the start of the run, and `last`
-/// the path's last moment.
-fn parts_of(
-    (graph, edges): (&Graph, &[Edge]),
+/// Calls `each` with the parts of a path, which is given by the positions of its edges. `begin` is the start of the run, and
+/// `last` the path's last moment.
+fn each_part_of(
+    (graph, edges): (TimedGraph<'_>, EdgesView<'_>),
     path: &[u32],
     (begin, last): (u64, MomentId),
     facts: &dyn InstructionFacts,
-) -> Vec<PathPart> {
-    let at = path.first().map_or(last, |edge| edges[*edge as usize].from);
-    let mut walk = Walk { graph, facts, parts: Vec::new(), reason: None, at: None };
-    let what = match graph.moments[at as usize] {
+    each: &mut dyn FnMut(&PathPart),
+) {
+    let edge = |at: u32| edges.get(at as usize);
+    let at = path.first().and_then(|at| edge(*at)).map_or(last, |edge| edge.from);
+    let mut walk = Walk { graph, facts, each, reason: None, at: None };
+    let what = match graph.graph.moments[at as usize] {
         moment if moment.kind == MomentKind::CallBegin => What::Call(moment.call),
         moment => What::Instruction(moment.instruction),
     };
     let before = PathClass::Unexplained(Unexplained::BeforeRecords);
     walk.add((begin, graph.time(at)), before, what);
-    for edge in path {
-        walk.at = Some(*edge);
-        walk.edge(edges[*edge as usize]);
+    for at in path {
+        walk.at = Some(*at);
+        edge(*at).into_iter().for_each(|edge| walk.edge(edge));
     }
-    walk.parts
 }
 
 struct Walk<'a> {
-    graph: &'a Graph,
+    graph: TimedGraph<'a>,
     facts: &'a dyn InstructionFacts,
-    parts: Vec<PathPart>,
+    each: &'a mut dyn FnMut(&PathPart),
     /// Reason of edges without length since the last part.
     reason: Option<EdgeKind>,
     /// Position of the current edge.
@@ -185,13 +192,14 @@ impl Walk<'_> {
     fn add(&mut self, (start, end): (u64, u64), class: PathClass, what: What) {
         if start < end {
             let reason = self.reason.take();
-            self.parts.push(PathPart { start, end, class, what, reason, edge: self.at });
+            (self.each)(&PathPart { start, end, class, what, reason, edge: self.at });
         }
     }
 
     fn edge(&mut self, edge: Edge) {
-        let (from, to) = (self.graph.moments[edge.from as usize], self.graph.moments[edge.to as usize]);
-        let span = (from.time, to.time);
+        let moment = |at: MomentId| self.graph.graph.moments[at as usize];
+        let (from, to) = (moment(edge.from), moment(edge.to));
+        let span = (self.graph.time(edge.from), self.graph.time(edge.to));
         if from.instruction != to.instruction || edge.kind == EdgeKind::Launch {
             self.reason = Some(edge.kind);
         }
@@ -231,7 +239,7 @@ impl Walk<'_> {
     }
 
     fn launch(&mut self, (start, end): (u64, u64), call: u32, instruction: u32) {
-        let returned = self.graph.calls[call as usize].end.clamp(start, end);
+        let returned = self.graph.call_end(call).clamp(start, end);
         self.add((start, returned), PathClass::Call, What::Call(call));
         let class = match end - returned > MAX_LATENCY_NS {
             true => PathClass::Unexplained(self.facts.cause(instruction, EdgeKind::Launch)),

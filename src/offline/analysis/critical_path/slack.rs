@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use super::edges_view::TimedGraph;
 use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind};
 
 /// Stands for no edge.
@@ -17,7 +18,9 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
     while from < graph.edges.len() {
         let to = graph.edges[from].to;
         let count = graph.edges[from..].iter().take_while(|edge| edge.to == to).count();
-        let latest = (from..from + count).max_by_key(|at| earliest(graph, &graph.edges[*at])).unwrap_or(from);
+        let latest = (from..from + count)
+            .max_by_key(|at| earliest((&*graph).into(), &graph.edges[*at]))
+            .unwrap_or(from);
         let recorded = graph.time(to) - graph.time(graph.edges[latest].from);
         graph.edges[latest].lag = recorded;
         deciding[to as usize] = latest as u32;
@@ -29,10 +32,10 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
 /// Key by which the last edge of a moment decides its time: when it allows the moment. Of several edges, the one from the latest
 /// moment decides; but the own begin of a kernel that did not wait for the one before it, and of a collective if this rank may be the
 /// last one.
-pub(super) fn earliest(graph: &Graph, edge: &Edge) -> impl Ord + use<> {
+pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     let time = graph.time(edge.from);
     let from = match edge.kind {
-        EdgeKind::Work if graph.unhindered.contains(&edge.to) => u64::MAX,
+        EdgeKind::Work if graph.is_unhindered(edge.to) => u64::MAX,
         EdgeKind::CollectiveTie => 0,
         _ => time,
     };

@@ -13,7 +13,7 @@ use gpuflame_model::record::{
 
 use super::super::states::StreamKey;
 use super::node_edges::NodeEdges;
-use super::order::{GraphLaunch, Item, Places, Source, is_for_event, record_of, stream_key};
+use super::order::{GraphLaunch, Places, Source, is_for_event, record_of, stream_key};
 use super::topology::GraphRows;
 
 /// An instruction that has to be done first, and why.
@@ -72,6 +72,13 @@ struct LastRecord {
     context: GpuContextId,
 }
 
+/// Returns the contexts of the calls that launched work and may also have waited, by correlation id.
+pub(super) fn waiting_launches(rows: &JoinedRows) -> IdMap<CorrelationId, ContextId> {
+    let waiting: IdMap<CorrelationId, ()> = rows.syncs().iter().map(|sync| (sync.correlation, ())).collect();
+    let launches = rows.calls().iter().filter(|call| waiting.contains_key(&call.id));
+    launches.map(|call| (call.id, call.launched.context)).collect()
+}
+
 /// Receives the sources of the instructions in order, and finds their dependencies.
 pub(super) struct Finder<'a> {
     rows: &'a JoinedRows,
@@ -80,7 +87,7 @@ pub(super) struct Finder<'a> {
     places: &'a Places,
     thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
     /// Contexts of calls that launched work, by correlation id: such a call may also have waited.
-    launches: IdMap<CorrelationId, ContextId>,
+    launches: &'a IdMap<CorrelationId, ContextId>,
     after: Vec<After>,
     ends: Vec<u32>,
     /// Last launch by graph.
@@ -114,13 +121,10 @@ impl<'a> Finder<'a> {
         graphs: &'a mut [GraphLaunch],
         places: &'a Places,
         thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
-        items: &[Item],
+        launches: &'a IdMap<CorrelationId, ContextId>,
+        sources: &[Source],
     ) -> Self {
         let names_records = rows.syncs().iter().any(|sync| sync.sync.is_some());
-        let waiting: IdMap<CorrelationId, ()> =
-            rows.syncs().iter().map(|sync| (sync.correlation, ())).collect();
-        let launches = rows.calls().iter().filter(|call| waiting.contains_key(&call.id));
-        let launches = launches.map(|call| (call.id, call.launched.context)).collect();
         Self {
             rows,
             host_nodes: &graph_rows.host_nodes,
@@ -137,7 +141,7 @@ impl<'a> Finder<'a> {
             last_records: IdMap::default(),
             names_records,
             ignores_records: false,
-            nodes: NodeEdges::new(rows, graph_rows, items),
+            nodes: NodeEdges::new(rows, graph_rows, sources),
         }
     }
 

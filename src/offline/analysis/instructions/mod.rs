@@ -214,10 +214,13 @@ pub struct InstructionList {
     rows: JoinedRows,
     graph_rows: GraphRows,
     outside: Option<(u64, u64)>,
-    items: Vec<Item>,
+    /// Rows of the instructions, by number.
+    sources: Vec<Source>,
     /// Kinds of the instructions, by number.
     kinds: Vec<InstructionKind>,
     graphs: Vec<GraphLaunch>,
+    /// Contexts of the calls that launched work and may also have waited, by correlation id.
+    launches: IdMap<CorrelationId, ContextId>,
     /// Dependencies, by the number of the dependent instruction.
     after: Vec<After>,
     /// By number: where the instruction's dependencies end in `after`.
@@ -234,31 +237,42 @@ impl InstructionList {
     pub fn new(rows: InstructionRows, profile: &Profile) -> Self {
         let InstructionRows { joined: mut rows, outside, mut graph_rows, blocking } = rows;
         rows.sort();
+        let launches = dependencies::waiting_launches(&rows);
+        rows.keep_pending_calls();
         graph_rows.sort();
         let mut places = Places::new(&rows);
         blocking.keys().for_each(|(context, stream)| places.add_stream(*context, *stream));
         let (mut items, mut graphs) = order::place(&rows, &graph_rows.host_nodes, profile);
         items.sort_unstable_by_key(Item::sort_key);
-        places.find_contexts_of_waits((&rows, &graphs, profile), &items);
+        let sources: Vec<Source> = items.into_iter().map(|item| item.source).collect();
+        places.find_contexts_of_waits((&rows, &graphs, profile), &sources);
         let thread_of = |context| profile.context(context).map(|context| context.thread);
-        let mut found =
-            dependencies::Finder::new(&rows, &graph_rows, &mut graphs, &places, &thread_of, &items);
-        items.iter().for_each(|item| found.add(item.source));
+        let mut found = dependencies::Finder::new(
+            &rows,
+            &graph_rows,
+            &mut graphs,
+            &places,
+            &thread_of,
+            &launches,
+            &sources,
+        );
+        sources.iter().for_each(|source| found.add(*source));
         let Dependencies { after, ends: after_ends, known_nodes } = found.finish();
         let mut list = Self {
             rows,
             graph_rows,
             outside,
-            items,
+            sources,
             kinds: Vec::new(),
             graphs,
+            launches,
             after,
             after_ends,
             known_nodes,
             places,
             blocking,
         };
-        list.kinds = (0..list.items.len() as u32).map(|number| list.get(number).kind).collect();
+        list.kinds = (0..list.sources.len() as u32).map(|number| list.get(number).kind).collect();
         list
     }
 
@@ -269,12 +283,12 @@ impl InstructionList {
 
     /// Number of instructions.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.sources.len()
     }
 
     /// Whether there are no instructions.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.sources.is_empty()
     }
 
     /// Whether all nodes that this node of a graph waits for are known and among its dependencies.
@@ -289,7 +303,7 @@ impl InstructionList {
         order: &[u32],
         thread_of: &dyn Fn(ContextId) -> Option<ThreadId>,
     ) -> Vec<Vec<After>> {
-        let items: Vec<Item> = order.iter().map(|number| self.items[*number as usize]).collect();
+        let sources: Vec<Source> = order.iter().map(|number| self.sources[*number as usize]).collect();
         let mut graphs = self.graphs.clone();
         let mut found = dependencies::Finder::new(
             &self.rows,
@@ -297,10 +311,11 @@ impl InstructionList {
             &mut graphs,
             &self.places,
             thread_of,
-            &items,
+            &self.launches,
+            &sources,
         );
         found.ignore_named_records();
-        items.iter().for_each(|item| found.add(item.source));
+        sources.iter().for_each(|source| found.add(*source));
         let Dependencies { after, ends, .. } = found.finish();
         let mut by_number = vec![Vec::new(); order.len()];
         let mut from = 0;
@@ -346,7 +361,7 @@ impl InstructionList {
         order: InstructionOrder,
         each: &mut dyn FnMut(&Instruction<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut numbers: Vec<u32> = (0..self.items.len() as u32).collect();
+        let mut numbers: Vec<u32> = (0..self.sources.len() as u32).collect();
         if order == InstructionOrder::Start {
             numbers.sort_by_cached_key(|number| self.get(*number).time(order));
         }
@@ -371,7 +386,7 @@ impl InstructionList {
             detail: InstructionDetail::Launch,
             after,
         };
-        match self.items[at].source {
+        match self.sources[at] {
             Source::Work(work, graph) => self.work(base, &self.rows.activities()[work as usize], graph),
             Source::HostNode(run, graph) => {
                 let graph = &self.graphs[graph as usize];

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::record::{GraphId, GraphNodeId, IdMap};
 
-use super::order::{Item, Source};
+use super::order::Source;
 use super::topology::{GraphRows, GraphTopology};
 
 pub(super) struct NodeEdges<'a> {
@@ -20,18 +20,18 @@ pub(super) struct NodeEdges<'a> {
 }
 
 impl<'a> NodeEdges<'a> {
-    /// Prepares to find the edges of the nodes among `items`, which are in the order of their numbers.
-    pub(super) fn new(rows: &JoinedRows, graph_rows: &'a GraphRows, items: &[Item]) -> Self {
+    /// Prepares to find the edges of the nodes among `sources`, which are in the order of their numbers.
+    pub(super) fn new(rows: &JoinedRows, graph_rows: &'a GraphRows, sources: &[Source]) -> Self {
         let GraphRows { topology, host_nodes } = graph_rows;
-        let node_of = |item: &Item| match item.source {
+        let node_of = |source: &Source| match *source {
             Source::Work(at, Some(launch)) => {
                 Some((launch, rows.activities()[at as usize].activity.graph_node))
             }
             Source::HostNode(at, launch) => Some((launch, host_nodes[at as usize].node)),
             _ => None,
         };
-        let items = if topology.is_empty() { &[] } else { items };
-        let numbers = (0..).zip(items).filter_map(|(number, item)| Some((node_of(item)?, number)));
+        let sources = if topology.is_empty() { &[] } else { sources };
+        let numbers = (0..).zip(sources).filter_map(|(number, source)| Some((node_of(source)?, number)));
         Self { topology, numbers: numbers.collect(), known: IdMap::default(), contradicted: BTreeSet::new() }
     }
 

@@ -132,13 +132,13 @@ impl Places {
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
-        items: &[Item],
+        sources: &[Source],
     ) {
         let thread_of = |context| profile.context(context).map(|context| context.thread);
         // By thread: the context of its last work, and the waits after it.
         let mut threads: IdMap<ThreadId, (Option<GpuContextId>, Vec<CorrelationId>)> = IdMap::default();
-        for item in items {
-            let (launched, context) = match item.source {
+        for source in sources {
+            let (launched, context) = match *source {
                 Source::Work(at, None) => {
                     let JoinedActivity { activity, origin } = &rows.activities()[at as usize];
                     let Origin::Launch(launched) = origin else { continue };

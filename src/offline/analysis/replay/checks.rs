@@ -52,10 +52,10 @@ impl Replay<'_> {
     /// Times in an order that follows the edges only: of the moments that can come next, always the one with the last position.
     fn in_other_order(&self) -> Vec<u64> {
         let graph = self.graph();
-        let mut by_from: Vec<Edge> = self.edges.clone();
+        let mut by_from: Vec<Edge> = self.edges().iter().collect();
         by_from.sort_unstable_by_key(|edge| edge.from);
         let mut missing = vec![0_u32; graph.moments.len()];
-        self.edges.iter().for_each(|edge| missing[edge.to as usize] += 1);
+        self.edges().iter().for_each(|edge| missing[edge.to as usize] += 1);
         let mut ready: BinaryHeap<u32> =
             (0..missing.len() as u32).filter(|at| missing[*at as usize] == 0).collect();
         let mut times = vec![0; graph.moments.len()];
@@ -78,7 +78,7 @@ impl Replay<'_> {
     /// Work by stream in the order of issue: whether it may overlap the work before it, start and end.
     fn streams(&self, schedule: &Schedule) -> BTreeMap<StreamKey, Vec<(bool, u64, u64)>> {
         let programmatic: HashSet<u32> = self
-            .edges
+            .edges()
             .iter()
             .filter(|edge| edge.kind == EdgeKind::Programmatic)
             .map(|edge| self.graph().moments[edge.to as usize].instruction)

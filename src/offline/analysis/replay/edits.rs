@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::super::critical_path::NO_CALL;
 use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind, sort_edges};
 use super::super::instructions::{After, AfterReason, InstructionKind, InstructionList};
+use super::edited_edges::LagsMut;
 use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
@@ -102,14 +103,16 @@ impl Replay<'_> {
     ) -> Vec<Edge> {
         for edit in edits {
             match edit {
-                Edit::Scale { work, factor } => self.scale(&mut edges, work, *factor),
+                Edit::Scale { work, factor } => self.scale(&mut LagsMut::Edges(&mut edges), work, *factor),
                 Edit::Remove { work } => self.remove(&mut edges, work, after),
-                Edit::LaunchNanos(nanos) => self.set_launch_time(&mut edges, *nanos),
+                Edit::LaunchNanos(nanos) => self.set_launch_time(&mut LagsMut::Edges(&mut edges), *nanos),
                 Edit::Graphs { bounds } => self.join_launches(&mut edges, bounds),
                 Edit::Streams { lanes } => self.move_streams(&mut edges, lanes),
                 Edit::NoEvents { work } => self.drop_events(&mut edges, work),
                 Edit::NoWaits { calls } => self.drop_waits(&mut edges, calls),
-                Edit::ScaleHost { calls, factor } => self.scale_host(&mut edges, calls, *factor),
+                Edit::ScaleHost { calls, factor } => {
+                    self.scale_host(&mut LagsMut::Edges(&mut edges), calls, *factor)
+                }
             }
         }
         sort_edges(&mut edges, self.graph().moments.len());
@@ -124,17 +127,20 @@ impl Replay<'_> {
         self.graph().moments[moment as usize].call
     }
 
-    fn scale(&self, edges: &mut [Edge], work: &Selection, factor: f64) {
+    pub(super) fn scale(&self, edges: &mut LagsMut<'_>, work: &Selection, factor: f64) {
         // Durations of the changed kernels that let others begin, and of those that wait for others while they run.
         let mut changed: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-        let is_scaled = |edge: &Edge| edge.kind == EdgeKind::Work && work.has(self.instruction_of(edge.to));
-        for edge in edges.iter_mut().filter(|edge| is_scaled(edge)) {
+        edges.each(|edge| {
+            let instruction = self.instruction_of(edge.to);
+            if edge.kind != EdgeKind::Work || !work.has(instruction) {
+                return;
+            }
             let old = edge.lag;
             edge.lag = scaled(old, factor);
-            if self.overlapping.has(self.instruction_of(edge.to)) {
-                changed.insert(self.instruction_of(edge.to), (old, edge.lag));
+            if self.overlapping.has(instruction) {
+                changed.insert(instruction, (old, edge.lag));
             }
-        }
+        });
         if !changed.is_empty() {
             self.change_overlaps(edges, &changed);
         }
@@ -144,7 +150,7 @@ impl Replay<'_> {
     /// are selected.
     fn launching_calls(&self, work: Option<&Selection>) -> IdMap<u32, (u32, u32)> {
         let mut calls: IdMap<u32, (u32, u32)> = IdMap::default();
-        for edge in self.edges.iter().filter(|edge| edge.kind == EdgeKind::Launch) {
+        for edge in self.edges().iter().filter(|edge| edge.kind == EdgeKind::Launch) {
             let to = self.graph().moments[edge.to as usize];
             let kind = self.list.kind(to.instruction);
             if matches!(kind, InstructionKind::Record | InstructionKind::Wait | InstructionKind::HostFunction)
@@ -182,15 +188,15 @@ impl Replay<'_> {
         self.relink_overlaps(edges, work, after);
     }
 
-    fn set_launch_time(&self, edges: &mut [Edge], nanos: u64) {
+    pub(super) fn set_launch_time(&self, edges: &mut LagsMut<'_>, nanos: u64) {
         let calls = self.launching_calls(None);
         let is_changed = |call: &u32| calls.contains_key(call) && !self.unwaited.contains_key(call);
         self.set_call_times(edges, &|call, _| is_changed(&call).then_some(nanos));
     }
 
     /// Gives calls other durations. Work whose launch is counted from the end of its call begins as long after it as before.
-    fn set_call_times(&self, edges: &mut [Edge], duration: &dyn Fn(u32, u64) -> Option<u64>) {
-        for edge in edges {
+    fn set_call_times(&self, edges: &mut LagsMut<'_>, duration: &dyn Fn(u32, u64) -> Option<u64>) {
+        edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.call_of(edge.to));
             match edge.kind {
                 EdgeKind::Call if from == to => edge.lag = duration(to, edge.lag).unwrap_or(edge.lag),
@@ -203,7 +209,7 @@ impl Replay<'_> {
                 }
                 _ => {}
             }
-        }
+        });
     }
 
     fn drop_waits(&self, edges: &mut Vec<Edge>, calls: &Selection) {
@@ -218,8 +224,8 @@ impl Replay<'_> {
         }
     }
 
-    fn scale_host(&self, edges: &mut [Edge], calls: &Selection, factor: f64) {
-        for edge in edges.iter_mut() {
+    pub(super) fn scale_host(&self, edges: &mut LagsMut<'_>, calls: &Selection, factor: f64) {
+        edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.graph().moments[edge.to as usize]);
             let is_between = edge.kind == EdgeKind::Host && to.kind == MomentKind::CallBegin;
             // The edge of a call that waits has the time of the call without its wait.
@@ -228,7 +234,7 @@ impl Replay<'_> {
             if (is_between || is_own) && calls.has(to.call) {
                 edge.lag = scaled(edge.lag, factor);
             }
-        }
+        });
         let is_changed = |call: u32| calls.has(call) && !self.unwaited.contains_key(&call);
         self.set_call_times(edges, &|call, old| is_changed(call).then(|| scaled(old, factor)));
     }
@@ -253,8 +259,8 @@ impl Replay<'_> {
         issued.retain(|call| !self.unwaited.contains_key(call));
         let launching = issued.clone();
         let is_graph = |edge: &Edge| self.list.kind(self.instruction_of(edge.to)) == InstructionKind::Graph;
-        for edge in self.edges.iter().filter(|edge| edge.kind == EdgeKind::Launch) {
-            match is_graph(edge) {
+        for edge in self.edges().iter().filter(|edge| edge.kind == EdgeKind::Launch) {
+            match is_graph(&edge) {
                 true => issued.remove(&self.call_of(edge.from)),
                 false => issued.insert(self.call_of(edge.from)),
             };

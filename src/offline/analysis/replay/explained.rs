@@ -33,14 +33,14 @@ impl ExplainedStarts {
     }
 
     pub(super) fn of(replay: &Replay<'_>) -> Self {
-        let (graph, causes) = (replay.graph(), Causes::new(replay.list));
+        let (graph, edges, causes) = (replay.graph(), replay.edges(), Causes::new(replay.list));
         let mut found = Self::default();
         let mut streams: std::collections::BTreeSet<(Option<DeviceId>, _)> =
             std::collections::BTreeSet::new();
         let mut at = 0;
         for (position, moment) in graph.moments.iter().enumerate() {
             let first = at;
-            while replay.edges.get(at).is_some_and(|edge| edge.to as usize == position) {
+            while edges.get(at).is_some_and(|edge| edge.to as usize == position) {
                 at += 1;
             }
             if !is_start(moment, replay.list) {
@@ -48,10 +48,9 @@ impl ExplainedStarts {
             }
             let instruction = replay.list.get(moment.instruction);
             streams.extend(instruction.stream.map(|stream| (instruction.device, stream)));
-            let of_moment = &replay.edges[first..at];
-            let computed = of_moment.iter().map(|edge| {
+            let computed = (first..at).filter_map(|at| edges.get(at)).map(|edge| {
                 // The lag of the edge that decided is the recorded one, unless it is a typical one.
-                let lag = replay.lags.typical(graph, replay.list, edge).unwrap_or(edge.lag);
+                let lag = replay.lags.typical(graph, replay.list, &edge).unwrap_or(edge.lag);
                 (graph.time(edge.from) + lag, edge.kind)
             });
             found.count += 1;

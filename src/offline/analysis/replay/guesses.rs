@@ -45,7 +45,7 @@ impl Replay<'_> {
         }
         let bounds = [Bound::Latest, Bound::EarliestWithoutWait, Bound::EarliestWithWait];
         let matters = bounds.into_iter().any(|bound| {
-            let mut edges = edited.edges.clone();
+            let mut edges: Vec<Edge> = self.view(&edited.edges).iter().collect();
             edges.iter_mut().for_each(|edge| self.set_bound(edge, &guessed, &begins, bound));
             let other = edited.schedule.with_edges(self.graph(), &edges);
             other.is_none_or(|other| !self.is_same_for_host(&edited.schedule, &other))

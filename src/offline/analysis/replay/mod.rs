@@ -13,6 +13,7 @@
 //! Nothing is executed, and work that overlaps is assumed not to slow each other down.
 
 mod checks;
+mod edited_edges;
 mod edits;
 mod explained;
 mod guesses;
@@ -34,7 +35,9 @@ pub use reorder::EditedRun;
 use std::sync::OnceLock;
 
 use super::critical_path::graph::{Edge, EdgeKind, Graph, MomentKind};
-use super::critical_path::{Causes, CriticalPath, Moment, PathPart, is_cuda_call, parts_in_order};
+use super::critical_path::{
+    Causes, CriticalPath, EdgesView, Moment, PathPart, TimedGraph, each_part_in_order, is_cuda_call,
+};
 use super::instructions::{InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::IdMap;
@@ -45,8 +48,8 @@ pub struct Replay<'a> {
     path: &'a CriticalPath,
     list: &'a InstructionList,
     lags: Lags,
-    /// Sorted by `to`.
-    edges: Vec<Edge>,
+    /// Lags of the edges of the path, by position.
+    edge_lags: Vec<u64>,
     /// By position of a call: shortest duration of a call of this function that did not wait. Only of calls that waited.
     unwaited: IdMap<u32, u64>,
     /// Kernels that let another kernel begin before their end, or that wait for another kernel while they run.
@@ -63,16 +66,16 @@ impl<'a> Replay<'a> {
 
     /// Prepares the run for replays with lags that were typical before a moment in ns since 1970.
     pub fn fitted(path: &'a CriticalPath, list: &'a InstructionList, profile: &Profile, until: u64) -> Self {
-        let (graph, sorted) = path.graph();
+        let (graph, edges) = path.graph();
         let lags = Lags::fit(path, list, profile, until);
-        let mut edges: Vec<Edge> = sorted.to_vec();
-        for edge in &mut edges {
+        let lag = |edge: &Edge| {
             let recorded = graph.time(edge.to) - graph.time(edge.from);
-            edge.lag = lags.typical(graph, list, edge).map_or(edge.lag, |lag| lag.min(recorded));
-        }
+            lags.typical(graph, list, edge).map_or(edge.lag, |lag| lag.min(recorded))
+        };
+        let edge_lags = edges.iter().map(lag).collect();
         let (unwaited, overlapping) = (IdMap::default(), Selection::default());
         let mut replay =
-            Self { path, list, lags, edges, unwaited, overlapping, knows_order: OnceLock::new() };
+            Self { path, list, lags, edge_lags, unwaited, overlapping, knows_order: OnceLock::new() };
         replay.keep_recorded();
         replay.unwaited = replay.find_unwaited();
         replay.overlapping = replay.find_overlapping();
@@ -81,22 +84,23 @@ impl<'a> Replay<'a> {
 
     /// Gives the edge that decides each moment the recorded lag.
     fn keep_recorded(&mut self) {
-        let graph = self.graph();
-        let mut edges = std::mem::take(&mut self.edges);
-        for of_moment in edges.chunk_by_mut(|a, b| a.to == b.to) {
-            let earliest = |edge: &Edge| {
-                (graph.time(edge.from) + edge.lag, graph.time(edge.from), edge.kind != EdgeKind::Host)
+        let (graph, edges) = self.path.graph();
+        let mut rest = self.edge_lags.as_mut_slice();
+        for of_moment in edges.chunk_by(|a, b| a.to == b.to) {
+            let (lags, others) = rest.split_at_mut(of_moment.len());
+            rest = others;
+            let earliest = |(edge, lag): &(&Edge, &mut u64)| {
+                (graph.time(edge.from) + **lag, graph.time(edge.from), edge.kind != EdgeKind::Host)
             };
-            if let Some(decides) = of_moment.iter_mut().max_by_key(|edge| earliest(edge)) {
-                decides.lag = graph.time(decides.to) - graph.time(decides.from);
+            if let Some((edge, lag)) = of_moment.iter().zip(lags).max_by_key(earliest) {
+                *lag = graph.time(edge.to) - graph.time(edge.from);
             }
         }
-        self.edges = edges;
     }
 
     fn find_overlapping(&self) -> Selection {
         let instruction = |moment: u32| self.moments()[moment as usize].instruction;
-        let programmatic = self.edges.iter().filter(|edge| edge.kind == EdgeKind::Programmatic);
+        let programmatic = self.edges().iter().filter(|edge| edge.kind == EdgeKind::Programmatic);
         let both = programmatic.flat_map(|edge| [edge.from, edge.to]).map(instruction);
         let numbers: std::collections::BTreeSet<u32> = both.collect();
         match numbers.last() {
@@ -109,7 +113,7 @@ impl<'a> Replay<'a> {
     fn find_unwaited(&self) -> IdMap<u32, u64> {
         let calls = &self.graph().calls;
         let mut waited = vec![false; calls.len()];
-        for edge in self.edges.iter().filter(|edge| is_wait(edge.kind)) {
+        for edge in self.edges().iter().filter(|edge| is_wait(edge.kind)) {
             waited[self.graph().moments[edge.to as usize].call as usize] = true;
         }
         let (functions, names) = self.lags.functions();
@@ -131,6 +135,11 @@ impl<'a> Replay<'a> {
         self.path.graph().0
     }
 
+    /// The edges, sorted by `to`.
+    fn edges(&self) -> EdgesView<'_> {
+        EdgesView::with_lags(self.path.graph().1, &self.edge_lags)
+    }
+
     /// Typical lags.
     pub fn lags(&self) -> &Lags {
         &self.lags
@@ -148,29 +157,28 @@ impl<'a> Replay<'a> {
 
     /// Replays the run as it was recorded.
     pub fn identity(&self) -> Schedule {
-        Schedule::of(self.graph(), &self.edges, &|_, _| false)
+        Schedule::of(self.graph(), self.edges(), &|_, _| false)
     }
 
     /// Replays the run with typical lags in place of recorded ones. Moments for which `is_fixed` returns true keep their
     /// recorded time. Durations of work and calls, and the times between calls are kept.
     pub fn model(&self, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Schedule {
         let graph = self.graph();
-        let mut edges = self.edges.clone();
-        for edge in &mut edges {
-            if let Some(typical) = self.lags.typical(graph, self.list, edge) {
-                edge.lag = typical;
-            } else if edge.kind == EdgeKind::Call
-                && let Some(shortest) = self.unwaited.get(&graph.moments[edge.to as usize].call)
-            {
-                edge.lag = edge.lag.min(*shortest);
+        let lag = |edge: Edge| {
+            if let Some(typical) = self.lags.typical(graph, self.list, &edge) {
+                return typical;
             }
-        }
-        Schedule::of(graph, &edges, is_fixed)
+            let call = graph.moments[edge.to as usize].call;
+            let shortest = self.unwaited.get(&call).filter(|_| edge.kind == EdgeKind::Call);
+            shortest.map_or(edge.lag, |shortest| edge.lag.min(*shortest))
+        };
+        let lags: Vec<u64> = self.edges().iter().map(lag).collect();
+        Schedule::of(graph, EdgesView::with_lags(self.path.graph().1, &lags), is_fixed)
     }
 
     /// Replays the run, with moments fixed for which `is_fixed` returns true.
     pub fn partial(&self, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Schedule {
-        Schedule::of(self.graph(), &self.edges, is_fixed)
+        Schedule::of(self.graph(), self.edges(), is_fixed)
     }
 
     /// Replays the run with edits, all at once.
@@ -178,11 +186,12 @@ impl<'a> Replay<'a> {
         self.edit(edits).schedule
     }
 
-    /// The parts of the critical path of an edited run, by time. Parts name the calls of the recorded run.
-    pub fn path_parts(&self, edited: &EditedRun) -> Vec<PathPart> {
+    /// Calls `each` with the parts of the critical path of an edited run, by time. Parts name the calls of the recorded run.
+    pub fn each_path_part(&self, edited: &EditedRun, each: &mut dyn FnMut(&PathPart)) {
         let EditedRun { schedule, edges, .. } = edited;
-        let graph = schedule.graph(self.graph());
-        parts_in_order(&graph, edges, &|moment| schedule.place(moment), &Causes::new(self.list))
+        let graph = TimedGraph::with_times(self.graph(), schedule.times());
+        let place = |moment| schedule.place(moment);
+        each_part_in_order(graph, self.view(edges), &place, &Causes::new(self.list), each);
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
 use super::super::critical_path::{KernelTimes, Trigger, is_node};
 use super::super::instructions::{After, AfterReason, InstructionKind};
+use super::edited_edges::LagsMut;
 use super::{Edit, Replay, Selection};
 
 /// A programmatic launch whose kernel follows another kernel if the work between them is left out.
@@ -16,8 +17,8 @@ struct Relinked {
 impl Replay<'_> {
     /// Adapts the edges between overlapping kernels to new durations, each with the old one: a kernel lets the next one begin
     /// at its end at the latest. What a kernel does before it waits for the kernel before it keeps its time.
-    pub(super) fn change_overlaps(&self, edges: &mut [Edge], changed: &BTreeMap<u32, (u64, u64)>) {
-        for edge in edges {
+    pub(super) fn change_overlaps(&self, edges: &mut LagsMut<'_>, changed: &BTreeMap<u32, (u64, u64)>) {
+        edges.each(|edge| {
             let (from, to) =
                 (self.graph().moments[edge.from as usize], self.graph().moments[edge.to as usize]);
             match edge.kind {
@@ -33,7 +34,7 @@ impl Replay<'_> {
                 }
                 _ => {}
             }
-        }
+        });
     }
 
     /// Finds the programmatic launches that follow another kernel without the selected work. `after`: the dependencies of the
@@ -131,11 +132,11 @@ impl Replay<'_> {
             }
         }
         let is_replaced = |edge: &Edge| {
-            matches!(edge.kind, EdgeKind::Stream | EdgeKind::Programmatic) && added.contains_key(&edge.to)
+            matches!(edge.kind, EdgeKind::Stream | EdgeKind::Programmatic) && added.contains_key(&{ edge.to })
         };
         edges.retain(|edge| !is_replaced(edge));
         for edge in
-            edges.iter_mut().filter(|edge| edge.kind == EdgeKind::Work && added.contains_key(&edge.to))
+            edges.iter_mut().filter(|edge| edge.kind == EdgeKind::Work && added.contains_key(&{ edge.to }))
         {
             let alone = self.times(self.graph().moments[edge.to as usize].instruction).duration;
             edge.lag = alone.map_or(edge.lag, |alone| edge.lag.min(alone));

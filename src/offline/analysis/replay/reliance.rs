@@ -99,12 +99,12 @@ impl Replay<'_> {
             }
         };
         let moments = &self.graph().moments;
-        for edge in &self.edges {
+        for edge in self.edges().iter() {
             let what = match edge.kind {
                 EdgeKind::GraphNode if moments[edge.to as usize].kind != MomentKind::GraphEnd => {
                     Reliance::GraphEdges
                 }
-                EdgeKind::DefaultStream if !self.knows_streams(edge) => Reliance::DefaultStream,
+                EdgeKind::DefaultStream if !self.knows_streams(&edge) => Reliance::DefaultStream,
                 EdgeKind::HandOff => Reliance::HandOff,
                 EdgeKind::InferredWait => Reliance::UnknownWait,
                 EdgeKind::InferredOrder | EdgeKind::InferredEvent => Reliance::UnknownOrder,
@@ -113,8 +113,8 @@ impl Replay<'_> {
             add(what, 1);
         }
         let mut is_launched = vec![false; moments.len()];
-        let is_launch = |edge: &&Edge| matches!(edge.kind, EdgeKind::Launch | EdgeKind::GraphLaunch);
-        self.edges.iter().filter(is_launch).for_each(|edge| is_launched[edge.to as usize] = true);
+        let is_launch = |edge: &Edge| matches!(edge.kind, EdgeKind::Launch | EdgeKind::GraphLaunch);
+        self.edges().iter().filter(is_launch).for_each(|edge| is_launched[edge.to as usize] = true);
         let begins = moments.iter().zip(&is_launched).filter(|(moment, _)| moment.kind == MomentKind::Begin);
         add(Reliance::NoLaunch, begins.filter(|(_, is_launched)| !**is_launched).count() as u64);
         add(Reliance::NoTimes, self.path.untimed());

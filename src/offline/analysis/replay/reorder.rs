@@ -11,6 +11,7 @@ use super::super::critical_path::graph::{Edge, EdgeKind, MomentId, MomentKind, s
 use super::super::critical_path::{NO_CALL, Trigger, is_node};
 use super::super::instructions::{After, AfterReason, Instruction, InstructionDetail, InstructionKind};
 use super::super::states::StreamKey;
+use super::edited_edges::EditedEdges;
 use super::schedule::Schedule;
 use super::{Edit, Replay};
 use gpuflame_model::record::{ContextId, EventId, IdMap, StreamId, SyncKind, ThreadId};
@@ -25,8 +26,7 @@ const DEFAULT_STREAM: StreamId = StreamId(7);
 pub struct EditedRun {
     /// Times of the moments.
     pub schedule: Schedule,
-    /// Sorted by `to`.
-    pub(super) edges: Vec<Edge>,
+    pub(super) edges: EditedEdges,
     /// Whether the order of the calls is the one from which the edges follow.
     pub(super) is_settled: bool,
 }
@@ -34,8 +34,8 @@ pub struct EditedRun {
 impl Replay<'_> {
     /// Replays the run with edits, all at once, and finds the order of the calls.
     pub fn edit(&self, edits: &[Edit]) -> EditedRun {
-        let mut edges = self.edited_edges(self.edges.clone(), edits, None);
-        let mut schedule = Schedule::of(self.graph(), &edges, &|_, _| false);
+        let mut edges = self.edit_in_order(edits);
+        let mut schedule = Schedule::of(self.graph(), self.view(&edges), &|_, _| false);
         if !self.knows_order() {
             return EditedRun { schedule, edges, is_settled: true };
         }
@@ -48,8 +48,10 @@ impl Replay<'_> {
             order = next;
             let rederived = Rederived::new(self, &order);
             let base = rederived.edges();
-            edges = self.edited_edges(base, edits, Some(&rederived.after));
-            match Schedule::in_any_order(self.graph(), &edges) {
+            let own = self.edited_edges(base, edits, Some(&rederived.after));
+            let found = Schedule::in_any_order(self.graph(), &own);
+            edges = EditedEdges::Own(own);
+            match found {
                 Some(found) => schedule = found,
                 None => break,
             }
@@ -129,11 +131,11 @@ impl<'a> Rederived<'a> {
     fn edges(&self) -> Vec<Edge> {
         let replay = self.replay;
         let mut known: BTreeMap<(u32, u32, EdgeKind), u64> = BTreeMap::new();
-        let mut edges = Vec::with_capacity(replay.edges.len());
-        for edge in &replay.edges {
-            match follows_order(edge.kind) && !self.is_within(edge) {
+        let mut edges = Vec::with_capacity(replay.edges().len());
+        for edge in replay.edges().iter() {
+            match follows_order(edge.kind) && !self.is_within(&edge) {
                 true => drop(known.insert((edge.from, edge.to, edge.kind), edge.lag)),
-                false => edges.push(*edge),
+                false => edges.push(edge),
             }
         }
         let found = OrderedEdges::find(self);

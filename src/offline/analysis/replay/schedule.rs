@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::super::critical_path::graph::{Edge, Graph, MomentKind};
-use super::super::critical_path::{HostCall, Moment};
+use super::super::critical_path::{EdgesView, Moment};
 use super::super::instructions::InstructionList;
 
 /// When each moment of the run happens in a replay.
@@ -31,14 +31,13 @@ pub struct ReplayedWork {
 impl Schedule {
     /// Computes the time of each moment. `edges` are sorted by `to` and lead to later positions. A moment without edges, and
     /// one for which `is_fixed` returns true, keeps its recorded time.
-    pub(super) fn of(graph: &Graph, edges: &[Edge], is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Self {
+    pub(super) fn of(graph: &Graph, edges: EdgesView<'_>, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Self {
         let mut times = vec![0; graph.moments.len()];
-        let mut at = 0;
+        let mut edges = edges.iter().peekable();
         for (position, moment) in graph.moments.iter().enumerate() {
             let mut time = None;
-            while let Some(edge) = edges.get(at).filter(|edge| edge.to as usize == position) {
+            while let Some(edge) = edges.next_if(|edge| edge.to as usize == position) {
                 time = Some(times[edge.from as usize] + edge.lag).max(time);
-                at += 1;
             }
             times[position] = match time {
                 Some(time) if !is_fixed(position, moment) => time,
@@ -85,7 +84,7 @@ impl Schedule {
     /// Computes the times again with other edges. Returns `None` if they form a circle.
     pub(super) fn with_edges(&self, graph: &Graph, edges: &[Edge]) -> Option<Self> {
         match self.places {
-            None => Some(Self::of(graph, edges, &|_, _| false)),
+            None => Some(Self::of(graph, edges.into(), &|_, _| false)),
             Some(_) => Self::in_any_order(graph, edges),
         }
     }
@@ -122,18 +121,5 @@ impl Schedule {
     /// Place of a moment in an order in which every edge leads to a later place.
     pub(super) fn place(&self, moment: u32) -> u32 {
         self.places.as_ref().map_or(moment, |places| places[moment as usize])
-    }
-
-    /// The moments and calls of a graph with these times, in the order of the recorded run.
-    pub(super) fn graph(&self, recorded: &Graph) -> Graph {
-        let moments = recorded.moments.iter().zip(&self.times);
-        let moments = moments.map(|(moment, time)| Moment { time: *time, ..*moment }).collect();
-        let time = |moment: u32| self.times[moment as usize];
-        let calls = recorded.calls.iter().map(|call| HostCall {
-            begin: time(call.moments.0),
-            end: time(call.moments.1),
-            ..*call
-        });
-        Graph { moments, calls: calls.collect(), ..Graph::default() }
     }
 }

@@ -1,0 +1,71 @@
+//! The edges of an edited run.
+
+use super::super::critical_path::EdgesView;
+use super::super::critical_path::graph::Edge;
+use super::{Edit, Replay};
+
+/// Edges of an edited run, sorted by `to`.
+#[derive(Debug)]
+pub(super) enum EditedEdges {
+    /// Those of the run, with these lags.
+    Lags(Vec<u64>),
+    /// Other edges.
+    Own(Vec<Edge>),
+}
+
+/// Edges whose lags are changed.
+pub(super) enum LagsMut<'a> {
+    Edges(&'a mut [Edge]),
+    /// Edges, and the lags that they have instead of their own.
+    Lags(&'a [Edge], &'a mut [u64]),
+}
+
+impl LagsMut<'_> {
+    /// Calls `change` with each edge. It may change the lag.
+    pub(super) fn each(&mut self, mut change: impl FnMut(&mut Edge)) {
+        match self {
+            Self::Edges(edges) => edges.iter_mut().for_each(change),
+            Self::Lags(edges, lags) => {
+                for (edge, lag) in edges.iter().zip(lags.iter_mut()) {
+                    let mut edge = Edge { lag: *lag, ..*edge };
+                    change(&mut edge);
+                    *lag = edge.lag;
+                }
+            }
+        }
+    }
+}
+
+impl Edit {
+    /// Whether the edit only changes lags: it adds no edge, and leaves out none.
+    fn changes_only_lags(&self) -> bool {
+        matches!(self, Self::Scale { .. } | Self::LaunchNanos(_) | Self::ScaleHost { .. })
+    }
+}
+
+impl Replay<'_> {
+    /// The edges after all edits, with the order of the calls in the run.
+    pub(super) fn edit_in_order(&self, edits: &[Edit]) -> EditedEdges {
+        if !edits.iter().all(Edit::changes_only_lags) {
+            return EditedEdges::Own(self.edited_edges(self.edges().iter().collect(), edits, None));
+        }
+        let mut lags = self.edge_lags.clone();
+        let mut edges = LagsMut::Lags(self.path.graph().1, &mut lags);
+        for edit in edits {
+            match edit {
+                Edit::Scale { work, factor } => self.scale(&mut edges, work, *factor),
+                Edit::LaunchNanos(nanos) => self.set_launch_time(&mut edges, *nanos),
+                Edit::ScaleHost { calls, factor } => self.scale_host(&mut edges, calls, *factor),
+                _ => {}
+            }
+        }
+        EditedEdges::Lags(lags)
+    }
+
+    pub(super) fn view<'a>(&'a self, edges: &'a EditedEdges) -> EdgesView<'a> {
+        match edges {
+            EditedEdges::Lags(lags) => EdgesView::with_lags(self.path.graph().1, lags),
+            EditedEdges::Own(edges) => edges.as_slice().into(),
+        }
+    }
+}
