@@ -1,8 +1,9 @@
 //! The share of launches with GPU work, for each step of a run. Sums do not have times, so the launches and the busy times
-//! are collected while rows are joined: 16 bytes per launch and per stretch of busy time.
+//! are collected while rows are joined.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use super::packed_times::{LaunchTimes, Stretches};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{Coverage, LaunchCoverage, Profile};
 use gpuflame_model::record::{Activity, ContextId, CorrelationId, IdMap, StepSpans, ThreadId};
@@ -10,16 +11,26 @@ use gpuflame_model::record::{Activity, ContextId, CorrelationId, IdMap, StepSpan
 /// A [`Sink`] that collects launches and busy times.
 #[derive(Debug, Default)]
 pub struct StepCoverage {
-    launches: Vec<LaunchTime>,
-    /// Start and end of stretches of GPU work.
-    busy: Vec<(u64, u64)>,
+    launches: LaunchTimes,
+    /// Stretches of GPU work.
+    busy: Stretches,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct LaunchTime {
-    time: u64,
-    context: ContextId,
-    is_covered: bool,
+/// Facts about a stack that launches.
+#[derive(Clone, Copy)]
+struct LaunchFacts {
+    /// Whether its launches have work.
+    is_required: bool,
+    /// Time of the last launch of its thread whose work is in the data.
+    last_covered: Option<u64>,
+}
+
+/// Sums over the launches before a time, and the end of the last work that begins before it.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    sum: LaunchCoverage,
+    covered: u64,
+    busy_until: u64,
 }
 
 impl Sink for StepCoverage {
@@ -28,78 +39,45 @@ impl Sink for StepCoverage {
             return;
         }
         let (start, end) = (activity.start.0, activity.end.0.max(activity.start.0.saturating_add(1)));
-        match self.busy.last_mut() {
-            Some(last) if start <= last.1 && last.0 <= end => *last = (start.min(last.0), end.max(last.1)),
-            _ => self.busy.push((start, end)),
-        }
+        self.busy.push((start, end));
     }
 
     fn pending(&mut self, _id: CorrelationId, launched: Launched) {
-        self.add(launched, false);
+        self.launches.push(launched, false);
     }
 
     fn matched(&mut self, launched: Launched, _is_graph: bool) {
-        self.add(launched, true);
+        self.launches.push(launched, true);
     }
 }
 
 impl StepCoverage {
-    fn add(&mut self, launched: Launched, is_covered: bool) {
-        let Launched { time, context, .. } = launched;
-        self.launches.push(LaunchTime { time: time.0, context, is_covered });
-    }
-
     /// Returns the coverage of the whole run and of its steps. `is_trace`: whether another tool recorded the run. If not,
     /// the counts of the whole run come from the profile, so that they equal the counts from the sums of the run.
-    pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
-        let mut required: IdMap<ContextId, bool> = IdMap::default();
-        self.launches.sort_unstable_by_key(|launch| launch.time);
-        let busy = union(self.busy);
-        let last_end = busy.last().map_or(0, |(_, end)| *end);
-        let thread = |context| profile.context(context).map(|context| context.thread);
-        let covered_launches = self.launches.iter().filter(|launch| launch.is_covered);
-        let last_covered: BTreeMap<Option<ThreadId>, u64> =
-            covered_launches.map(|launch| (thread(launch.context), launch.time)).collect();
-        // The last work that a thread launched, while the GPU still ran earlier work, may have been in a queue when
-        // recording ended.
-        let is_queued = |launch: &LaunchTime| {
-            let last = last_covered.get(&thread(launch.context)).copied();
-            !launch.is_covered && launch.time < last_end && last.is_some_and(|last| launch.time > last)
-        };
-        // Contexts that launched graphs whose work was recorded at least once.
-        let graphs = self.launches.iter().filter(|launch| launch.is_covered).map(|launch| launch.context);
-        let graphs: BTreeSet<ContextId> = graphs.filter(|context| profile.launches_graph(*context)).collect();
-        // For each position in the launches, the sums over all launches before it.
-        let (mut sums, mut covered) = (vec![LaunchCoverage::default()], vec![0_u64]);
-        let mut all = LaunchCoverage::default();
-        for launch in &self.launches {
-            let context = launch.context;
-            let is_required = *required
-                .entry(context)
-                .or_insert_with(|| profile.requires_activity(context) || graphs.contains(&context));
-            if is_required && !is_queued(launch) {
-                all.add(1, launch.is_covered);
-            }
-            sums.push(all);
-            covered.push(covered[covered.len() - 1] + u64::from(launch.is_covered));
-        }
+    pub fn coverage(self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut spans = steps.spans();
         spans.sort_unstable();
+        let mut bounds: Vec<u64> = spans.iter().flat_map(|(start, end)| [*start, *end]).collect();
+        bounds.sort_unstable();
+        bounds.dedup();
+        let mut before = vec![Before::default(); bounds.len()];
+        let last_end = self.note_busy(&bounds, &mut before);
+        let all = self.note_launches(profile, last_end, &bounds, &mut before);
+        let before =
+            |time: u64| bounds.binary_search(&time).map_or_else(|_| Before::default(), |at| before[at]);
         let all = if is_trace { all } else { profile.coverage().all };
         let mut coverage = Coverage { all, steps: spans.len() as u64, is_trace, ..Coverage::default() };
         for (step, (start, end)) in (0..).zip(spans) {
-            let from = self.launches.partition_point(|launch| launch.time < start);
-            let to = self.launches.partition_point(|launch| launch.time < end).max(from);
+            let (from, to) = (before(start), before(end.max(start)));
             let in_step = LaunchCoverage {
-                launches: sums[to].launches - sums[from].launches,
-                uncovered: sums[to].uncovered - sums[from].uncovered,
+                launches: to.sum.launches - from.sum.launches,
+                uncovered: to.sum.uncovered - from.sum.uncovered,
             };
-            let last = busy.partition_point(|(begin, _)| *begin < end);
-            let is_busy = last > 0 && busy[last - 1].1 > start;
+            let is_busy = before(end).busy_until > start;
             if (is_trace || steps.has_steps()) && !in_step.is_sufficient() {
                 coverage.uncovered_steps.push(step);
             }
-            if !is_busy && covered[to] == covered[from] {
+            if !is_busy && to.covered == from.covered {
                 coverage.empty_steps.push(step);
             }
         }
@@ -110,19 +88,74 @@ impl StepCoverage {
         }
         coverage
     }
-}
 
-/// Merges stretches that overlap. Returns the stretches by time.
-fn union(mut stretches: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    stretches.sort_unstable();
-    let mut merged: Vec<(u64, u64)> = Vec::new();
-    for (start, end) in stretches {
-        match merged.last_mut() {
-            Some(last) if start <= last.1 => last.1 = end.max(last.1),
-            _ => merged.push((start, end)),
-        }
+    /// Notes for each bound until when the last stretch of GPU work lasts that begins before it; 0 if there is none. Returns the
+    /// end of all work.
+    fn note_busy(&self, bounds: &[u64], before: &mut [Before]) -> u64 {
+        let (mut next, mut until) = (0, 0);
+        self.busy.each_merged(|start, end| {
+            while bounds.get(next).is_some_and(|bound| *bound <= start) {
+                before[next].busy_until = until;
+                next += 1;
+            }
+            until = end;
+        });
+        before[next..].iter_mut().for_each(|one| one.busy_until = until);
+        until
     }
-    merged
+
+    /// Notes for each bound the launches before it. Returns all launches.
+    fn note_launches(
+        &self,
+        profile: &Profile,
+        last_end: u64,
+        bounds: &[u64],
+        before: &mut [Before],
+    ) -> LaunchCoverage {
+        let facts = self.launch_facts(profile);
+        let (mut next, mut all, mut covered) = (0, LaunchCoverage::default(), 0);
+        self.launches.each_in_order(|launch| {
+            while bounds.get(next).is_some_and(|bound| *bound <= launch.time) {
+                (before[next].sum, before[next].covered) = (all, covered);
+                next += 1;
+            }
+            let Some(facts) = facts.get(&launch.context) else { return };
+            // The last work that a thread launched, while the GPU still ran earlier work, may have been in a queue when
+            // recording ended.
+            let is_queued = !launch.is_covered
+                && launch.time < last_end
+                && facts.last_covered.is_some_and(|last| launch.time > last);
+            if facts.is_required && !is_queued {
+                all.add(1, launch.is_covered);
+            }
+            covered += u64::from(launch.is_covered);
+        });
+        before[next..].iter_mut().for_each(|one| (one.sum, one.covered) = (all, covered));
+        all
+    }
+
+    fn launch_facts(&self, profile: &Profile) -> IdMap<ContextId, LaunchFacts> {
+        // By stack: the last launch whose work is in the data.
+        let mut last: IdMap<ContextId, Option<u64>> = IdMap::default();
+        for launch in self.launches.iter() {
+            let known = last.entry(launch.context).or_default();
+            *known = (*known).max(launch.is_covered.then_some(launch.time));
+        }
+        let thread = |context: ContextId| profile.context(context).map(|context| context.thread);
+        let mut of_thread: BTreeMap<Option<ThreadId>, Option<u64>> = BTreeMap::new();
+        for (context, time) in &last {
+            let known = of_thread.entry(thread(*context)).or_default();
+            *known = (*known).max(*time);
+        }
+        let facts = |(context, time): (ContextId, Option<u64>)| {
+            // Graphs whose work was recorded at least once.
+            let is_graph = time.is_some() && profile.launches_graph(context);
+            let is_required = profile.requires_activity(context) || is_graph;
+            let last_covered = of_thread.get(&thread(context)).copied().flatten();
+            (context, LaunchFacts { is_required, last_covered })
+        };
+        last.into_iter().map(facts).collect()
+    }
 }
 
 #[cfg(test)]
@@ -165,10 +198,5 @@ mod tests {
         sums.pending(CorrelationId(3), launch(600));
         let coverage = sums.coverage(&Profile::default(), &StepSpans::default(), true);
         assert_eq!(coverage.all, LaunchCoverage { launches: 2, uncovered: 1 });
-    }
-
-    #[test]
-    fn stretches_that_overlap_are_merged() {
-        assert_eq!(union(vec![(5, 7), (1, 3), (2, 4), (4, 5)]), [(1, 7)]);
     }
 }
