@@ -133,7 +133,10 @@ impl JoinedRows {
         self.calls.sort_unstable_by_key(key);
         // Each activity adds its call, so the call of a graph launch occurs many times.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
-        self.devices = self.activities.iter().map(|it| (it.activity.context, it.activity.device)).collect();
+        // `collect` would reserve space for as many contexts as there are activities.
+        for JoinedActivity { activity, .. } in &self.activities {
+            self.devices.insert(activity.context, activity.device);
+        }
         self.syncs.sort_unstable_by_key(|sync| (sync.start, sync.end, sync.correlation.0));
         self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));
         self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.event_use.is_some()));

@@ -1,5 +1,5 @@
 //! Records of the GPU operations of a trace. A trace may have a million operations, which are stored until the whole
-//! trace is read, in 32 bytes each.
+//! trace is read, in 24 bytes each.
 //!
 //! Most operations are repeated: the same kernel runs with the same grid on the same stream in each step. So everything
 //! but the times and the ids is stored once, as a *shape*, for all operations that have it in common.
@@ -13,6 +13,9 @@ pub(super) struct OpRecords {
     shapes: Vec<OpShape>,
     /// Shapes by hash. Of several shapes with one hash, only the first is found.
     known: IdMap<u64, u32>,
+    /// Ends and correlation ids that do not fit into a stored operation, by number of the operation.
+    long_ends: IdMap<u32, i64>,
+    long_ids: IdMap<u32, u64>,
 }
 
 /// Properties of an operation other than its times and its ids.
@@ -58,13 +61,18 @@ pub(super) enum OpLaunch {
 #[derive(Clone, Copy, Debug)]
 struct StoredOp {
     start: i64,
-    end: i64,
-    correlation: u64,
+    /// Duration in ns; [`LONG`] if the end is in [`OpRecords::long_ends`].
+    nanos: u32,
+    /// Correlation id; [`LONG`] if it is in [`OpRecords::long_ids`].
+    correlation: u32,
     launch: u32,
     shape: u32,
 }
 
-const _: () = assert!(size_of::<StoredOp>() == 32, "an operation grew: a large trace has a million of them");
+/// Stands for a value of which nearly all operations have smaller ones.
+const LONG: u32 = u32::MAX;
+
+const _: () = assert!(size_of::<StoredOp>() == 24, "an operation grew: a large trace has a million of them");
 
 /// Stored values of [`OpLaunch`] other than a call.
 const UNKNOWN: u32 = u32::MAX;
@@ -85,9 +93,19 @@ impl OpRecord<'_> {
 impl OpRecords {
     /// Stores an operation whose launch is not known yet. Returns its number.
     pub(super) fn push(&mut self, (start, end): (i64, i64), correlation: u64, shape: OpShape) -> u32 {
-        let shape = self.intern(shape);
-        self.ops.push(StoredOp { start, end, correlation, launch: UNKNOWN, shape });
-        self.ops.len() as u32 - 1
+        let (shape, number) = (self.intern(shape), self.ops.len() as u32);
+        self.ops.push(StoredOp { start, nanos: 0, correlation: 0, launch: UNKNOWN, shape });
+        self.set_end(number, end);
+        self.set_correlation(number, correlation);
+        number
+    }
+
+    fn set_correlation(&mut self, number: u32, correlation: u64) {
+        let stored = u32::try_from(correlation).unwrap_or(LONG);
+        self.ops[number as usize].correlation = stored;
+        if stored == LONG {
+            self.long_ids.insert(number, correlation);
+        }
     }
 
     fn intern(&mut self, shape: OpShape) -> u32 {
@@ -106,20 +124,28 @@ impl OpRecords {
 
     /// Returns the operation with this number.
     pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
-        self.view(&self.ops[number as usize])
+        self.view(number, &self.ops[number as usize])
     }
 
     /// Returns the last operation so far.
     pub(super) fn last(&self) -> Option<OpRecord<'_>> {
-        self.ops.last().map(|op| self.view(op))
+        self.ops.last().map(|op| self.view(self.ops.len() as u32 - 1, op))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = OpRecord<'_>> {
-        self.ops.iter().map(|op| self.view(op))
+        (0..).zip(&self.ops).map(|(number, op)| self.view(number, op))
     }
 
-    fn view(&self, op: &StoredOp) -> OpRecord<'_> {
-        let &StoredOp { start, end, correlation, launch, shape } = op;
+    fn view(&self, number: u32, op: &StoredOp) -> OpRecord<'_> {
+        let &StoredOp { start, nanos, correlation, launch, shape } = op;
+        let end = match nanos {
+            LONG => self.long_ends.get(&number).copied().unwrap_or(start),
+            nanos => start + i64::from(nanos),
+        };
+        let correlation = match correlation {
+            LONG => self.long_ids.get(&number).copied().unwrap_or(0),
+            correlation => correlation.into(),
+        };
         let launch = match launch {
             UNKNOWN => OpLaunch::Unknown,
             AMBIGUOUS => OpLaunch::Ambiguous,
@@ -137,20 +163,27 @@ impl OpRecords {
     }
 
     pub(super) fn set_end(&mut self, number: u32, end: i64) {
-        self.ops[number as usize].end = end;
+        let op = &mut self.ops[number as usize];
+        op.nanos = end.checked_sub(op.start).and_then(|nanos| u32::try_from(nanos).ok()).unwrap_or(LONG);
+        if op.nanos == LONG {
+            self.long_ends.insert(number, end);
+        }
     }
 
     /// Sets the correlation id of an operation that has none.
     pub(super) fn add_correlation(&mut self, number: u32, correlation: u64) {
-        let op = &mut self.ops[number as usize];
-        if op.correlation == 0 {
-            op.correlation = correlation;
+        if self.ops[number as usize].correlation == 0 {
+            self.set_correlation(number, correlation);
         }
     }
 
     /// Sets the end of the operations with this start.
     pub(super) fn set_ends_of(&mut self, start: i64, end: i64) {
-        self.ops.iter_mut().filter(|op| op.start == start).for_each(|op| op.end = end);
+        for number in 0..self.ops.len() as u32 {
+            if self.ops[number as usize].start == start {
+                self.set_end(number, end);
+            }
+        }
     }
 
     /// Returns the number of the operation's shape, which is its index in [`OpRecords::shapes`].
@@ -210,5 +243,30 @@ mod tests {
         assert_eq!(launches, [OpLaunch::Unknown, OpLaunch::Call(0), OpLaunch::Ambiguous, OpLaunch::Unknown]);
         ops.shapes_mut()[0].device = 3;
         assert_eq!(ops.iter().map(|op| op.shape.device).collect::<Vec<_>>(), [3, 3, 0, 3]);
+    }
+
+    #[test]
+    fn ends_and_ids_of_any_size_are_kept() {
+        let (process, lane, device, context, stream, graph, graph_node) = (1, 2, 0, 1, 7, 0, 0);
+        let (place_in_lane, detail) = (false, Detail::Graph);
+        let shape =
+            OpShape { process, place_in_lane, lane, device, context, stream, graph, graph_node, detail };
+        let top = i64::from(u32::MAX);
+        let times = [(5, 5), (5, 4), (7, 6 + top), (7, 7 + top), (i64::MIN, i64::MAX), (i64::MAX, i64::MIN)];
+        let ids = [0, 1, u64::from(u32::MAX) - 1, u32::MAX.into(), 1 << 32, u64::MAX];
+        let mut ops = OpRecords::default();
+        for (times, id) in times.into_iter().zip(ids) {
+            ops.push(times, id, shape);
+        }
+        let found: Vec<_> = ops.iter().map(|op| ((op.start, op.end), op.correlation)).collect();
+        assert_eq!(found, times.into_iter().zip(ids).collect::<Vec<_>>());
+        ops.set_end(3, 8);
+        ops.set_end(0, i64::MAX);
+        ops.set_ends_of(i64::MIN, 0);
+        ops.add_correlation(0, 1 << 40);
+        ops.add_correlation(5, 3);
+        let ends = [0, 3, 4].map(|number| ops.get(number).end);
+        assert_eq!(ends, [i64::MAX, 8, 0]);
+        assert_eq!([0, 5].map(|number| ops.get(number).correlation), [1 << 40, u64::MAX]);
     }
 }

@@ -517,15 +517,8 @@ impl TraceCollector {
         let mut sync_ids = IdMap::default();
         let mut host_launches = edges.host_launches();
         let host_functions = edges.host_function_calls();
-        let mut calls: Vec<(u32, ContextId)> = (0..)
-            .zip(&self.calls)
-            .filter(|(_, call)| call.is_shown())
-            .map(|(at, _)| at)
-            .zip(contexts.calls.iter().copied())
-            .collect();
-        calls.sort_by_key(|&(at, _)| at);
-        for (at, context) in calls {
-            let call = &self.calls[at as usize];
+        let shown = (0..).zip(&self.calls).filter(|(_, call)| call.is_shown());
+        for ((at, call), context) in shown.zip(contexts.calls.iter().copied()) {
             correlation += 1;
             let id = CorrelationId(correlation);
             let count = call.ops as usize;
