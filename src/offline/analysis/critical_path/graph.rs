@@ -286,8 +286,7 @@ impl Graph {
 /// Sorts edges by `to`, `from` and kind. `moments` is the number of moments. A moment has few edges, so the edges are first placed
 /// by counting those of each `to`, which takes linear time.
 pub(in super::super) fn sort_edges(edges: &mut Vec<Edge>, moments: usize) {
-    let key = |edge: &Edge| (edge.to, edge.from, edge.kind);
-    if edges.is_sorted_by_key(key) {
+    if edges.is_sorted_by_key(edge_key) {
         return;
     }
     let mut next = vec![0_u32; moments + 1];
@@ -301,6 +300,59 @@ pub(in super::super) fn sort_edges(edges: &mut Vec<Edge>, moments: usize) {
         sorted[*place as usize] = *edge;
         *place += 1;
     }
-    sorted.chunk_by_mut(|a, b| a.to == b.to).for_each(|of_moment| of_moment.sort_unstable_by_key(key));
+    sort_each_moment(&mut sorted);
     *edges = sorted;
+}
+
+/// Adds other edges. All are sorted by `to`, and so is the result; edges with equal `to` are sorted by `from` and kind. The edges
+/// are merged from the last one on, so that no second list is needed.
+pub(super) fn merge_edges(edges: &mut Vec<Edge>, others: Vec<Edge>) {
+    let (mut left, mut left_others) = (edges.len(), others.len());
+    edges.extend_from_slice(&others);
+    for at in (0..edges.len()).rev() {
+        let Some(other) = left_others.checked_sub(1).map(|other| others[other]) else { break };
+        match left.checked_sub(1).map(|last| edges[last]).filter(|edge| edge.to > other.to) {
+            Some(edge) => {
+                edges[at] = edge;
+                left -= 1;
+            }
+            None => {
+                edges[at] = other;
+                left_others -= 1;
+            }
+        }
+    }
+    drop(others);
+    sort_each_moment(edges);
+}
+
+fn sort_each_moment(edges: &mut [Edge]) {
+    edges.chunk_by_mut(|a, b| a.to == b.to).for_each(|of_moment| of_moment.sort_unstable_by_key(edge_key));
+}
+
+fn edge_key(edge: &Edge) -> impl Ord + use<> {
+    (edge.to, edge.from, edge.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edges(list: &[(u32, u32)]) -> Vec<Edge> {
+        list.iter().map(|&(from, to)| Edge { from, to, kind: EdgeKind::Host, lag: 0 }).collect()
+    }
+
+    #[test]
+    fn sorted_edges_are_merged_by_their_later_moment() {
+        let merged = |edges_of: &[(u32, u32)], others: &[(u32, u32)]| {
+            let mut all = edges(edges_of);
+            merge_edges(&mut all, edges(others));
+            all
+        };
+        let expected = edges(&[(0, 1), (1, 2), (0, 4), (3, 4), (2, 5)]);
+        assert_eq!(merged(&[(0, 1), (3, 4), (2, 5)], &[(1, 2), (0, 4)]), expected);
+        assert_eq!(merged(&[(1, 2), (0, 4)], &[(0, 1), (3, 4), (2, 5)]), expected);
+        assert_eq!(merged(&[], &[(0, 1), (1, 2)]), edges(&[(0, 1), (1, 2)]));
+        assert_eq!(merged(&[(0, 1), (1, 2)], &[]), edges(&[(0, 1), (1, 2)]));
+    }
 }

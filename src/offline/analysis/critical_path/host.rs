@@ -1,7 +1,7 @@
 //! The order of calls on each thread, and hand-offs between threads.
 
 use super::functions::Functions;
-use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, sort_edges};
+use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, merge_edges, sort_edges};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
@@ -26,13 +26,13 @@ pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile
     let shortest = shortest_calls(graph, waits, profile);
     let line_of = number_threads(graph);
     let mut lines: Vec<Line> = Vec::new();
-    lines.resize_with(line_of.iter().max().map_or(0, |last| last + 1), Line::default);
+    lines.resize_with(line_of.iter().max().map_or(0, |last| *last as usize + 1), Line::default);
     let mut latest_ends = LatestEnds::default();
     let mut edges = Vec::new();
     for at in 0..graph.moments.len() as MomentId {
         let moment = graph.moments[at as usize];
-        let Some(host) = graph.calls.get(moment.call as usize) else { continue };
-        let thread = line_of[moment.call as usize];
+        let Some(context) = graph.calls.get(moment.call as usize).map(|call| call.context) else { continue };
+        let thread = line_of[moment.call as usize] as usize;
         let other = latest_ends.of_others(thread);
         let hand_off = (!graph.knows_threads && moment.kind == MomentKind::CallBegin)
             .then(|| other.filter(|end| is_hand_off(graph, &lines, thread, *end, at)))
@@ -44,7 +44,7 @@ pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile
             let kind = if is_in_call { EdgeKind::Call } else { EdgeKind::Host };
             let recorded = moment.time - graph.time(last);
             let lag = match (waited, hand_off) {
-                (true, _) => shortest.of(host.context).min(recorded),
+                (true, _) => shortest.of(context).min(recorded),
                 (_, Some(_)) => 0,
                 _ => recorded,
             };
@@ -66,8 +66,9 @@ pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile
             }
         }
     }
-    graph.edges.append(&mut edges);
+    drop((lines, line_of));
     sort_edges(&mut graph.edges, graph.moments.len());
+    merge_edges(&mut graph.edges, edges);
 }
 
 /// Whether the call that begins at `begin` probably waited for a call of another thread that ended last, at `end`: the
@@ -93,10 +94,10 @@ fn is_hand_off(
 }
 
 /// Numbers the threads from 0. Returns the thread of each call.
-fn number_threads(graph: &Graph) -> Vec<usize> {
-    let mut known: IdMap<ThreadId, usize> = IdMap::default();
+fn number_threads(graph: &Graph) -> Vec<u32> {
+    let mut known: IdMap<ThreadId, u32> = IdMap::default();
     let numbers = graph.calls.iter().map(|call| {
-        let next = known.len();
+        let next = known.len() as u32;
         *known.entry(call.thread).or_insert(next)
     });
     numbers.collect()
