@@ -273,8 +273,13 @@ impl GapDivider<'_> {
             if context == ContextId::NONE || end <= begin {
                 continue;
             }
+            let is_open = (begin..end).contains(&from);
+            if let Some(&at) = known.get(&context).filter(|_| !is_open) {
+                states[at].1 += end - begin;
+                continue;
+            }
             let place = self.run.places.of(SampleSite::Context(context));
-            if (begin..end).contains(&from) && (place.of_call.waits_for_gpu || place.of_call.copies) {
+            if is_open && (place.of_call.waits_for_gpu || place.of_call.copies) {
                 waited = Some((context, end - begin, end - from));
                 continue;
             }

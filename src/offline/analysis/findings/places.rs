@@ -11,7 +11,10 @@ use gpuflame_export::compose::stack;
 use gpuflame_export::frame::ComposedFrame;
 use gpuflame_export::{GraphStacks, NameFolding, StackEnd, host_place};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameId, ShownFrameKind};
-use gpuflame_model::record::IdMap;
+use gpuflame_model::record::{ContextId, IdMap};
+
+/// Stacks with numbers below are found without a hash table: their list takes 8 MB at most.
+const MAX_LISTED: u32 = 1 << 20;
 
 /// Activity of the host in a place. Places with the same class and the same function are one reason for lost time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,6 +81,8 @@ pub(super) struct Places<'a> {
     /// Names of ranges.
     ranges: BTreeSet<&'a str>,
     known: RefCell<IdMap<SampleSite, Rc<Place>>>,
+    /// Places of the stacks with small numbers, by number. A trace asks for some of them a million times.
+    of_contexts: RefCell<Vec<Option<Rc<Place>>>>,
     /// Stacks of the known places. A stack is that of several places: before a call, and after it.
     stacks: RefCell<IdMap<SampleSite, Rc<Stack>>>,
     names: RefCell<FrameNames>,
@@ -91,17 +96,37 @@ impl<'a> Places<'a> {
             profile,
             ranges,
             known: RefCell::default(),
+            of_contexts: RefCell::default(),
             stacks: RefCell::default(),
             names: RefCell::default(),
         }
     }
 
     pub(super) fn of(&self, site: SampleSite) -> Rc<Place> {
+        if let SampleSite::Context(context) = site
+            && context.0 < MAX_LISTED
+        {
+            return self.of_context(context);
+        }
         if let Some(place) = self.known.borrow().get(&site) {
             return place.clone();
         }
         let place = Rc::new(self.describe(site));
         self.known.borrow_mut().insert(site, place.clone());
+        place
+    }
+
+    fn of_context(&self, context: ContextId) -> Rc<Place> {
+        let at = context.0 as usize;
+        if let Some(Some(place)) = self.of_contexts.borrow().get(at) {
+            return place.clone();
+        }
+        let place = Rc::new(self.describe(SampleSite::Context(context)));
+        let mut places = self.of_contexts.borrow_mut();
+        if places.len() <= at {
+            places.resize(at + 1, None);
+        }
+        places[at] = Some(place.clone());
         place
     }
 
