@@ -157,7 +157,7 @@ struct Drawn<'a> {
     shown: Vec<(u64, u64)>,
     /// By instruction and call: time on the path, and time that it would save.
     on_path: HashMap<What, (u64, u64)>,
-    savings: Savings,
+    savings: &'a Savings,
 }
 
 impl<'a> Drawn<'a> {

@@ -1,9 +1,11 @@
 //! Parts of a critical path, grouped by class, function and name.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::path_names::PathNames;
+use gpuflame_model::profile::SampleSite;
 use gpuflame_offline::analysis::{PathClass, PathPart};
 
 /// Parts of a path with the same class, function and name.
@@ -18,24 +20,44 @@ pub(super) struct PathGroup {
     pub(super) parts: Vec<usize>,
 }
 
-/// Class, name and function.
-type Key = (PathClass, String, Option<String>);
-
 /// Groups the parts. The group with most time comes first.
 pub(super) fn path_groups(names: PathNames<'_>, parts: &[PathPart]) -> Vec<PathGroup> {
-    let mut groups: BTreeMap<Key, (u64, Vec<usize>)> = BTreeMap::new();
-    let mut functions: HashMap<_, Option<String>> = HashMap::new();
+    let mut functions = Functions::default();
+    let mut groups: HashMap<(PathClass, u32, Cow<'_, str>), (u64, Vec<usize>)> = HashMap::new();
     for (at, part) in parts.iter().enumerate() {
-        let site = names.site(part);
-        let function = functions.entry(site).or_insert_with(|| names.function(part)).clone();
-        let (nanos, of_group) =
-            groups.entry((part.class, names.name(part).into_owned(), function)).or_default();
+        let key = (part.class, functions.number(names, part), names.name(part));
+        let (nanos, of_group) = groups.entry(key).or_default();
         *nanos += part.end - part.start;
         of_group.push(at);
     }
-    let group = |((class, name, function), (nanos, parts))| PathGroup { class, name, function, nanos, parts };
+    let group = |((class, function, name), (nanos, parts)): (_, (u64, _))| {
+        let function: &Option<String> = &functions.names[function as usize];
+        PathGroup { class, name: Cow::into_owned(name), function: function.clone(), nanos, parts }
+    };
     let mut groups: Vec<PathGroup> = groups.into_iter().map(group).collect();
-    // The map is in the order of keys, and the sort is stable.
-    groups.sort_by_key(|group| Reverse(group.nanos));
+    let key = |group: &PathGroup| (Reverse(group.nanos), group.class);
+    groups.sort_unstable_by(|a, b| {
+        key(a).cmp(&key(b)).then_with(|| (&a.name, &a.function).cmp(&(&b.name, &b.function)))
+    });
     groups
+}
+
+/// Functions by number. A part has a number instead of a name, because a path may have a million parts.
+#[derive(Default)]
+struct Functions {
+    names: Vec<Option<String>>,
+    by_name: HashMap<Option<String>, u32>,
+    by_site: HashMap<Option<SampleSite>, u32>,
+}
+
+impl Functions {
+    fn number(&mut self, names: PathNames<'_>, part: &PathPart) -> u32 {
+        *self.by_site.entry(names.site(part)).or_insert_with(|| {
+            let name = names.function(part);
+            *self.by_name.entry(name).or_insert_with_key(|name| {
+                self.names.push(name.clone());
+                self.names.len() as u32 - 1
+            })
+        })
+    }
 }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::found_path::FoundPath;
 use super::path_names::PathNames;
 use super::table_output::{Cell, Table};
-use gpuflame_model::profile::saturating_sum;
+use gpuflame_model::profile::{Profile, saturating_sum};
+use gpuflame_model::record::{IdMap, Work};
 use gpuflame_offline::analysis::{
     CriticalPath, InstructionDetail, InstructionKind, MomentKind, PathClass, PathPart, What,
 };
@@ -24,6 +25,16 @@ struct SlackSums {
 }
 
 impl SlackSums {
+    fn add(&mut self, more: Self) {
+        let Self { count, on_path, total_ns, path_ns, max_saving_ns, slacks } = more;
+        self.count += count;
+        self.on_path += on_path;
+        self.total_ns += total_ns;
+        self.path_ns += path_ns;
+        self.max_saving_ns = self.max_saving_ns.max(max_saving_ns);
+        self.slacks.extend(slacks);
+    }
+
     /// Smallest and median slack.
     fn slack_cells(&self) -> [Cell; 2] {
         let cell = |at: usize| self.slacks.get(at).map_or(Cell::Nothing, |slack| Cell::Nanos(*slack));
@@ -117,18 +128,23 @@ fn slack_sums<'a>(
     find: &dyn Fn(u32) -> (PathNames<'a>, u32),
 ) -> Vec<(String, SlackSums)> {
     let on_path = times_on_path(path);
-    let mut sums: BTreeMap<String, SlackSums> = BTreeMap::new();
+    // By the profile of a rank and the work, because finding a name for each of a million instructions takes long.
+    let mut by_work: HashMap<(*const Profile, Option<Work>), (String, SlackSums)> = HashMap::new();
     let ends = path.moments().iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End);
     for (at, moment) in ends {
         let (names, number) = find(moment.instruction);
         let instruction = names.list.get(number);
         let Some((start, end)) = instruction.ran else { continue };
         // The nodes of a graph have rows of their own.
-        let is_work = matches!(instruction.detail, InstructionDetail::Work { .. });
-        if !is_work || instruction.kind == InstructionKind::Launch {
-            continue;
-        }
-        let sum = sums.entry(names.instruction(number).into_owned()).or_default();
+        let InstructionDetail::Work { activity, .. } = instruction.detail else { continue };
+        let work = match instruction.kind {
+            InstructionKind::Launch => continue,
+            InstructionKind::Graph => None,
+            _ => Some(activity.work()),
+        };
+        let (_, sum) = by_work
+            .entry((std::ptr::from_ref(names.profile), work))
+            .or_insert_with(|| (names.instruction(number).into_owned(), SlackSums::default()));
         let (nanos, saving) = on_path.get(&moment.instruction).copied().unwrap_or_default();
         sum.count += 1;
         sum.on_path += u64::from(nanos > 0);
@@ -137,14 +153,18 @@ fn slack_sums<'a>(
         sum.max_saving_ns = sum.max_saving_ns.max(saving);
         sum.slacks.push(path.slack(at));
     }
+    let mut sums: BTreeMap<String, SlackSums> = BTreeMap::new();
+    for (name, of_work) in by_work.into_values() {
+        sums.entry(name).or_default().add(of_work);
+    }
     sums.values_mut().for_each(|sum| sum.slacks.sort_unstable());
     sums.into_iter().collect()
 }
 
 /// Time on the path and largest saving, by instruction.
-fn times_on_path(path: &CriticalPath) -> HashMap<u32, (u64, u64)> {
+fn times_on_path(path: &CriticalPath) -> IdMap<u32, (u64, u64)> {
     let savings = path.savings();
-    let mut times: HashMap<u32, (u64, u64)> = HashMap::new();
+    let mut times: IdMap<u32, (u64, u64)> = IdMap::default();
     for part in path.parts() {
         if let (PathClass::Kernel | PathClass::Memory | PathClass::Graph, Some(number)) =
             (part.class, instruction_of(part))

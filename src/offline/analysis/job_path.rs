@@ -212,7 +212,7 @@ impl Joined {
         self.graph.waiting.extend(graph.waiting.iter().map(|call| first_call + call));
         let launches = graph.launch_of.iter();
         self.graph.launch_of.extend(launches.map(|(at, launch)| (first_moment + at, first + launch)));
-        self.graph.unhindered.extend(graph.unhindered.iter().map(|at| first_moment + at));
+        self.graph.unhindered.extend(graph.unhindered.keys().map(|at| (first_moment + at, ())));
         let limits = graph.order_limits.iter();
         self.graph.order_limits.extend(limits.map(|(at, limit)| (first_moment + at, time(*limit))));
         self.graph.untimed += graph.untimed;

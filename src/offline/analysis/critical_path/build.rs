@@ -1,6 +1,6 @@
 //! Builds the dependency graph of a run from its instructions.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::instructions::{
     AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, ThreadWait,
@@ -47,7 +47,7 @@ pub(super) struct Builder<'a> {
     /// End of the last work, by stream.
     last_work: BTreeMap<StreamKey, MomentId>,
     /// Streams that do not wait for the default stream of their context.
-    exempt: HashSet<StreamKey>,
+    exempt: BTreeSet<StreamKey>,
     /// Ends of GPU work, for dependencies that are inferred from times.
     ends: Vec<End>,
     /// Streams of the begins of work and graph launches.
@@ -126,7 +126,7 @@ impl<'a> Builder<'a> {
             on_gpu: Vec::new(),
             call_of: Vec::new(),
             last_work: BTreeMap::new(),
-            exempt: HashSet::new(),
+            exempt: BTreeSet::new(),
             ends: Vec::new(),
             stream_of: Vec::new(),
             has_waits: false,

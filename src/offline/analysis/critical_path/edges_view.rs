@@ -64,7 +64,7 @@ impl<'a> TimedGraph<'a> {
 
     /// Whether a kernel that overlapped the kernel before it took as long as it takes alone. Unknown for other times.
     pub(super) fn is_unhindered(&self, end: MomentId) -> bool {
-        self.times.is_none() && self.graph.unhindered.contains(&end)
+        self.times.is_none() && self.graph.unhindered.contains_key(&end)
     }
 }
 

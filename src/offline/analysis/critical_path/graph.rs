@@ -1,10 +1,10 @@
 //! The dependency graph: moments of the host and of the GPUs, and edges that say how long after one moment another comes at
 //! the earliest.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 
 use super::kernel_times::LearnedKernels;
-use gpuflame_model::record::{ContextId, ThreadId};
+use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
 /// Maximum time in ns between the end of work and the begin of the next that the GPU's own scheduling explains, and from the
 /// end of a call to the begin of its work. H100: 0.5 to 2 us, and 3 to 12 us.
@@ -197,7 +197,7 @@ pub(in super::super) struct Graph {
     /// Number of pieces of work without times, which are not in the graph.
     pub(in super::super) untimed: u64,
     /// Number of the graph launch, by moment of a node.
-    pub(in super::super) launch_of: HashMap<MomentId, u32>,
+    pub(in super::super) launch_of: IdMap<MomentId, u32>,
     /// By instruction: its call, or [`NO_CALL`].
     pub(in super::super) call_of: Vec<u32>,
     /// Whether calls that wait for other threads are recorded.
@@ -209,7 +209,7 @@ pub(in super::super) struct Graph {
     /// Times of kernels that let programmatic launches begin, or are launched so.
     pub(in super::super) kernels: LearnedKernels,
     /// Ends of kernels that overlapped the kernel before them, and took as long as they take alone.
-    pub(in super::super) unhindered: HashSet<MomentId>,
+    pub(in super::super) unhindered: IdMap<MomentId, ()>,
     /// Latest times of begins of calls at which the calls of all threads keep their order.
     pub(in super::super) order_limits: Vec<(MomentId, u64)>,
 }
@@ -268,7 +268,7 @@ impl Graph {
             .map(|(moment, launch)| (position[moment as usize], launch))
             .collect();
         self.moments = order.into_iter().map(|id| self.moments[id as usize]).collect();
-        self.unhindered = self.unhindered.iter().map(|moment| position[*moment as usize]).collect();
+        self.unhindered = self.unhindered.keys().map(|moment| (position[*moment as usize], ())).collect();
         for (moment, _) in &mut self.order_limits {
             *moment = position[*moment as usize];
         }

@@ -1,9 +1,7 @@
 //! Times of kernels that let programmatic launches begin, or are launched so.
 
-use std::collections::HashMap;
-
 use super::super::instructions::{Instruction, InstructionDetail};
-use gpuflame_model::record::{Detail, NameId};
+use gpuflame_model::record::{Detail, IdMap, NameId};
 
 /// Moment at which a kernel lets a programmatic launch begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +30,7 @@ pub(super) type KernelKey = (NameId, [u32; 3], [u32; 3]);
 /// Times of kernels, and the launches that no times explain.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LearnedKernels {
-    pub(super) times: HashMap<KernelKey, KernelTimes>,
+    pub(super) times: IdMap<KernelKey, KernelTimes>,
     /// Numbers of programmatic launches of streams whose times follow a rule.
     pub(in super::super) guessed: Vec<u32>,
     /// Number of edges of graphs that may be programmatic.

@@ -32,6 +32,7 @@ pub(super) use path::each_part_in_order;
 pub use path::{PathClass, PathPart, What};
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use super::instructions::InstructionList;
 pub(super) use build::is_node;
@@ -66,6 +67,7 @@ pub struct CriticalPath {
     /// By moment: the latest time at which the calls of all threads keep their order, too. Empty if no call has a limit.
     in_order: Vec<u64>,
     parts: Vec<PathPart>,
+    savings: OnceLock<Savings>,
 }
 
 /// Savings of the parts of a path.
@@ -119,7 +121,15 @@ impl CriticalPath {
 
     fn of_graph(mut graph: Graph) -> Self {
         let (sorted_edges, deciding) = (graph.edges.len(), slack::decide(&mut graph));
-        Self { graph, sorted_edges, deciding, latest: Vec::new(), in_order: Vec::new(), parts: Vec::new() }
+        Self {
+            graph,
+            sorted_edges,
+            deciding,
+            latest: Vec::new(),
+            in_order: Vec::new(),
+            parts: Vec::new(),
+            savings: OnceLock::new(),
+        }
     }
 
     fn with_slack(mut self, facts: &dyn InstructionFacts) -> Self {
@@ -146,10 +156,12 @@ impl CriticalPath {
     }
 
     /// Times in ns by which the run would end earlier at most if a part of the path took no time.
-    pub fn savings(&self) -> Savings {
-        let path = path::edges_of_path(&self.graph, &self.deciding);
-        let savings = slack::savings(&self.graph, &self.latest, &path);
-        Savings(path.into_iter().zip(savings).collect())
+    pub fn savings(&self) -> &Savings {
+        self.savings.get_or_init(|| {
+            let path = path::edges_of_path(&self.graph, &self.deciding);
+            let savings = slack::savings(&self.graph, &self.latest, &path);
+            Savings(path.into_iter().zip(savings).collect())
+        })
     }
 
     /// Calls of the host.

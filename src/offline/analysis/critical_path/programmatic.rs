@@ -10,12 +10,10 @@
 //! end of the first one, and runs for its tail after that. No tool records either. Both are learned from the launches that
 //! show them, and used for all launches of the same kernel.
 
-use std::collections::HashMap;
-
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::graph::{EdgeKind, Graph, MomentId};
 use super::kernel_times::{KernelKey, KernelTimes, LearnedKernels, Trigger, key_of};
-use gpuflame_model::record::{GraphId, GraphNodeId};
+use gpuflame_model::record::{GraphId, GraphNodeId, IdMap};
 
 /// Launches that find their stream free begin within this time of each other, in ns: 1 us on an H100.
 const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
@@ -98,7 +96,7 @@ pub(super) fn add_overlaps(
     if overlaps.is_empty() {
         return LearnedKernels::default();
     }
-    let mut learning = Learning { graph, list, learned: LearnedKernels::default(), pairs: HashMap::new() };
+    let mut learning = Learning { graph, list, learned: LearnedKernels::default(), pairs: IdMap::default() };
     learning.learn(overlaps);
     overlaps.iter().for_each(|overlap| learning.add_edges(overlap));
     learning.learned
@@ -109,7 +107,7 @@ struct Learning<'a> {
     list: &'a InstructionList,
     learned: LearnedKernels,
     /// Edges of graphs, with whether a launch shows that they are programmatic.
-    pairs: HashMap<NodePair, bool>,
+    pairs: IdMap<NodePair, bool>,
 }
 
 impl Learning<'_> {
@@ -120,7 +118,7 @@ impl Learning<'_> {
     }
 
     fn learn(&mut self, overlaps: &[Overlap]) {
-        let mut samples: HashMap<KernelKey, Samples> = HashMap::new();
+        let mut samples: IdMap<KernelKey, Samples> = IdMap::default();
         let overlapped = |overlap: &&Overlap| {
             let (before, after) = self.spans(overlap);
             before.1 > after.0
@@ -142,7 +140,7 @@ impl Learning<'_> {
         overlaps.iter().for_each(|overlap| self.note_pair(overlap));
     }
 
-    fn note_trigger(&self, samples: &mut HashMap<KernelKey, Samples>, overlap: &Overlap) {
+    fn note_trigger(&self, samples: &mut IdMap<KernelKey, Samples>, overlap: &Overlap) {
         let (before, after) = self.spans(overlap);
         let Some(key) = key_of(&self.list.get(overlap.before)) else { return };
         let of_key = samples.entry(key).or_default();
@@ -155,7 +153,7 @@ impl Learning<'_> {
     }
 
     /// A kernel that ran longer than it does alone waited for the end of the kernel before it.
-    fn note_tail(&self, samples: &mut HashMap<KernelKey, Samples>, waiting: &[u32], overlap: &Overlap) {
+    fn note_tail(&self, samples: &mut IdMap<KernelKey, Samples>, waiting: &[u32], overlap: &Overlap) {
         let (before, after) = self.spans(overlap);
         let instruction = self.list.get(overlap.after);
         let first = waiting.partition_point(|number| *number < overlap.after);
@@ -219,7 +217,7 @@ impl Learning<'_> {
         }
         if let Some(alone) = own.duration.filter(|_| overlaps) {
             if after.1 - after.0 <= alone {
-                self.graph.unhindered.insert(done);
+                self.graph.unhindered.insert(done, ());
             }
             let work = &mut self.graph.edges[work_edge];
             work.lag = work.lag.min(alone);

@@ -2,10 +2,11 @@
 //! would save.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use super::edges_view::TimedGraph;
 use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind};
+use gpuflame_model::record::IdMap;
 
 /// Stands for no edge.
 pub(super) const NO_EDGE: u32 = u32::MAX;
@@ -47,7 +48,7 @@ pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
 pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     let end = graph.moments.last().map_or(0, |moment| moment.time);
     let mut latest = vec![end; graph.moments.len()];
-    let mut earliest_nodes: HashMap<u32, (u64, MomentId)> = HashMap::new();
+    let mut earliest_nodes: IdMap<u32, (u64, MomentId)> = IdMap::default();
     let mut added = Vec::new();
     let mut edges = graph.edges.iter().rev().peekable();
     for at in (0..graph.moments.len() as MomentId).rev() {
@@ -99,10 +100,10 @@ pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
 /// Returns by how much the run would end earlier at most if an edge of the critical path took no time: by the smallest
 /// slack of all edges that lead past it. `path` are positions of edges, by time.
 pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
-    let mut by_start: Vec<u32> = (0..graph.edges.len() as u32).collect();
-    by_start.sort_unstable_by_key(|at| graph.edges[*at as usize].from);
-    let on_path: std::collections::HashSet<u32> = path.iter().copied().collect();
-    let mut others = by_start.into_iter().filter(|at| !on_path.contains(at)).peekable();
+    let mut is_on_path = vec![false; graph.edges.len()];
+    path.iter().for_each(|at| is_on_path[*at as usize] = true);
+    let by_start = sorted_by_start(graph);
+    let mut others = by_start.into_iter().filter(|at| !is_on_path[*at as usize]).peekable();
     let free = slack_of_free_moments(graph, latest);
     let mut past: BinaryHeap<Reverse<(u64, MomentId)>> = BinaryHeap::new();
     let mut savings = Vec::with_capacity(path.len());
@@ -110,8 +111,11 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
         let edge = graph.edges[*at as usize];
         while let Some(other) = others.next_if(|at| graph.edges[*at as usize].from <= edge.from) {
             let Edge { from, to, lag, .. } = graph.edges[other as usize];
-            let slack = latest[to as usize] - lag - graph.time(from);
-            past.push(Reverse((slack, to)));
+            // Most edges end before the next edge of the path begins.
+            if to > edge.from {
+                let slack = latest[to as usize] - lag - graph.time(from);
+                past.push(Reverse((slack, to)));
+            }
         }
         while past.peek().is_some_and(|Reverse((_, to))| *to <= edge.from) {
             past.pop();
@@ -120,6 +124,22 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
         savings.push(slack.min(free[edge.from as usize + 1]).min(edge.lag));
     }
     savings
+}
+
+/// Returns the positions of all edges, by the moment from which an edge leads.
+fn sorted_by_start(graph: &Graph) -> Vec<u32> {
+    let mut next = vec![0_u32; graph.moments.len() + 1];
+    graph.edges.iter().for_each(|edge| next[edge.from as usize + 1] += 1);
+    for at in 1..next.len() {
+        next[at] += next[at - 1];
+    }
+    let mut sorted = vec![0; graph.edges.len()];
+    for (at, edge) in (0..).zip(&graph.edges) {
+        let place = &mut next[edge.from as usize];
+        sorted[*place as usize] = at;
+        *place += 1;
+    }
+    sorted
 }
 
 /// By position: the smallest slack among the moments from there on that no edge leads to.
