@@ -1,7 +1,7 @@
 //! The command that shows more about a finding or a run.
 
-/// Returns the command that shows more about a finding; `None` if that is a picture or table of idle time. `files`: the file of
-/// the run, or those of all ranks, quoted for a shell. `has_rows`: whether they contain every call.
+/// Returns the command that shows more about a finding; `None` if a picture or table of idle time does. `files`: the file of
+/// the run, or the files of a job's ranks, quoted for a shell. `has_rows`: whether the files contain every call.
 pub(super) fn command_for(id: &str, is_bad: bool, files: &[String], has_rows: bool) -> Option<String> {
     let all = files.join(" ");
     if matches!(id, "straggler" | "imbalance" | "clocks_of_ranks") {

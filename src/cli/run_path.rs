@@ -144,7 +144,7 @@ impl RunPath {
             return String::new();
         }
         format!(
-            "; a stream of GPU {} works for {} of it, so faster host code alone saves at most {}",
+            "; a stream of GPU {} works for {} meanwhile, so faster host code alone saves at most {}",
             longest.device.0,
             format_nanos(longest.nanos),
             format_nanos(total - longest.nanos)

@@ -1,4 +1,4 @@
-//! Compares what the command prints for a random program with the simulator's log and with runs of the program in which one piece of
+//! Compares the output of the command for a random program with the simulator's log and with runs of the program in which one piece of
 //! work takes longer or shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,7 +125,7 @@ struct Checked<'a> {
     nodes: BTreeMap<&'a str, &'a Value>,
 }
 
-/// Checks what the command prints for a program, and the slack of one in `every` pieces of work.
+/// Checks the output of the command for a program, and the slack of one in `every` pieces of work.
 pub(super) fn check_answers(
     (program, lacks): (Program, &BTreeSet<Lack>),
     schedule: &[Value],

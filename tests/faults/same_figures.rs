@@ -188,7 +188,7 @@ impl Figures {
         let of_kind = |kind: &&[&str]| -> Option<String> {
             let rows = classes.iter().filter(|row| kind.contains(&row["class"].as_str().unwrap()));
             let rows: Vec<Value> = rows.cloned().collect();
-            // The sentence leaves out what it would show as 0.0 %.
+            // The sentence leaves out parts that it would show as 0.0 %.
             let part = share(Self::sum_of(&rows, "time_ns"), all);
             (part >= 0.05).then(|| format!("{part:.1}"))
         };

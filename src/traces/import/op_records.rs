@@ -69,10 +69,11 @@ struct StoredOp {
     shape: u32,
 }
 
-/// Stands for a value of which nearly all operations have smaller ones.
+/// Stands for a value that is too large for the field; nearly all operations have smaller values.
 const LONG: u32 = u32::MAX;
 
-const _: () = assert!(size_of::<StoredOp>() == 24, "an operation grew: a large trace has a million of them");
+const _: () =
+    assert!(size_of::<StoredOp>() == 24, "an operation grew: a large trace has a million operations");
 
 /// Stored values of [`OpLaunch`] other than a call.
 const UNKNOWN: u32 = u32::MAX;

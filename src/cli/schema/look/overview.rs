@@ -106,7 +106,7 @@ objects! {
         /// The command, quoted for a shell.
         command: String,
     }
-    /// One rank of a job. Busy and idle time are sums over the rank's GPUs, in the steady part of its run.
+    /// A rank of a job. Busy and idle time are sums over the rank's GPUs, in the steady part of its run.
     RankSummaryRow {
         rank: u64,
         busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>,

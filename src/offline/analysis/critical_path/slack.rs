@@ -126,7 +126,7 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
     savings
 }
 
-/// Returns the positions of all edges, by the moment from which an edge leads.
+/// Returns the positions of the edges, sorted by the moment at which an edge begins.
 fn sorted_by_start(graph: &Graph) -> Vec<u32> {
     let mut next = vec![0_u32; graph.moments.len() + 1];
     graph.edges.iter().for_each(|edge| next[edge.from as usize + 1] += 1);

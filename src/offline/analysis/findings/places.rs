@@ -81,7 +81,7 @@ pub(super) struct Places<'a> {
     /// Names of ranges.
     ranges: BTreeSet<&'a str>,
     known: RefCell<IdMap<SampleSite, Rc<Place>>>,
-    /// Places of the stacks with small numbers, by number. A trace asks for some of them a million times.
+    /// Places of the stacks with small numbers, by number. A trace needs some of these places a million times.
     of_contexts: RefCell<Vec<Option<Rc<Place>>>>,
     /// Stacks of the known places. A stack is that of several places: before a call, and after it.
     stacks: RefCell<IdMap<SampleSite, Rc<Stack>>>,

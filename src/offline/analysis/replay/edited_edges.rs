@@ -7,7 +7,7 @@ use super::{Edit, Replay};
 /// Edges of an edited run, sorted by `to`.
 #[derive(Debug)]
 pub(super) enum EditedEdges {
-    /// Those of the run, with these lags.
+    /// The edges of the run, with these lags.
     Lags(Vec<u64>),
     /// Other edges.
     Own(Vec<Edge>),
