@@ -67,9 +67,15 @@ pub struct Picture<'a> {
     pub has_merged: bool,
 }
 
-/// Returns the kinds of labels for [`Colors::Kinds`].
+/// Returns the kinds of labels for [`Colors::Kinds`]. If labels of several kinds have one name, as `cudaMalloc` may be a call and
+/// a host function, the later kind in the order of [`ShownFrameKind`] counts. So the colours do not depend on the labels' order.
 pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKinds<'a> {
-    labels.into_iter().map(|label| (label.name_first(), label.kind)).collect()
+    let mut kinds = FrameKinds::new();
+    for label in labels {
+        let known = kinds.entry(label.name_first()).or_insert(label.kind);
+        *known = label.kind.max(*known);
+    }
+    kinds
 }
 
 /// Frames narrower than 1/10,000 of the picture are not drawn. In a picture that is 5,000 pixels wide (1,200 pixels,

@@ -151,3 +151,12 @@ fn the_legend_names_the_kinds_that_occur() {
         "<g class=\"kernel\" data-x=\"0\" data-w=\"30000\"><title>gemm (30,000 gaps, 99.97 %)</title>"
     ));
 }
+
+#[test]
+fn a_name_of_two_kinds_has_the_same_kind_in_each_order() {
+    let labels = [ShownFrameKind::Code, ShownFrameKind::Call].map(|kind| Label::new(kind, "cudaMalloc", 0));
+    let [code, call] = labels;
+    for labels in [[code, call], [call, code]] {
+        assert_eq!(frame_kinds(labels)["cudaMalloc"], ShownFrameKind::Call);
+    }
+}
