@@ -1,12 +1,12 @@
 //! Slack of the GPU work of a run, by kernel and by direction of copies.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::found_path::FoundPath;
 use super::path_names::PathNames;
 use super::table_output::{Cell, Table};
-use gpuflame_model::profile::{Profile, saturating_sum};
+use gpuflame_model::profile::saturating_sum;
 use gpuflame_model::record::{IdMap, Work};
 use gpuflame_offline::analysis::{
     CriticalPath, InstructionDetail, InstructionKind, MomentKind, PathClass, PathPart, What,
@@ -129,7 +129,8 @@ fn slack_sums<'a>(
 ) -> Vec<(String, SlackSums)> {
     let on_path = times_on_path(path);
     // By the profile of a rank and the work, because finding a name for each of a million instructions takes long.
-    let mut by_work: HashMap<(*const Profile, Option<Work>), (String, SlackSums)> = HashMap::new();
+    let mut by_work: IdMap<(usize, Option<Work>), usize> = IdMap::default();
+    let mut all: Vec<(String, SlackSums)> = Vec::new();
     let ends = path.moments().iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End);
     for (at, moment) in ends {
         let (names, number) = find(moment.instruction);
@@ -142,9 +143,11 @@ fn slack_sums<'a>(
             InstructionKind::Graph => None,
             _ => Some(activity.work()),
         };
-        let (_, sum) = by_work
-            .entry((std::ptr::from_ref(names.profile), work))
-            .or_insert_with(|| (names.instruction(number).into_owned(), SlackSums::default()));
+        let at_sum = *by_work.entry((std::ptr::from_ref(names.profile).addr(), work)).or_insert_with(|| {
+            all.push((names.instruction(number).into_owned(), SlackSums::default()));
+            all.len() - 1
+        });
+        let (_, sum) = &mut all[at_sum];
         let (nanos, saving) = on_path.get(&moment.instruction).copied().unwrap_or_default();
         sum.count += 1;
         sum.on_path += u64::from(nanos > 0);
@@ -154,7 +157,7 @@ fn slack_sums<'a>(
         sum.slacks.push(path.slack(at));
     }
     let mut sums: BTreeMap<String, SlackSums> = BTreeMap::new();
-    for (name, of_work) in by_work.into_values() {
+    for (name, of_work) in all {
         sums.entry(name).or_default().add(of_work);
     }
     sums.values_mut().for_each(|sum| sum.slacks.sort_unstable());
