@@ -20,17 +20,20 @@ pub(super) struct PathGroup {
     pub(super) parts: Vec<usize>,
 }
 
+/// Class, number of the function, and name.
+type Key<'a> = (PathClass, u32, Cow<'a, str>);
+
 /// Groups the parts. The group with most time comes first.
 pub(super) fn path_groups(names: PathNames<'_>, parts: &[PathPart]) -> Vec<PathGroup> {
     let mut functions = Functions::default();
-    let mut groups: HashMap<(PathClass, u32, Cow<'_, str>), (u64, Vec<usize>)> = HashMap::new();
+    let mut groups: HashMap<Key<'_>, (u64, Vec<usize>)> = HashMap::new();
     for (at, part) in parts.iter().enumerate() {
         let key = (part.class, functions.number(names, part), names.name(part));
         let (nanos, of_group) = groups.entry(key).or_default();
         *nanos += part.end - part.start;
         of_group.push(at);
     }
-    let group = |((class, function, name), (nanos, parts)): (_, (u64, _))| {
+    let group = |((class, function, name), (nanos, parts)): (Key<'_>, (u64, _))| {
         let function: &Option<String> = &functions.names[function as usize];
         PathGroup { class, name: Cow::into_owned(name), function: function.clone(), nanos, parts }
     };

@@ -11,7 +11,7 @@ pub(super) fn path_track(found: &FoundPath) -> SliceTrack<'_> {
     let parts = found.path.parts();
     let slices = parts.iter().enumerate().map(move |(at, part)| {
         let before = at.checked_sub(1).map(|at| &parts[at]);
-        slice(names, before, part, &savings)
+        slice(names, before, part, savings)
     });
     SliceTrack {
         group: None,
