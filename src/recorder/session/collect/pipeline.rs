@@ -357,7 +357,6 @@ impl Pipeline {
         self.rows.growing.flush(self.rows.explain.tally().launches.open());
     }
 
-    /// Returns the profile so far.
     pub(super) fn profile(&self) -> &Profile {
         self.rows.explain.profile()
     }
