@@ -15,7 +15,7 @@ use super::path_ranges::{PathRanges, RangeName, parts_within};
 use super::path_tables::{
     answer, class_table, draw, group_names, group_sums, part_names, part_table, part_times,
 };
-use super::ranks::expand_folders;
+use super::ranks::{RankFlags, expand_folders};
 use super::slack_table::slack_table;
 use super::table_output::{ReportFlags, Table};
 use super::times::parse_micros;
@@ -63,9 +63,8 @@ pub(super) struct CriticalPathVerb {
     /// Show the path by the rules of Holistic Trace Analysis instead.
     #[arg(long, conflicts_with_all = ["step", "from", "to", "range", "list", "picture"])]
     as_hta: bool,
-    /// Number the files of several ranks 0, 1, 2 ... in their order, regardless of their names.
-    #[arg(long)]
-    assume_order: bool,
+    #[command(flatten)]
+    ranks: RankFlags,
     #[command(flatten)]
     hta: HtaPathFlags,
     #[command(flatten)]
@@ -126,7 +125,7 @@ impl CriticalPathVerb {
                 sources.len()
             )));
         }
-        let job = JobReport::read(sources, self.assume_order, (self.from, self.to), console)?;
+        let job = JobReport::read(sources, self.ranks, (self.from, self.to), console)?;
         if let Some(target) = &self.picture {
             draw(job.folded(), target, console)?;
         }

@@ -10,6 +10,7 @@ use super::path_groups::{PathGroup, path_groups};
 use super::path_names::PathNames;
 use super::path_ranges::{TimeSums, parts_within};
 use super::path_tables::{answer, class_table, group_names, group_sums, part_names, part_table, part_times};
+use super::ranks::RankFlags;
 use super::slack_table::slack_table_of;
 use super::straggler_tables::clock_table;
 use super::table_output::{Cell, Table, group_digits};
@@ -42,11 +43,11 @@ impl JobReport {
     /// As [`FoundJob::read`], or if no time is left.
     pub(super) fn read(
         sources: &[Source],
-        assume_order: bool,
+        flags: RankFlags,
         (from, to): (Option<i64>, Option<i64>),
         console: Console,
     ) -> Result<Self> {
-        let found = FoundJob::read(sources, assume_order, console)?;
+        let found = FoundJob::read(sources, flags, console)?;
         let path = found.path.path();
         let shown = stretch_of(path.window(), from, to)?;
         let savings = path.savings();

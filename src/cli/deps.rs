@@ -13,7 +13,7 @@ use super::input::Source;
 use super::output::Target;
 use super::path_names::PathNames;
 use super::path_ranges::{PathRanges, RangeName};
-use super::ranks::expand_folders;
+use super::ranks::{RankFlags, expand_folders};
 use super::times::parse_micros;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
@@ -42,9 +42,8 @@ pub(super) struct Deps {
     /// Write only calls and work inside the ranges with this name, or whose names match this regular expression.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["from", "to"])]
     range: Option<RangeName>,
-    /// Number the files of several ranks 0, 1, 2 ... in their order, regardless of their names.
-    #[arg(long)]
-    assume_order: bool,
+    #[command(flatten)]
+    ranks: RankFlags,
     /// Output format. Default: the one that the ending of the output file names, otherwise JSON.
     #[arg(short, long)]
     format: Option<DepsFormat>,
@@ -77,7 +76,7 @@ impl Deps {
             let count = sources.len();
             return Err(usage_error(format!("--range needs one file, and not {count}; use --from and --to")));
         }
-        let job = FoundJob::read(&sources, self.assume_order, console)?;
+        let job = FoundJob::read(&sources, self.ranks, console)?;
         let shown = vec![self.window(job.path.path().window())?];
         self.write(&Drawn::new(job.path.path(), Runs::Job(&job), shown), format, console)
     }

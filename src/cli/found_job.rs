@@ -5,7 +5,7 @@ use super::found_path::FoundPath;
 use super::input::Source;
 use super::job_meetings::{MeetingRank, Meetings};
 use super::path_names::PathNames;
-use super::ranks::{SameRank, assign_ranks, without_front_ends};
+use super::ranks::{RankFlags, SameRank};
 use gpuflame_export::work_name;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::analysis::{
@@ -34,8 +34,8 @@ impl FoundJob {
     ///
     /// # Errors
     /// If a rank has no path, or if the clocks of the ranks cannot be aligned.
-    pub(super) fn read(sources: &[Source], assume_order: bool, console: Console) -> Result<Self> {
-        let ranks = read_ranks(sources, assume_order, console)?;
+    pub(super) fn read(sources: &[Source], flags: RankFlags, console: Console) -> Result<Self> {
+        let ranks = read_ranks(sources, flags, console)?;
         let members = ranks.iter().map(|rank| MeetingRank {
             number: rank.number,
             source: &rank.source,
@@ -60,12 +60,9 @@ impl FoundJob {
 }
 
 /// Reads the ranks, in the order of their numbers.
-fn read_ranks(sources: &[Source], assume_order: bool, console: Console) -> Result<Vec<FoundRank>> {
-    let sources = match assume_order {
-        true => sources.to_vec(),
-        false => without_front_ends(sources.to_vec(), console),
-    };
-    let numbers = assign_ranks(&sources, assume_order, SameRank::Refused)?;
+fn read_ranks(sources: &[Source], flags: RankFlags, console: Console) -> Result<Vec<FoundRank>> {
+    let sources = flags.without_front_ends(sources.to_vec(), console);
+    let numbers = flags.assign(&sources, SameRank::Refused)?;
     let read = |(source, number): (&Source, &u32)| {
         let found = FoundPath::read(source, console)?;
         let collectives = collectives(source, &found)?;

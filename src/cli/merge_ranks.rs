@@ -17,7 +17,7 @@ use super::name_flags::NameFlags;
 use super::op_collector::OpCollector;
 use super::output::Target;
 use super::page::Page;
-use super::ranks::{self, SameJob, SameRank};
+use super::ranks::{RankFlags, SameJob, SameRank};
 use super::table_output::{self, Cell, ReportFormat, Table};
 use gpuflame_export::{
     self, ExecutedLine, GraphStacks, NameFolding, Unit, clean_frame, executed_line, folded_names, work_name,
@@ -79,9 +79,8 @@ pub(super) struct MergeRanks {
     /// launch.
     #[arg(long, default_value_t)]
     graph: GraphStacks,
-    /// Number the files 0, 1, 2 ... in their order, regardless of their names.
-    #[arg(long)]
-    assume_order: bool,
+    #[command(flatten)]
+    ranks: RankFlags,
     #[command(flatten)]
     names: NameFlags,
 }
@@ -114,13 +113,10 @@ struct RankData {
 
 impl MergeRanks {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let sources = match ranks::expand_folders(&self.inputs)? {
-            sources if self.assume_order => sources,
-            sources => ranks::without_front_ends(sources, console),
-        };
+        let sources = self.ranks.sources(&self.inputs, console)?;
         let (mut all, mut damaged, mut only_sums) = (Vec::new(), None, None);
         let (mut merged, mut stacks, mut idle) = (FoldedStacks::default(), StackSums::new(), BTreeMap::new());
-        let numbers = ranks::assign_ranks(&sources, self.assume_order, SameRank::Together)?;
+        let numbers = self.ranks.assign(&sources, SameRank::Together)?;
         let bar = progress_bar(sources.len(), console);
         let names = self.names.names();
         let options = gpuflame_export::Options {
@@ -165,7 +161,7 @@ impl MergeRanks {
         let members: Vec<JobMember> = all.iter().map(RankData::member).collect();
         let files: Vec<String> = all.iter().map(|rank| rank.source.clone()).collect();
         refuse_different_jobs(&members, &files, SameJob::from_sources(&sources), console)?;
-        let job = report_missing(&members, self.assume_order, console);
+        let job = report_missing(&members, self.ranks.assume_order, console);
         if let Some(output) = &self.output {
             self.profile(&merged, output, console)?;
         }

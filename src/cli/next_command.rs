@@ -1,13 +1,21 @@
 //! The command that shows more about a finding or a run.
 
+use super::ranks::RankFlags;
+
 /// Returns the command that shows more about a finding; `None` if a picture or table of idle time does. `files`: the file of
-/// the run, or the files of a job's ranks, quoted for a shell. `has_rows`: whether the files contain every call.
-pub(super) fn command_for(id: &str, is_bad: bool, files: &[String], has_rows: bool) -> Option<String> {
-    let all = files.join(" ");
+/// the run, or the files of a job's ranks, quoted for a shell. `has_rows`: whether the files contain every call. `ranks`: how the
+/// files of a job are numbered.
+pub(super) fn command_for(
+    id: &str,
+    is_bad: bool,
+    files: &[String],
+    has_rows: bool,
+    ranks: RankFlags,
+) -> Option<String> {
     if matches!(id, "straggler" | "imbalance" | "clocks_of_ranks") {
         return Some(match id == "clocks_of_ranks" || !has_rows {
-            true => format!("gpuflame merge-ranks {all} -o job.svg"),
-            false => format!("gpuflame stragglers {all}"),
+            true => merge_command(files, ranks),
+            false => format!("gpuflame stragglers {}{}", files.join(" "), ranks.as_text()),
         });
     }
     let file = files.first().map_or("FILE", |file| file);
@@ -31,6 +39,11 @@ pub(super) fn command_for(id: &str, is_bad: bool, files: &[String], has_rows: bo
     Some(format!("gpuflame {}", arguments.replace("FILE", file)))
 }
 
+/// Returns the command that compares the ranks of a job and draws all of them.
+pub(super) fn merge_command(files: &[String], ranks: RankFlags) -> String {
+    format!("gpuflame merge-ranks {} -o job.svg{}", files.join(" "), ranks.as_text())
+}
+
 /// Quotes a file name for a shell if it needs quotes. Standard input cannot be read twice, so it becomes a placeholder.
 pub(super) fn quoted_for_shell(file: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
@@ -48,14 +61,27 @@ mod tests {
     #[test]
     fn a_job_and_a_run_have_commands_with_all_or_one_of_their_files() {
         let files = ["rank0.gfr".to_owned(), "'rank 1.gfr'".to_owned()];
-        let command = |id, has_rows| command_for(id, false, &files, has_rows);
+        let command = |id, has_rows| command_for(id, false, &files, has_rows, RankFlags::default());
         assert_eq!(command("straggler", true).unwrap(), "gpuflame stragglers rank0.gfr 'rank 1.gfr'");
         assert_eq!(
             command("straggler", false).unwrap(),
             "gpuflame merge-ranks rank0.gfr 'rank 1.gfr' -o job.svg"
         );
+        let in_order = RankFlags { assume_order: true };
+        let command_in_order = |id, has_rows| command_for(id, false, &files, has_rows, in_order);
+        assert_eq!(
+            command_in_order("straggler", true).unwrap(),
+            "gpuflame stragglers rank0.gfr 'rank 1.gfr' --assume-order"
+        );
+        assert_eq!(
+            command_in_order("imbalance", false).unwrap(),
+            "gpuflame merge-ranks rank0.gfr 'rank 1.gfr' -o job.svg --assume-order"
+        );
         assert_eq!(command("launch_bound", true).unwrap(), "gpuflame what-if rank0.gfr --graphs");
         assert_eq!(command("data_loader_late", true), None);
-        assert_eq!(command_for("launch_bound", true, &files, true).unwrap(), "gpuflame check rank0.gfr");
+        assert_eq!(
+            command_for("launch_bound", true, &files, true, RankFlags::default()).unwrap(),
+            "gpuflame check rank0.gfr"
+        );
     }
 }

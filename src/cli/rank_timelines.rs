@@ -6,7 +6,7 @@ use super::console::{Console, usage_error};
 use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
 use super::op_collector::OpCollector;
-use super::ranks::{self, SameRank};
+use super::ranks::{RankFlags, SameRank};
 use gpuflame_export::work_name;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::Work;
@@ -17,19 +17,12 @@ use gpuflame_offline::run::ReadOptions;
 ///
 /// # Errors
 /// A file cannot be read, has only sums, or has the work of several GPUs; or ranks are unknown.
-pub(super) fn read_ranks(
-    inputs: &[Source],
-    assume_order: bool,
-    console: Console,
-) -> Result<Vec<RankTimeline>> {
-    let sources = match ranks::expand_folders(inputs)? {
-        sources if assume_order => sources,
-        sources => ranks::without_front_ends(sources, console),
-    };
+pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) -> Result<Vec<RankTimeline>> {
+    let sources = flags.sources(inputs, console)?;
     if sources.is_empty() {
         return Err(usage_error("name the files of the ranks"));
     }
-    let numbers = ranks::assign_ranks(&sources, assume_order, SameRank::Refused)?;
+    let numbers = flags.assign(&sources, SameRank::Refused)?;
     let read = |(source, rank): (&Source, &u32)| read_rank(source, *rank, console);
     let mut all = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<_>>>()?;
     all.sort_by_key(|rank| rank.rank);

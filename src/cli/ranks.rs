@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use clap::Args;
 use serde_json::Value;
 
 use super::set_file::parse_path;
@@ -15,6 +16,37 @@ use gpuflame_traces::steps::Ops;
 
 use super::console::{Console, usage_error};
 use super::input::Source;
+
+/// How the files of a job are found and numbered.
+#[derive(Debug, Default, Clone, Copy, Args)]
+pub(super) struct RankFlags {
+    /// Number the files of several ranks 0, 1, 2 ... in their order, regardless of their names.
+    #[arg(long)]
+    pub(super) assume_order: bool,
+}
+
+impl RankFlags {
+    /// Returns the files of `inputs`, which can be folders. Leaves out the files of processes that only distribute work.
+    pub(super) fn sources(self, inputs: &[Source], console: Console) -> Result<Vec<Source>> {
+        Ok(self.without_front_ends(expand_folders(inputs)?, console))
+    }
+
+    /// Leaves out the files of processes that only distribute work, such as vLLM's front end: they have no rank and no GPU
+    /// work, and other files have a rank.
+    pub(super) fn without_front_ends(self, sources: Vec<Source>, console: Console) -> Vec<Source> {
+        if self.assume_order { sources } else { without_front_ends(sources, console) }
+    }
+
+    /// Returns the rank of each source, as [`assign_ranks`] does.
+    pub(super) fn assign(self, sources: &[Source], same_rank: SameRank) -> Result<Vec<u32>> {
+        assign_ranks(sources, self.assume_order, same_rank)
+    }
+
+    /// Returns the flag for a command about the same files, with a space before it, or nothing.
+    pub(super) fn as_text(self) -> &'static str {
+        if self.assume_order { " --assume-order" } else { "" }
+    }
+}
 
 /// Returns the rank of each source: the rank that the source itself states, or else the number after the last `rank`, `worker` or
 /// `r` in its path. A single source that states no rank is rank 0.
@@ -118,9 +150,8 @@ impl SameJob {
     }
 }
 
-/// If some sources have a rank, removes the sources that have no rank and no GPU work. Such a source is from a process that only
-/// distributes work, such as vLLM's front end.
-pub(super) fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
+/// Removes the sources that have no rank and no GPU work, if other sources have a rank.
+fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
     let ranked: Vec<bool> = sources.iter().map(has_rank).collect();
     if ranked.iter().all(|has_rank| *has_rank) || ranked.iter().all(|has_rank| !has_rank) {
         return sources;

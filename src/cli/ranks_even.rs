@@ -4,6 +4,7 @@ use super::console::{Console, Outcome};
 use super::input::Source;
 use super::length_change::{change_row, percent_change};
 use super::rank_timelines::read_ranks;
+use super::ranks::RankFlags;
 use super::table_output::{Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
@@ -26,11 +27,12 @@ const ASSUMPTIONS: [(&str, &str); 4] = [
 /// `Format`, if the ranks do not run the same collectives.
 pub(super) fn write_even_ranks(
     inputs: &[Source],
+    flags: RankFlags,
     most: usize,
     report: &ReportFlags,
     console: Console,
 ) -> Result<Outcome> {
-    let ranks = read_ranks(inputs, false, console)?;
+    let ranks = read_ranks(inputs, flags, console)?;
     let withheld =
         |ModelError(why)| Error::new(ErrorKind::Format, format!("the prediction is withheld: {why}"));
     let (model, _) = ranks_model(&ranks).map_err(withheld)?;

@@ -7,6 +7,7 @@ use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
 use super::page::Page;
 use super::rank_timelines::read_ranks;
+use super::ranks::RankFlags;
 use super::straggler_tables::{Basis, answer, assumption_table, clock_table, report_tables, withheld_table};
 use super::table_output::{ReportFlags, ReportFormat, write_tables};
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -29,9 +30,8 @@ pub(super) struct Stragglers {
     /// Maximum number of workers, kinds and steps to show; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
-    /// Number the files 0, 1, 2 ... in their order, regardless of their names.
-    #[arg(long)]
-    assume_order: bool,
+    #[command(flatten)]
+    ranks: RankFlags,
     #[command(flatten)]
     pub(super) report: ReportFlags,
 }
@@ -70,7 +70,7 @@ impl Stragglers {
                 Err(usage_error("a .parquet file has all workers of a job; name one file"))
             }
             inputs => {
-                let ranks = read_ranks(inputs, self.assume_order, console)?;
+                let ranks = read_ranks(inputs, self.ranks, console)?;
                 let withheld = |ModelError(why)| {
                     Error::new(ErrorKind::Format, format!("the slowdown is withheld: {why}"))
                 };

@@ -11,6 +11,7 @@ use super::heading::heading;
 use super::input::Source;
 use super::length_change::{change_row, percent_change};
 use super::path_names::NameKey;
+use super::ranks::RankFlags;
 use super::ranks_even::write_even_ranks;
 use super::table_output::{Cell, ReportFlags, Table};
 use gpuflame_model::error::Result;
@@ -43,6 +44,8 @@ pub(super) struct WhatIf {
     /// All ranks of a job take equally long between collectives. Needs the files of all ranks, and no other change.
     #[arg(long, help_heading = "Changes (replayed together)")]
     ranks_even: bool,
+    #[command(flatten)]
+    ranks: RankFlags,
     /// Number of steps to show; 0: all.
     #[arg(short, long, default_value_t = 20)]
     number: usize,
@@ -59,7 +62,7 @@ impl WhatIf {
                 return Err(usage_error(what.to_owned()));
             }
             let most = if self.number == 0 { usize::MAX } else { self.number };
-            return write_even_ranks(&self.inputs, most, &self.report, console);
+            return write_even_ranks(&self.inputs, self.ranks, most, &self.report, console);
         }
         let [input] = &self.inputs[..] else {
             let what =

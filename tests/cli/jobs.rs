@@ -170,3 +170,41 @@ fn clocks_that_differ_are_aligned_by_the_collectives_and_the_error_is_stated() {
     let reason = reduce["unknown_because"].as_str().unwrap();
     assert_eq!(reason, "no rank was clearly the last to any of 3");
 }
+
+/// Verbs that read several files as the ranks of a job, with the flags that they need for it.
+const RANK_VERBS: [&[&str]; 7] = [
+    &["merge-ranks"],
+    &["stragglers"],
+    &["what-if", "--ranks-even"],
+    &["critical-path"],
+    &["deps"],
+    &["summary"],
+    &["report", "-o", "job.html"],
+];
+
+#[test]
+fn each_verb_of_ranks_takes_the_flag_that_its_message_proposes() {
+    let folder = folder();
+    // Neither contents nor names of these files give a rank, and both run the same three collectives.
+    for (name, gemm) in [("north.json", 5.0), ("south.json", 8.0)] {
+        let step = |start: f64| {
+            [("gemm", start, gemm), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start + 10.0, 2.0)]
+        };
+        write(&folder, name, "", &[0.0, 20.0, 40.0].map(step).concat());
+    }
+    for verb in RANK_VERBS {
+        let args = [&["-q"], verb, &["north.json", "south.json"]].concat();
+        gpuflame(&folder, &args).fails(2, &["north.json", "--assume-order"]);
+        gpuflame(&folder, [&args[..], &["--assume-order"]].concat()).ok();
+    }
+    // Without communication, the next command compares the same files, so it needs the flag as well.
+    for name in ["north.json", "south.json"] {
+        write(&folder, name, "", &[GEMM]);
+    }
+    let args = ["summary", "south.json", "north.json", "--assume-order", "--format", "json"];
+    let tables: Value = serde_json::from_str(&gpuflame(&folder, args).ok().stdout).unwrap();
+    let next = tables["next"][0]["command"].as_str().unwrap();
+    assert!(next.contains("south.json north.json") && next.ends_with(" --assume-order"), "{next}");
+    let again: Vec<&str> = next.split(' ').skip(1).collect();
+    gpuflame(&folder, again).ok();
+}

@@ -212,7 +212,7 @@ fn with_count(finding: &Finding, is_bad: bool) -> String {
 /// Returns the command that shows more about a finding, and the view of the page that shows it.
 fn next_step(id: &str, is_bad: bool, job: &Job) -> (String, &'static str) {
     let files = job.files();
-    let command = command_for(id, is_bad, &files, job.has_rows());
+    let command = command_for(id, is_bad, &files, job.has_rows(), job.flags);
     let view = match (&command, id) {
         (None, _) | (Some(_), "launch_bound" | "starved_thread" | "profiler_cost") if !is_bad => "idle",
         _ => "gpu",

@@ -6,6 +6,7 @@ use super::super::input::{Facts, Source};
 use super::super::measured_part::MeasuredPart;
 use super::super::name_flags::NameFlags;
 use super::super::next_command::quoted_for_shell;
+use super::super::ranks::{RankFlags, SameRank};
 use super::super::run_path::{PathRows, RunPath};
 use super::super::summary::{Answers, summarize};
 use super::super::table_output::group_digits;
@@ -49,6 +50,8 @@ pub(super) enum PagePath {
 /// All runs of a page.
 pub(super) struct Job {
     pub(super) ranks: Vec<RankFacts>,
+    /// How the files of the ranks are numbered.
+    pub(super) flags: RankFlags,
     pub(super) views: ReportViews,
     pub(super) work: WorkSums,
     /// Timeline of the runs. Empty if the runs have only sums.
@@ -66,10 +69,11 @@ impl Job {
     /// Reads all runs.
     pub(super) fn read(
         sources: &[Source],
-        numbers: &[u32],
+        flags: RankFlags,
         names: &NameFlags,
         console: Console,
     ) -> Result<Self> {
+        let numbers = flags.assign(sources, SameRank::Refused)?;
         let is_job = sources.len() > 1;
         let options =
             Options { names: names.names(), whole_kernels: names.whole_kernels(), ..Options::default() };
@@ -114,8 +118,9 @@ impl Job {
             times = all.into_iter().zip(compared).collect();
             findings = job_findings(runs);
         }
-        let path = path.map_or_else(|| job_path(sources, &ranks, path_rows_of_job, console), PagePath::Run);
-        Ok(Self { ranks, views, work, timeline, path, findings, times, part })
+        let path =
+            path.map_or_else(|| job_path(sources, flags, &ranks, path_rows_of_job, console), PagePath::Run);
+        Ok(Self { ranks, flags, views, work, timeline, path, findings, times, part })
     }
 
     pub(super) fn is_job(&self) -> bool {
@@ -147,7 +152,13 @@ impl Job {
 }
 
 /// Finds the path of a job. Its files are read once more.
-fn job_path(sources: &[Source], ranks: &[RankFacts], rows: usize, console: Console) -> PagePath {
+fn job_path(
+    sources: &[Source],
+    flags: RankFlags,
+    ranks: &[RankFacts],
+    rows: usize,
+    console: Console,
+) -> PagePath {
     if ranks.iter().any(|rank| rank.has_only_sums) {
         return PagePath::UnknownOfJob(
             "The critical path needs every call of each rank: record with `gpuflame run --rows COMMAND`."
@@ -157,10 +168,11 @@ fn job_path(sources: &[Source], ranks: &[RankFacts], rows: usize, console: Conso
     if rows > MAX_PATH_ROWS {
         let max_count = group_digits(MAX_PATH_ROWS as u64);
         return PagePath::UnknownOfJob(format!(
-            "The ranks have more than {max_count} calls and activities: `gpuflame critical-path RANK0 RANK1 ...` finds the path of the job."
+            "The ranks have more than {max_count} calls and activities: `gpuflame critical-path RANK0 RANK1 ...{}` finds the path of the job.",
+            flags.as_text()
         ));
     }
-    match JobReport::read(sources, false, (None, None), Console { quiet: true, ..console }) {
+    match JobReport::read(sources, flags, (None, None), Console { quiet: true, ..console }) {
         Ok(report) => PagePath::Job(Box::new(report)),
         Err(error) => PagePath::UnknownOfJob(format!("The ranks have no common path: {error}.")),
     }

@@ -25,7 +25,7 @@ use super::input::Source;
 use super::name_flags::NameFlags;
 use super::open_file::open_in_browser;
 use super::output::Target;
-use super::ranks::{self, SameRank};
+use super::ranks::RankFlags;
 use gpuflame_model::error::Result;
 use gpuflame_offline::report::write_data;
 pub(super) use html::escaped;
@@ -63,21 +63,23 @@ pub(super) struct Report {
     #[arg(long)]
     open: bool,
     #[command(flatten)]
+    ranks: RankFlags,
+    #[command(flatten)]
     names: NameFlags,
 }
 
 impl Report {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let sources = ranks::without_front_ends(ranks::expand_folders(&self.inputs)?, console);
+        let sources = self.ranks.sources(&self.inputs, console)?;
         let target = self.target(&sources)?;
         if self.open && target == Target::Stdout {
             return Err(usage_error("--open needs a file; name one with `-o report.html`"));
         }
         let old = match self.against.is_empty() {
             true => Vec::new(),
-            false => ranks::without_front_ends(ranks::expand_folders(&self.against)?, console),
+            false => self.ranks.sources(&self.against, console)?,
         };
-        let page = page_bytes(&sources, &old, &self.names, console)?;
+        let page = page_bytes(&sources, &old, self.ranks, &self.names, console)?;
         target.write(console, |out| Ok(out.write_all(&page)?))?;
         if let (Target::File(path), true) = (&target, self.open) {
             open_in_browser(path, console);
@@ -112,11 +114,14 @@ pub(super) fn page_path(input: &Path) -> PathBuf {
 
 /// Reads the runs and returns their page. Several sources are the ranks of a job. `old`: the older run to compare with, if
 /// any.
-fn page_bytes(sources: &[Source], old: &[Source], names: &NameFlags, console: Console) -> Result<Vec<u8>> {
-    let read = |sources: &[Source]| {
-        let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
-        Job::read(sources, &numbers, names, console)
-    };
+fn page_bytes(
+    sources: &[Source],
+    old: &[Source],
+    flags: RankFlags,
+    names: &NameFlags,
+    console: Console,
+) -> Result<Vec<u8>> {
+    let read = |sources: &[Source]| Job::read(sources, flags, names, console);
     let mut job = read(sources)?;
     let old = if old.is_empty() { None } else { Some(read(old)?) };
     let head = first_screen::head(&job, old.as_ref());
@@ -135,7 +140,7 @@ fn page_bytes(sources: &[Source], old: &[Source], names: &NameFlags, console: Co
 
 /// Returns the page of a run, or of the ranks of a job, without remarks.
 pub(super) fn job_page(sources: &[Source], console: Console) -> Result<Vec<u8>> {
-    page_bytes(sources, &[], &NameFlags::default(), Console { quiet: true, ..console })
+    page_bytes(sources, &[], RankFlags::default(), &NameFlags::default(), Console { quiet: true, ..console })
 }
 
 /// Writes the page of a run that has just ended. Its remarks were printed by the run.

@@ -13,9 +13,9 @@ use crate::console::{Console, Outcome};
 use crate::input::Source;
 use crate::layout;
 use crate::measured_part::MeasuredPart;
-use crate::next_command::{command_for, quoted_for_shell};
+use crate::next_command::{command_for, merge_command, quoted_for_shell};
 use crate::page::Page;
-use crate::ranks::{self, SameRank};
+use crate::ranks::SameRank;
 use crate::table_output::{Cell, ReportFormat, Table, write_tables};
 use gpuflame_export::{NameFolding, busy_and_idle_lines, clean_line};
 use gpuflame_model::error::Result;
@@ -31,7 +31,7 @@ struct RankRow {
 
 /// Summarises a job of several ranks.
 pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Result<Outcome> {
-    let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
+    let numbers = flags.ranks.assign(sources, SameRank::Refused)?;
     let (mut ranks, mut rows, mut part) = (Vec::new(), Vec::new(), MeasuredPart::default());
     let mut has_rows = true;
     for (source, &rank) in sources.iter().zip(&numbers) {
@@ -52,9 +52,10 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     }
     let files: Vec<String> = flags.inputs.iter().map(|input| quoted_for_shell(&input.to_string())).collect();
     let next = findings.iter().find(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
-    let next =
-        next.and_then(|finding| command_for(finding.id, finding.severity == Severity::Bad, &files, has_rows));
-    let next = next.unwrap_or_else(|| format!("gpuflame merge-ranks {} -o job.svg", files.join(" ")));
+    let next = next.and_then(|finding| {
+        command_for(finding.id, finding.severity == Severity::Bad, &files, has_rows, flags.ranks)
+    });
+    let next = next.unwrap_or_else(|| merge_command(&files, flags.ranks));
     let page = Page::of(&flags.report.output, console);
     let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
     let text = match flags.report.format {

@@ -27,7 +27,7 @@ use super::measured_part::MeasuredPart;
 use super::name_flags::NameFlags;
 use super::next_command::quoted_for_shell;
 use super::page::Page;
-use super::ranks;
+use super::ranks::RankFlags;
 use super::run_path::{PathRows, RunPath};
 use super::table_output::{ReportFlags, ReportFormat, write_tables};
 use gpuflame_model::error::Result;
@@ -51,6 +51,8 @@ pub(super) struct Summary {
     #[arg(required = true)]
     inputs: Vec<Source>,
     #[command(flatten)]
+    ranks: RankFlags,
+    #[command(flatten)]
     names: NameFlags,
     #[command(flatten)]
     pub(super) report: ReportFlags,
@@ -65,7 +67,7 @@ const MAX_PATH_ROWS: usize = 200_000;
 
 impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let sources = ranks::expand_folders(&self.inputs)?;
+        let sources = self.ranks.sources(&self.inputs, console)?;
         let [input] = &sources[..] else { return job::run(self, &sources, console) };
         let mut rows = PathRows::with_max(MAX_PATH_ROWS);
         let (mut run, findings) = summarize(input, self.names.read_options(), console, &mut rows)?;

@@ -14,6 +14,7 @@ use crate::layout;
 use crate::measured_part::MeasuredPart;
 use crate::next_command::{command_for, quoted_for_shell};
 use crate::page::Page;
+use crate::ranks::RankFlags;
 use crate::run_path::RunPath;
 use crate::shorten::{MAX_NAME_CHARS, shortened};
 use crate::table_output::{Cell, Table};
@@ -172,7 +173,13 @@ impl Screen<'_> {
             Some(finding) => {
                 let has_rows = !self.explained.facts.has_only_sums;
                 let is_bad = finding.severity == Severity::Bad;
-                let command = command_for(finding.id, is_bad, std::slice::from_ref(&file), has_rows);
+                let command = command_for(
+                    finding.id,
+                    is_bad,
+                    std::slice::from_ref(&file),
+                    has_rows,
+                    RankFlags::default(),
+                );
                 command.ok_or("--idle -o idle.svg")
             }
             None if is_idle => Err("--idle -o idle.svg"),
