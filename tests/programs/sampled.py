@@ -15,7 +15,8 @@ import time
 import zlib
 
 what, seconds, library = sys.argv[1], float(sys.argv[2]), sys.argv[3]
-launch = ctypes.CDLL(library).launch_once
+# With `held`, launches keep the GIL, so that the other thread runs only while the launching thread waits for the GIL.
+launch = (ctypes.PyDLL if what == "held" else ctypes.CDLL)(library).launch_once
 spin = ctypes.CDLL(library).spin
 # Calls through this object keep the GIL.
 spin_holding = ctypes.PyDLL(library).spin
@@ -96,7 +97,7 @@ def keeps_on():
 
 def works():
     total = 0
-    for number in range(20000):
+    for number in range(80000):
         total += number
     return total
 
