@@ -60,8 +60,8 @@ pub use source::{
 };
 pub use stack_table::write_stacks_csv;
 pub use summary_text::{
-    busy_and_idle_lines, cause_words, complete_line, grouped, host_place, idle_place, percent, summary_lines,
-    work_line,
+    busy_and_idle_lines, cause_words, complete_line, counted, grouped, host_place, idle_place, percent,
+    summary_lines, work_line,
 };
 pub use svg::SVG;
 pub use table::write_csv;

@@ -146,16 +146,22 @@ fn idle_line(profile: &Profile) -> Option<String> {
         });
     };
     let share = percent(nanos, idle);
-    let mut line = format!("idle {}: {share:.1} % {}", format_nanos(idle), cause_words(cause));
+    let words = if cause == Cause::Unknown.word() {
+        "of unknown cause, because no usable launch of the next work is known"
+    } else {
+        cause_words(cause)
+    };
+    let mut line = format!("idle {}: {share:.1} % {words}", format_nanos(idle));
     let mut stacks: Vec<_> = samples().filter(|sample| idle_word(sample) == cause).collect();
     sorting::sort_by_key(&mut stacks, |sample| Reverse(sample.amount()));
     let after_wait = longest_after_wait(profile, &stacks);
-    let mut places: BTreeMap<String, u64> = BTreeMap::new();
+    let mut places: BTreeMap<Option<String>, u64> = BTreeMap::new();
     for sample in stacks.into_iter().take(MAX_IDLE_STACKS) {
-        let place = idle_place(profile, sample).unwrap_or_else(|| "at unknown places".to_owned());
-        add_to(places.entry(place).or_default(), sample.amount());
+        add_to(places.entry(idle_place(profile, sample)).or_default(), sample.amount());
     }
+    // No place is named if most of the time has none.
     let longest = places.into_iter().max_by_key(|(_, part)| *part);
+    let longest = longest.and_then(|(place, part)| Some((place?, part)));
     if let Some((place, part)) = &longest {
         line += &format!(" ({:.1} % {place})", percent(*part, idle));
     }
@@ -426,7 +432,7 @@ fn reason(loss: Loss) -> &'static str {
 }
 
 /// Formats a count of `what`. For 1, the first plural in `what` becomes a singular: `1 launch without GPU work`.
-fn counted(count: u64, what: &str) -> String {
+pub fn counted(count: u64, what: &str) -> String {
     let plural = what.split_once("s ").or_else(|| Some((what.strip_suffix('s')?, "")));
     let (Some((one, rest)), 1) = (plural, count) else { return grouped(count) + " " + what };
     let (one, end) = match one.strip_suffix("ie") {
@@ -609,7 +615,7 @@ mod tests {
         assert!(apart.ends_with("(100.0 % between a call in load and a call in train)"), "{apart}");
         assert_eq!(
             line(&mut profile, SampleSite::NoStack, Cause::Dependency),
-            "idle 5.000 us: 100.0 % dependency or sync (100.0 % at unknown places)"
+            "idle 5.000 us: 100.0 % dependency or sync"
         );
     }
 
@@ -800,7 +806,9 @@ mod tests {
         let mut profile = Profile::default();
         profile.set_times(vec![device_time(0, 0, 70)], Vec::new());
         profile.set_samples(&IDLE, vec![idle(SampleSite::Missing(Missing::NoStack), Cause::Unknown, 70)]);
-        assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns: 100.0 % unknown (100.0 % at unknown places)");
+        let expected =
+            "idle 70 ns: 100.0 % of unknown cause, because no usable launch of the next work is known";
+        assert_eq!(idle_line(&profile).unwrap(), expected);
         profile.set_samples(&IDLE, Vec::new());
         assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns");
         profile.set_times(vec![device_time(0, 70, 0)], Vec::new());

@@ -5,7 +5,7 @@ use crate::explain::Explained;
 use crate::measured_part::MeasuredPart;
 use crate::run_path::{RunPath, UnknownPath};
 use crate::table_output::group_digits;
-use gpuflame_export::{busy_and_idle_lines, complete_line, percent, work_name};
+use gpuflame_export::{busy_and_idle_lines, complete_line, counted, percent, work_name};
 use gpuflame_model::profile::views::{CPU, OFF_CPU, idle_word};
 use gpuflame_model::profile::{Cause, Sample, SampleSite, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::Work;
@@ -176,13 +176,14 @@ impl Screen<'_> {
         let (launches, activities) = (ledger.tally.launches.seen, ledger.tally.activities.seen);
         let without = match self.profile().coverage().all.uncovered {
             0 => String::new(),
+            1 => "1 launch has no activity; ".to_owned(),
             count => format!("{} launches have no activity; ", group_digits(count)),
         };
         without
             + &format!(
-                "{} launches, {} activities: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
-                group_digits(launches),
-                group_digits(activities),
+                "{}, {}: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
+                counted(launches, "launches"),
+                counted(activities, "activities"),
                 percent(linked.linked_gpu_ns, linked.gpu_ns)
             )
     }

@@ -154,13 +154,16 @@ impl Screen<'_> {
         table
     }
 
-    /// Returns source lines by the GPU time that they launched.
+    /// Returns source lines by the GPU time that they launched. Empty if no line is known.
     fn line_table(&self, most: usize) -> Table {
         let mut lines = BTreeMap::new();
         for sample in self.profile().samples(&GPU) {
             let line = executed_line(self.profile(), sample.site, self.names);
             let line = line.map_or_else(|| NO_LINE.to_owned(), |line| format!("{}:{}", line.file, line.line));
             add_to(lines.entry(line).or_default(), sample.amount());
+        }
+        if lines.keys().eq([NO_LINE]) {
+            lines.clear();
         }
         sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
     }
