@@ -174,6 +174,21 @@ fn an_impossible_duration_is_named_with_recorded_and_clamped_figures_in_every_ve
 }
 
 #[test]
+fn the_summary_withholds_shares_of_the_time_if_durations_are_impossible() {
+    let folder = scratch("withheld");
+    write(&folder, &impossible());
+    let found = json(&folder, &["summary", "t.json"]);
+    let answers: Vec<_> =
+        found["answers"].as_array().unwrap().iter().map(|row| row["answer"].as_str().unwrap()).collect();
+    assert!(answers[0].starts_with("busy and idle time are withheld: "), "{answers:?}");
+    let of_time = ["GPU 0 busy", "kernels ran for", "bound", "critical path"];
+    assert!(!answers.iter().any(|answer| of_time.iter().any(|words| answer.contains(words))), "{answers:?}");
+    assert!(found.get("idle_causes").is_none() && found.get("critical_path").is_none(), "{found}");
+    let is_named = |row: &Value| row["id"] == "impossible_duration" && row["result"] == "BAD";
+    assert!(found["findings"].as_array().unwrap().iter().any(is_named), "{found}");
+}
+
+#[test]
 fn long_and_dense_kernels_are_not_impossible() {
     let folder = scratch("dense");
     // The trace has a long kernel that ends before the next one, and kernels with equal start times in whole microseconds.

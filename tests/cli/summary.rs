@@ -218,6 +218,13 @@ fn the_summary_of_a_job_has_a_row_per_rank_and_names_the_verb_for_its_finding() 
         assert_eq!((&row["rank"], &row["idle_ns"]), (&number.into(), &470_000.into()), "{row}");
         assert_eq!((&row["busy_ns"], &row["step_p50_ns"]), (&9_480_000.into(), &1_000_000.into()), "{row}");
         assert!((row["busy_percent"].as_f64().unwrap() - 100.0 * 9480.0 / 9950.0).abs() < 1e-3, "{row}");
+        // The GPU waits in the collective for the slowest rank, which is communication.
+        let work = if number == 1 { 9_000_000_u64 } else { 3_000_000 };
+        assert_eq!(
+            (&row["work_ns"], &row["communication_ns"]),
+            (&work.into(), &(9_480_000 - work).into()),
+            "{row}"
+        );
         assert!(row["idle_cause"].is_string() && row["idle_place"].is_string(), "{row}");
     }
     assert_eq!(job["findings"][0]["id"], "straggler");

@@ -35,8 +35,15 @@ const BUSY_PERCENT: f64 = 90.0;
 const LOST_PERCENT: f64 = 5.0;
 /// Minimum difference in percent between the time with any work and the time with kernels at which a sentence tells both.
 const COPYING_PERCENT: f64 = 3.0;
-/// Findings about kernels that come late. A GPU may be busy with copies meanwhile.
-const LATE_KERNELS: [&str; 9] = [
+/// Findings about kernels that come late, or a GPU that has less to do. A GPU may be busy with copies meanwhile.
+const LATE_KERNELS: [&str; 16] = [
+    "allocation_in_loop",
+    "gc_pauses",
+    "recompilation",
+    "lock_wait",
+    "pauses",
+    "starved_thread",
+    "idle_gpu",
     "data_loader_late",
     "sync_read",
     "sync_wait",
@@ -53,9 +60,16 @@ const LATE_PERCENT: f64 = 5.0;
 
 impl Screen<'_> {
     pub(super) fn answers(&self, spans: &PlausibleSpans) -> Answers {
-        let mut sentences = busy_and_idle_lines(&self.explained.ledger, self.profile());
-        sentences.extend(self.kernel_line(spans));
-        sentences.extend(self.bound_line());
+        let mut sentences = Vec::new();
+        if self.has_impossible_durations() {
+            let why =
+                "some GPU work has impossible durations; `gpuflame info` names it, and has clamped figures";
+            sentences.push(format!("busy and idle time are withheld: {why}"));
+        } else {
+            sentences.extend(busy_and_idle_lines(&self.explained.ledger, self.profile()));
+            sentences.extend(self.kernel_line(spans));
+            sentences.extend(self.bound_line());
+        }
         Answers {
             sentences,
             complete: self.complete_line(),

@@ -20,7 +20,7 @@ use crate::table_output::{Cell, ReportFormat, Table, write_tables};
 use gpuflame_export::{NameFolding, busy_and_idle_lines, clean_line};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::saturating_sum;
-use gpuflame_offline::analysis::{RankRun, Severity, job_findings};
+use gpuflame_offline::analysis::{RankRun, RankTime, Severity, job_findings};
 
 /// A rank in the summary of its job.
 struct RankRow {
@@ -38,10 +38,11 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
         let run = read_run(source, flags.names.read_options(), console, ())?.into_evidence();
         let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
         let sentence = format!("rank {rank}: {}", lines.first().map_or("", |line| line));
-        rows.push(RankRow { rank, sentence, cells: rank_cells(&run, flags.names.names()) });
+        let of_rank = RankRun::new(rank, &run.evidence());
+        rows.push(RankRow { rank, sentence, cells: rank_cells(&run, &of_rank.time, flags.names.names()) });
         has_rows &= !run.explained.facts.has_only_sums;
         part = part.and(MeasuredPart::of(&run.explained.profile));
-        ranks.push(RankRun::new(rank, &run.evidence()));
+        ranks.push(of_rank);
     }
     rows.sort_by_key(|row| row.rank);
     let (all, findings) = (rows.len(), job_findings(ranks));
@@ -93,8 +94,9 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     Ok(Outcome::Clean)
 }
 
-/// Returns the figures of a rank: busy and idle time of its GPUs, its median step, and its largest idle time.
-fn rank_cells(run: &SummarizedRun, names: NameFolding) -> Vec<Cell> {
+/// Returns the figures of a rank: busy and idle time of its GPUs, work and communication, its median step, and its largest idle
+/// time. A GPU that waits for another rank in a collective is busy.
+fn rank_cells(run: &SummarizedRun, time: &RankTime, names: NameFolding) -> Vec<Cell> {
     let profile = &run.explained.profile;
     let parts = || profile.times().iter().map(|time| time.steady());
     let (busy, window) =
@@ -108,6 +110,8 @@ fn rank_cells(run: &SummarizedRun, names: NameFolding) -> Vec<Cell> {
         known(Cell::share(busy, window)),
         Cell::Nanos(busy),
         known(Cell::Nanos(saturating_sum(parts().map(|part| part.idle)))),
+        Cell::Nanos(time.work),
+        Cell::Nanos(time.communication),
         steps.map_or(Cell::Nothing, |(at, _)| Cell::Nanos(series.percentile(at, 50))),
     ];
     for table in run.screen(&[], names).idle_tables(1) {
@@ -119,7 +123,17 @@ fn rank_cells(run: &SummarizedRun, names: NameFolding) -> Vec<Cell> {
 
 /// Returns the table of ranks, at least two.
 fn rank_table(rows: &[RankRow], most: usize) -> Table {
-    let columns = &["rank", "busy_percent", "busy_ns", "idle_ns", "step_p50_ns", "idle_cause", "idle_place"];
+    let columns = &[
+        "rank",
+        "busy_percent",
+        "busy_ns",
+        "idle_ns",
+        "work_ns",
+        "communication_ns",
+        "step_p50_ns",
+        "idle_cause",
+        "idle_place",
+    ];
     let mut table = Table::new("ranks", columns);
     for row in rows.iter().take((MAX_RANKS * most / MAX_ROWS).max(2)) {
         table.add_row([Cell::Id(row.rank.into())].into_iter().chain(row.cells.iter().cloned()));

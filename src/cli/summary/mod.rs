@@ -74,7 +74,9 @@ impl Summary {
         let path = RunPath::find(&mut run.explained, rows);
         let screen = Screen { path: Some(&path), ..run.screen(&findings, self.names.names()) };
         let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
-        if let Some(sentence) = path.sentence(&quoted_for_shell(&input.to_string())) {
+        if !screen.has_impossible_durations()
+            && let Some(sentence) = path.sentence(&quoted_for_shell(&input.to_string()))
+        {
             sentences.push(sentence + &path.limit_of_host_code(&run.explained.profile));
         }
         sentences.push(complete);

@@ -51,6 +51,12 @@ impl Screen<'_> {
         self.profile().samples(&IDLE).iter().filter(is_steady).filter(|_| known).collect()
     }
 
+    /// Whether GPU work lasts longer than its stream allows, so that no share of the time is true.
+    pub(super) fn has_impossible_durations(&self) -> bool {
+        let is_bad = |finding: &Finding| finding.severity == Severity::Bad;
+        self.findings.iter().any(|finding| finding.id == "impossible_duration" && is_bad(finding))
+    }
+
     pub(super) fn busy_percent(&self) -> Option<f64> {
         let times = self.profile().times();
         let busy = saturating_sum(times.iter().map(|time| time.steady().busy));
@@ -85,10 +91,14 @@ impl Screen<'_> {
 
     fn tables(&self, Fit { rows: most, left_out }: Fit) -> Vec<Table> {
         let kept = &TABLES[..TABLES.len() - left_out];
-        let mut tables = vec![self.device_table(most)];
-        tables.extend(self.idle_tables(most));
+        let mut tables = Vec::new();
+        let known_path = self.path.filter(|_| !self.has_impossible_durations());
+        if !self.has_impossible_durations() {
+            tables.push(self.device_table(most));
+            tables.extend(self.idle_tables(most));
+        }
         tables.push(self.work_table(most));
-        tables.extend(self.path.and_then(|path| path.table(most, short_name)));
+        tables.extend(known_path.and_then(|path| path.table(most, short_name)));
         tables.push(self.line_table(most.min(3)));
         let mut copies = copy_table(self.copies, most.min(3));
         copies.set_all_rows(copies.rows().len());

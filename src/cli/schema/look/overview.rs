@@ -110,6 +110,10 @@ objects! {
     RankSummaryRow {
         rank: u64,
         busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>,
+        /// Time of work other than communication, in the whole run.
+        work_ns: u64,
+        /// Time of communication, in the whole run; it includes waiting for other ranks.
+        communication_ns: u64,
         /// Median time in ns of the kind of steps that takes most time; null without steps.
         step_p50_ns: Option<u64>,
         /// Largest cause of idle time; null if it is unknown.

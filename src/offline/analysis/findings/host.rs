@@ -7,7 +7,7 @@ use super::lost_time::{Piece, usual_count};
 use super::places::{Class, Place};
 use super::thresholds::{
     MAX_FRAGMENT_NS, MAX_HARDWARE_GAP_NS, MAX_PAUSES_PERCENT, MAX_READ_NS, MAX_TINY_GAP_NS, MIN_COST_PERCENT,
-    MIN_FRAGMENTS, MIN_PAUSE_FACTOR, MIN_PAUSE_NS, MIN_TINY_KERNELS,
+    MIN_FRAGMENTS, MIN_LAUNCH_GAPS, MIN_PAUSE_FACTOR, MIN_PAUSE_NS, MIN_TINY_KERNELS,
 };
 use super::{Cost, Lost};
 use gpuflame_export::{grouped, percent};
@@ -291,19 +291,19 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
     let mean = group.nanos / gaps.max(1);
     let is_rare = is_rare(lost, gaps) && mean >= MIN_PAUSE_NS.max(usual_gap.saturating_mul(MIN_PAUSE_FACTOR));
     let copies_to_device = launched.to_device.count > 0 && launched.kernels.count == 0;
-    let without = if lost.is_kernel_time { "the GPU ran no kernel" } else { "the GPU was idle" };
+    let without = without(lost);
     let (id, why) = match reason {
-        Reason::Garbage => ("gc_pauses", format!("garbage collection ran for {time} while the GPU waited")),
+        Reason::Garbage => ("gc_pauses", format!("{without} for {time} while garbage was collected")),
         Reason::Compilation => {
-            ("recompilation", format!("code was compiled or loaded for {time} while the GPU waited"))
+            ("recompilation", format!("{without} for {time} while code was compiled or loaded"))
         }
-        Reason::Profiler => ("profiler_cost", format!("a profiler worked for {time} while the GPU waited")),
+        Reason::Profiler => ("profiler_cost", format!("{without} for {time} while a profiler worked")),
         Reason::Allocation if is_rare || gaps < 3 => {
             ("pauses", format!("{} while memory was allocated or freed", counted_pauses(gaps, mean)))
         }
         Reason::Allocation => (
             "allocation_in_loop",
-            format!("the GPU waited {time} for calls that allocate or free memory; keep the memory"),
+            format!("{without} for {time} because of calls that allocate or free memory; keep the memory"),
         ),
         Reason::SynchronousCopy => (
             "sync_copies",
@@ -313,9 +313,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
             "pageable_copies",
             match lost.is_kernel_time {
                 true => {
-                    format!(
-                        "copies of pageable memory took {time} without overlap with kernels; pin the memory"
-                    )
+                    format!("{without} for {time} because of copies of pageable memory; pin the memory")
                 }
                 false => format!("copies of pageable memory and their waits took {time}; pin the memory"),
             },
@@ -334,7 +332,9 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
         ),
         Reason::Wait => ("sync_wait", format!("{without} for {time} because the host waited for the GPU")),
         Reason::Lock => ("lock_wait", format!("the host waited {time} for another thread")),
-        Reason::Loader => ("data_loader_late", format!("the GPU waited {time} for data")),
+        Reason::Loader => {
+            ("data_loader_late", format!("{without} for {time}, in which the host waited for data"))
+        }
         Reason::TinyKernels => (
             "tiny_kernels",
             format!(
@@ -345,7 +345,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
         ),
         Reason::Other if is_rare => ("pauses", counted_pauses(gaps, mean)),
         Reason::Other if copies_to_device || ends_in_copy(lost, site) => {
-            ("data_loader_late", format!("the GPU waited {time} before data was copied to it"))
+            ("data_loader_late", format!("{without} for {time} before data was copied to the GPU"))
         }
         Reason::Other if place.of_call.is_launch_call => (
             "host_work",
@@ -355,6 +355,11 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
         Reason::Launches => return None,
     };
     Some(Cost { id, nanos: group.nanos, count: gaps, why, ..Cost::at(&place) })
+}
+
+/// Returns the clause that says in which sense time was lost. Copies count as busy in a recording, but not in a trace.
+fn without(lost: &Lost<'_>) -> &'static str {
+    if lost.is_kernel_time { "the GPU ran no kernel" } else { "the GPU was idle" }
 }
 
 fn counted_pauses(count: u64, mean: u64) -> String {
@@ -378,12 +383,22 @@ fn launch_cost(lost: &Lost<'_>, group: &Group) -> Option<Cost> {
     functions.sort_by_key(|(_, nanos)| std::cmp::Reverse(**nanos));
     let names: Vec<&str> =
         functions.iter().take(MAX_LAUNCHING_FUNCTIONS).map(|(name, _)| name.as_str()).collect();
-    let mean = format_nanos(group.nanos / group.count());
-    let why = format!(
-        "the GPU waited {} for launches, mostly in gaps of about {mean}; launch less often, or larger work",
-        format_nanos(group.nanos)
-    );
     let at = Cost::at(&place);
+    let mean = group.nanos / group.count();
+    if group.count() < MIN_LAUNCH_GAPS && mean >= MIN_PAUSE_NS {
+        // A first launch loads code. A run with such a launch is not launch-bound.
+        let why = format!(
+            "{} in or before a launch or copy: code may be loaded on first use",
+            counted_pauses(group.count(), mean)
+        );
+        return Some(Cost { id: "pauses", nanos: group.nanos, count: group.count(), why, ..at });
+    }
+    let gaps = match group.count() {
+        1 => "in one gap".to_owned(),
+        _ => format!("mostly in gaps of about {}", format_nanos(mean)),
+    };
+    let (without, time) = (without(lost), format_nanos(group.nanos));
+    let why = format!("{without} for {time} before launches, {gaps}; launch less often, or larger work");
     let words = if names.is_empty() { at.words.clone() } else { format!("in {}", names.join(", ")) };
     let (nanos, count) = (group.nanos, group.count());
     Some(Cost {

@@ -223,7 +223,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             matters(uncollected, all, 0),
             uncollected,
             all,
-            "they are counted but have no GPU time",
+            "such activities are counted, but have no GPU time",
         ),
         counted_finding(
             "times_backwards",
@@ -231,7 +231,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             matters(known.backwards, all, 0),
             known.backwards,
             all,
-            "they are counted but have no GPU time",
+            "such activities are counted, but have no GPU time",
         ),
         counted_finding(
             "no_length",

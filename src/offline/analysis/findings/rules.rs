@@ -233,7 +233,7 @@ fn move_to_profiler(found: &mut Vec<Cost>, worked: u64) {
     }
     let nanos = at_gaps + moved;
     let why = format!(
-        "a profiler worked for {} on the program's threads, and the GPU lost {} by it",
+        "a profiler worked for {} on the program's threads, and the GPU ran no kernel for {} because of it",
         format_nanos(worked),
         format_nanos(nanos)
     );

@@ -32,6 +32,8 @@ pub(super) const MIN_QUEUED_NS: u64 = 100_000;
 
 /// Maximum number of gaps of a pause, in percent of the iterations of the program: a pause is rare.
 pub(super) const MAX_PAUSES_PERCENT: u64 = 20;
+/// Minimum number of gaps in a launch-bound run whose gaps are as long as pauses.
+pub(super) const MIN_LAUNCH_GAPS: u64 = 3;
 /// Minimum length of a pause, as a multiple of the median gap at other places, and in ns.
 pub(super) const MIN_PAUSE_FACTOR: u64 = 5;
 pub(super) const MIN_PAUSE_NS: u64 = 500_000;
