@@ -136,7 +136,14 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>) -> Vec<Cost> {
         let own = straggler.and_then(|at| costs[at].clone()).filter(|_| id != "exposed_communication");
         if common > 0 {
             let typical = costs.into_iter().flatten().min_by_key(|cost| cost.nanos.abs_diff(common));
-            found.extend(typical.map(|cost| Cost { nanos: common, ..cost }));
+            let why = |cost: &Cost| match id {
+                "exposed_communication" => format!(
+                    "nothing was computed during {} of communication, even on the rank that waits least for others",
+                    format_nanos(common)
+                ),
+                _ => cost.why.clone(),
+            };
+            found.extend(typical.map(|cost| Cost { nanos: common, why: why(&cost), ..cost }));
         } else if let (Some(cost), Some(at)) = (own, straggler) {
             let words = format!("{} on rank {}", cost.words, ranks[at].rank);
             found.push(Cost { words, ..cost });
