@@ -38,7 +38,7 @@ impl AddedTracks {
         let sinks = (&mut events, (&mut path_rows, &mut stream_rows));
         let explained = explain(input, options, console, sinks)?;
         if let Some(linked) = &explained.facts.linked {
-            events.set_source_ids(linked.file_ids.clone());
+            events.set_source_ids(linked.file_ids.to_vec());
         }
         explained.facts.require_work(input)?;
         explained.facts.require_rows(input)?;

@@ -84,7 +84,7 @@ impl Facts {
     /// Passes the correlation ids of another tool's trace to `events`, which then shows them instead of gpuflame's ids.
     pub(super) fn give_source_ids(&mut self, events: &mut JoinedRows) {
         if let Some(linked) = &mut self.linked {
-            events.set_source_ids(std::mem::take(&mut linked.file_ids));
+            events.set_source_ids(std::mem::take(&mut linked.file_ids).to_vec());
         }
     }
 

@@ -15,6 +15,7 @@ mod instructions;
 mod job_path;
 mod jobs;
 mod mann_whitney;
+mod packed_ops;
 mod packed_times;
 mod rank_clocks;
 mod replay;

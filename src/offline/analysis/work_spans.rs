@@ -1,5 +1,6 @@
-//! Times, places and launches of single activities, in 48 bytes each.
+//! Times, places and launches of single activities: in about 10 bytes each while rows are read, in 48 while they are compared.
 
+use super::packed_ops::{PackedOp, PackedOps};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, SteadyPart};
@@ -14,6 +15,8 @@ use gpuflame_traces::import::LinkReport;
 /// [`check_stream_order`](super::check_stream_order) compares them, and [`PlausibleSpans`] are the ones that findings count.
 #[derive(Debug)]
 pub struct WorkSpans {
+    /// Activities that were added, until [`WorkSpans::unpack`] is called.
+    packed: PackedOps,
     pub(super) spans: Vec<WorkSpan>,
     pub(super) streams: Streams,
     limit: usize,
@@ -68,6 +71,7 @@ impl WorkSpans {
     /// Creates a collector that stores at most `limit` activities.
     pub fn bounded(limit: usize) -> Self {
         Self {
+            packed: PackedOps::default(),
             spans: Vec::new(),
             streams: Streams::default(),
             limit,
@@ -79,15 +83,22 @@ impl WorkSpans {
     /// Copies the activities of `events`.
     pub fn from_events(events: &JoinedRows) -> Self {
         let mut spans = Self::bounded(usize::MAX);
-        spans.spans.reserve_exact(events.activities().len());
         events.activities().iter().for_each(|event| spans.activity(&event.activity, event.origin));
         spans.attributes = events.launch_attributes().clone();
         spans
     }
 
+    /// Unpacks the activities that were added, so that they can be compared.
+    fn unpack(&mut self) {
+        self.spans.reserve_exact(self.packed.len());
+        let spans = &mut self.spans;
+        self.packed.take_all(|op| spans.push(op.into()));
+    }
+
     /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds; other
     /// formats, such as recordings, count nanoseconds. Returns `None` if there are no times.
-    pub fn whole_micros(&self, linked: Option<&LinkReport>) -> Option<bool> {
+    pub fn whole_micros(&mut self, linked: Option<&LinkReport>) -> Option<bool> {
+        self.unpack();
         let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
         has_whole_micros(&self.spans).map(|whole| whole && linked.is_some_and(is_text))
     }
@@ -108,25 +119,14 @@ impl Sink for WorkSpans {
         if activity.duration().is_none() {
             return;
         }
-        if self.spans.len() >= self.limit {
+        if self.packed.len() >= self.limit {
             self.skipped += 1;
             return;
         }
-        let (launch, is_launched) = match origin {
-            Origin::Launch(launched) => (launched, true),
-            Origin::Missing(_) => (Launched { time: Nanos(0), duration: 0, context: ContextId::NONE }, false),
-        };
         let stream = self.streams.number((activity.device, activity.context, activity.stream));
-        self.spans.push(WorkSpan {
-            start: activity.start.0,
-            end: activity.end.0,
-            launch,
-            correlation: activity.correlation,
-            work: activity.work(),
-            stream_and_flags: stream & STREAM
-                | if is_launched { IS_LAUNCHED } else { 0 }
-                | if activity.graph.0 != 0 { IS_NODE } else { 0 },
-        });
+        let place = stream & STREAM | if activity.graph.0 != 0 { IS_NODE } else { 0 };
+        let correlation = activity.correlation.0;
+        self.packed.push(PackedOp { correlation, place, ..PackedOp::new(activity, origin) });
     }
 
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
@@ -152,6 +152,16 @@ pub(super) struct WorkSpan {
 }
 
 const _: () = assert!(size_of::<WorkSpan>() == 48, "a span grew: up to a million are stored");
+
+impl From<PackedOp> for WorkSpan {
+    fn from(op: PackedOp) -> Self {
+        let PackedOp { start, end, launched, work, correlation, place } = op;
+        let unknown = Launched { time: Nanos(0), duration: 0, context: ContextId::NONE };
+        let stream_and_flags = place | if launched.is_some() { IS_LAUNCHED } else { 0 };
+        let (launch, correlation) = (launched.unwrap_or(unknown), CorrelationId(correlation));
+        Self { start, end, launch, correlation, work, stream_and_flags }
+    }
+}
 
 /// Bits of the number of the stream.
 const STREAM: u32 = u32::MAX >> 2;
@@ -210,7 +220,8 @@ pub struct PlausibleSpans {
 
 impl PlausibleSpans {
     /// Returns those activities of `all` whose durations are possible.
-    pub fn new(all: WorkSpans) -> Self {
+    pub fn new(mut all: WorkSpans) -> Self {
+        all.unpack();
         let WorkSpans { mut spans, mut streams, skipped, .. } = all;
         let is_plausible = |span: &WorkSpan| span.nanos() <= MAX_PLAUSIBLE_NS;
         streams.sort(&mut spans);

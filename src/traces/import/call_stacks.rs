@@ -8,11 +8,11 @@
 //! frames in common, so in a trace with thousands of them, time and memory would grow with the square of their number.
 //! Therefore a slice that ends after more than [`MAX_CROSSED`] of the slices around it is left out, and counted.
 
+use super::call_records::CallRecords;
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
 use super::slice_runs::SliceRuns;
 use super::slices::{ROOT, Slice, StackTree};
-use super::work::CallRecord;
 
 /// Maximum number of open slices that a slice may cross.
 const MAX_CROSSED: usize = 64;
@@ -31,7 +31,7 @@ pub(super) struct StackBuilder<'a> {
 
 impl StackBuilder<'_> {
     /// Finds the stacks of the calls of one thread.
-    pub(super) fn build_thread(&mut self, slices: SliceRuns, calls: &mut [CallRecord]) {
+    pub(super) fn build_thread(&mut self, slices: SliceRuns, calls: &mut CallRecords) {
         let mut open: Vec<OpenSlice> = Vec::new();
         slices.for_each_in_order(|slice| {
             if self.delays.is_requested_before(slice.start) {
@@ -45,7 +45,7 @@ impl StackBuilder<'_> {
             }
             let opened = self.open_slice(&open, slice);
             if let Some(call) = slice.call() {
-                calls[call as usize].stack = opened.node;
+                calls.set_stack(call, opened.node);
                 self.links.note_call(call, &opened.scope);
             } else if let Some(number) = self.links.find_operator(&slice) {
                 self.links.note_stack(number, opened.node);
@@ -131,6 +131,7 @@ struct OpenSlice {
 mod tests {
     use super::*;
     use crate::import::slices::FrameClass;
+    use crate::import::work::CallRecord;
 
     /// Returns the labels of the stack of the last slice, which is a call. Slices are (start, end, class), labelled
     /// by index.
@@ -143,11 +144,12 @@ mod tests {
         });
         let mut runs = SliceRuns::default();
         runs.extend(all);
-        let mut calls = vec![CallRecord::default(); slices.len()];
+        let mut calls: CallRecords = slices.iter().map(|_| CallRecord::default()).collect();
         let mut tree = StackTree::default();
         let (links, delays) = (&mut OperatorLinks::default(), &mut HostDelays::default());
         StackBuilder { tree: &mut tree, links, delays, left_out: 0 }.build_thread(runs, &mut calls);
-        let mut labels: Vec<u32> = tree.leaf_first(calls[last].stack).map(|(label, _)| label).collect();
+        let mut labels: Vec<u32> =
+            tree.leaf_first(calls.get(last as u32).stack).map(|(label, _)| label).collect();
         labels.reverse();
         labels
     }

@@ -17,10 +17,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::OpKind;
+use super::call_records::CallRecords;
 use super::name_table::NameTable;
 use super::op_records::{OpRecord, OpRecords};
 use super::slices::{FrameClass, StackTree};
-use super::work::CallRecord;
 use gpuflame_model::record::{Detail, IdMap};
 
 /// Innermost frame of stacks that were matched by the number of operations alone.
@@ -118,23 +118,23 @@ impl GraphCaptures {
     pub(super) fn add_captures(
         &mut self,
         graph_calls: &[GraphCall],
-        calls: &[CallRecord],
+        calls: &CallRecords,
         kernels: &NameTable,
         tree: &StackTree,
         labels: &NameTable,
     ) {
         let mut threads: BTreeMap<u32, Vec<&GraphCall>> = BTreeMap::new();
         for graph_call in graph_calls {
-            threads.entry(calls[graph_call.call as usize].thread).or_default().push(graph_call);
+            threads.entry(calls.thread_of(graph_call.call)).or_default().push(graph_call);
         }
         // These are the captures of all threads, ordered by start time.
         let mut found: Vec<(i64, Vec<CapturedCall>)> = Vec::new();
         for own_calls in threads.values_mut() {
-            own_calls.sort_by_key(|graph_call| calls[graph_call.call as usize].start);
+            own_calls.sort_by_key(|graph_call| calls.start_of(graph_call.call));
             let mut open: Option<(i64, Vec<CapturedCall>)> = None;
             let mut busy_until = i64::MIN;
             for graph_call in own_calls.iter() {
-                let call = &calls[graph_call.call as usize];
+                let call = calls.get(graph_call.call);
                 match graph_call.role {
                     GraphRole::BeginCapture => open = Some((call.start, Vec::new())),
                     GraphRole::EndCapture => {
@@ -199,7 +199,7 @@ impl GraphCaptures {
         &self,
         launches: &[u32],
         ops: &OpRecords,
-        calls: &[CallRecord],
+        calls: &CallRecords,
         kernels: &NameTable,
     ) -> (IdMap<u32, NodeOrigin>, CaptureCoverage) {
         let graph_launches = self.graph_launches(launches, ops, calls, kernels);
@@ -247,7 +247,7 @@ impl GraphCaptures {
         &self,
         launches: &[u32],
         ops: &OpRecords,
-        calls: &[CallRecord],
+        calls: &CallRecords,
         kernels: &NameTable,
     ) -> Vec<GraphLaunch> {
         let mut of_call: IdMap<u32, Vec<u32>> = launches.iter().map(|&call| (call, Vec::new())).collect();
@@ -258,7 +258,7 @@ impl GraphCaptures {
         }
         let mut order: Vec<(u32, Vec<u32>)> =
             of_call.into_iter().filter(|(_, own_ops)| !own_ops.is_empty()).collect();
-        order.sort_by_key(|(call, _)| (calls[*call as usize].thread, calls[*call as usize].start, *call));
+        order.sort_by_key(|(call, _)| (calls.thread_of(*call), calls.start_of(*call), *call));
         // The capture traces use different numbers for kernels, so the numbers are translated by name.
         let names: HashMap<&str, u32> = self.names.texts().zip(0..).collect();
         let names: Vec<Option<u32>> = kernels.texts().map(|name| names.get(name).copied()).collect();

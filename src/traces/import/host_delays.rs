@@ -6,12 +6,12 @@
 //! open slice at the time. If this slice only contains other slices (a range, a step), or if no slice was open, the
 //! piece is labelled with the slices before and after it.
 
+use super::call_records::CallRecords;
 use super::name_table::NameTable;
 use super::op_records::{OpRecord, OpRecords};
 use super::slices::{FrameClass, ROOT, Slice, StackTree};
 use super::text::Text;
 use super::thread_states::ThreadStates;
-use super::work::CallRecord;
 use gpuflame_model::record::IdMap;
 
 /// Part of the name of Python's lock functions, which wait for another thread.
@@ -177,12 +177,12 @@ fn slice_state(node: u32, class: FrameClass) -> SliceState {
 }
 
 /// Returns the operations with a duration, by device and start.
-pub(super) fn ops_by_device(ops: &OpRecords, calls: &[CallRecord]) -> Vec<u32> {
+pub(super) fn ops_by_device(ops: &OpRecords, calls: &CallRecords) -> Vec<u32> {
     let timed = (0..).zip(ops.iter()).filter(|(_, op)| op.end > op.start);
     let mut order: Vec<u32> = timed.map(|(at, _)| at).collect();
     order.sort_unstable_by_key(|&at| {
         let op = ops.get(at);
-        (op.shape.device, op.start, op.call().map_or(i64::MIN, |call| calls[call as usize].start))
+        (op.shape.device, op.start, op.call().map_or(i64::MIN, |call| calls.start_of(call)))
     });
     order
 }
@@ -191,7 +191,7 @@ pub(super) fn ops_by_device(ops: &OpRecords, calls: &[CallRecord]) -> Vec<u32> {
 /// yet launched the next such work. `ops` are sorted in the same way as by [`ops_by_device`].
 pub(super) fn delay_spans<'a>(
     ops: impl Iterator<Item = OpRecord<'a>>,
-    calls: &[CallRecord],
+    calls: &CallRecords,
     threads: usize,
     counted: impl Fn(&OpRecord<'_>) -> bool,
 ) -> Vec<Vec<(i64, i64)>> {
@@ -200,7 +200,7 @@ pub(super) fn delay_spans<'a>(
     for op in ops.filter(|op| counted(op)) {
         let device = op.shape.device;
         let until = busy.filter(|(of, _)| *of == device).map_or(op.start, |(_, until)| until);
-        if let Some(call) = op.call().map(|call| &calls[call as usize]) {
+        if let Some(call) = op.call().map(|call| calls.get(call)) {
             let late = call.start.clamp(until, op.start.max(until));
             if late > until {
                 spans[call.thread as usize].push((until, late));
@@ -214,7 +214,7 @@ pub(super) fn delay_spans<'a>(
 /// Extends each span backwards to the end of the last launch that the thread made before the span.
 pub(super) fn since_last_launch(
     mut spans: Vec<Vec<(i64, i64)>>,
-    calls: &[CallRecord],
+    calls: &CallRecords,
 ) -> Vec<Vec<(i64, i64)>> {
     let mut ends: Vec<Vec<i64>> = vec![Vec::new(); spans.len()];
     for call in calls.iter().filter(|call| call.ops > 0) {

@@ -7,10 +7,10 @@
 
 use std::collections::HashSet;
 
+use super::call_records::CallRecords;
 use super::model::FlowKind;
 use super::op_records::OpRecords;
 use super::slices::NONE;
-use super::work::CallRecord;
 use gpuflame_model::record::IdMap;
 
 /// Flows of a trace. See the module's documentation.
@@ -84,7 +84,7 @@ impl LaunchFlows {
     pub(super) fn resolve(
         self,
         ops: &OpRecords,
-        calls: &[CallRecord],
+        calls: &CallRecords,
         lane_of_thread: &[u32],
     ) -> ResolvedFlows {
         let mut resolved = ResolvedFlows::default();
@@ -98,10 +98,7 @@ impl LaunchFlows {
             order.sort_by_key(|&at| place(at));
             order
         };
-        let call_place = |at: u32| {
-            let call = &calls[at as usize];
-            (lane_of_thread[call.thread as usize], call.start)
-        };
+        let call_place = |at: u32| (lane_of_thread[calls.thread_of(at) as usize], calls.start_of(at));
         let op_place = |at: u32| {
             let op = ops.get(at);
             (op.shape.lane, op.start)
@@ -110,7 +107,7 @@ impl LaunchFlows {
         for start in &self.starts {
             let call = match start.number {
                 NONE => innermost_at(&calls_by_place, &call_place, (start.lane, start.time), |call| {
-                    calls[call as usize].end >= start.time
+                    calls.get(call).end >= start.time
                 }),
                 call => Some(call),
             };
@@ -123,8 +120,9 @@ impl LaunchFlows {
         resolved.ends_are_ids = self.repeats[1].are_ids();
         if self.repeats[0].are_ids() {
             let with_end: HashSet<u64> = self.ends.iter().map(|end| end.id).collect();
-            let repeated = (0..).zip(calls).filter(|(_, call)| with_end.contains(&call.correlation));
-            resolved.calls.extend(repeated.map(|(at, call)| (call.correlation, FlowKind::Launch, at)));
+            let ids = calls.numbers().map(|at| (calls.correlation_of(at), at));
+            let repeated = ids.filter(|(id, _)| with_end.contains(id));
+            resolved.calls.extend(repeated.map(|(id, at)| (id, FlowKind::Launch, at)));
             resolved.calls.sort_unstable();
             resolved.calls.dedup();
         }

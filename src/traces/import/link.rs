@@ -16,6 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ReadCounts;
+use super::call_records::CallRecords;
+use super::file_ids::FileIds;
 use super::graph_captures::CaptureCoverage;
 use super::launch_flows::ResolvedFlows;
 use super::model::{FlowKind, OpKind};
@@ -105,8 +107,8 @@ pub struct LinkReport {
     /// GPUs that got a new number, because another part of a merged trace uses the same number: the new number, the
     /// number in the file, and the part.
     pub renumbered_devices: Vec<(u32, u32, String)>,
-    /// Correlation ids in the file, by correlation id of the rows; 0 if the file has none.
-    pub file_ids: Vec<u64>,
+    /// Correlation ids in the file.
+    pub file_ids: FileIds,
     /// Unknown categories with their number of events, the most frequent category first.
     pub unknown_categories: Vec<(String, u64)>,
     /// Offset added to all times, so that no time is below 1.
@@ -132,7 +134,7 @@ impl LinkReport {
 /// Operations and calls, and the evidence by which operations are linked to calls.
 pub(super) struct Linking<'a> {
     pub(super) ops: &'a mut OpRecords,
-    pub(super) calls: &'a mut [CallRecord],
+    pub(super) calls: &'a mut CallRecords,
     /// Processes, indexed by thread.
     pub(super) process_of_thread: &'a [u32],
     /// Sets of processes that may have launched an operation.
@@ -166,25 +168,29 @@ impl Linking<'_> {
         let linked = self.ops.iter().filter_map(|op| op.call());
         let by_flow: FlowCalls = linked.map(|call| (call, ())).collect();
         let ops = (0..).zip(self.ops.iter()).filter(|(_, op)| op.correlation != 0 && op.call().is_none());
-        let ops: Vec<(u64, u32)> = ops.map(|(at, op)| (op.correlation, at)).collect();
+        let ops: Vec<u32> = ops.map(|(at, _)| at).collect();
         // Most calls start no work. In a large trace, a list of all of them would take megabytes.
-        let wanted = IdFilter::new(&ops);
-        let calls = (0..).zip(self.calls.iter()).filter(|(_, call)| wanted.may_have(call.correlation));
-        let calls: Vec<(u64, u32)> = calls.map(|(at, call)| (call.correlation, at)).collect();
-        counts.in_order += self.link_by_ids(calls, ops, CallUse::Other, &by_flow);
+        let wanted = IdFilter::new(ops.iter().map(|at| self.ops.get(*at).correlation));
+        let calls = self.calls.numbers().filter(|at| wanted.may_have(self.calls.correlation_of(*at)));
+        let calls: Vec<u32> = calls.collect();
+        drop(wanted);
+        counts.in_order += self.link_by_ids(calls, ops, &LinkIds::Correlation, CallUse::Other, &by_flow);
         counts.by_flow += self.link_by_flows(FlowKind::Unknown) + self.link_by_flow_ids();
         let (calls, mut ops) =
             (std::mem::take(&mut self.external_calls), std::mem::take(&mut self.external_ops));
         ops.retain(|(_, op)| self.ops.get(*op).call().is_none());
         let numbers: Vec<u32> = ops.iter().map(|(_, op)| *op).collect();
-        counts.in_order += self.link_by_ids(calls, ops, CallUse::Unknown, &by_flow);
+        let call_numbers = calls.iter().map(|(_, call)| *call).collect();
+        let by_number = |ids: Vec<(u64, u32)>| ids.into_iter().map(|(id, number)| (number, id)).collect();
+        let ids = LinkIds::External { calls: by_number(calls), ops: by_number(ops) };
+        counts.in_order += self.link_by_ids(call_numbers, numbers.clone(), &ids, CallUse::Unknown, &by_flow);
         counts.by_external = numbers.iter().filter(|op| self.ops.get(**op).call().is_some()).count() as u64;
         if !self.ops.iter().any(|op| op.launch == OpLaunch::Ambiguous) {
-            self.calls.iter_mut().for_each(|call| call.ambiguous = false);
+            self.calls.numbers().for_each(|call| self.calls.set_ambiguous(call, false));
         }
         for op in self.ops.iter() {
             if let Some(call) = op.call() {
-                self.calls[call as usize].ops += 1;
+                self.calls.add_op(call);
             }
         }
         self.note_processes();
@@ -229,7 +235,7 @@ impl Linking<'_> {
                 continue;
             }
             if let [call] = self.fitting_calls(&calls, at, CallUse::Unknown)[..] {
-                self.ops.set_launch(at, OpLaunch::Call(call));
+                self.link_to(at, call);
                 linked += 1;
             }
         }
@@ -251,56 +257,64 @@ impl Linking<'_> {
             let calls: Vec<u32> =
                 self.flows.calls_of(op.correlation, FlowKind::Launch).take(MAX_CALLS_PER_FLOW + 1).collect();
             if let [call] = self.fitting_calls(&calls, at, CallUse::Unknown)[..] {
-                self.ops.set_launch(at, OpLaunch::Call(call));
+                self.link_to(at, call);
                 linked += 1;
             }
         }
         linked
     }
 
-    /// Links operations to calls with the same id. Both are given as (id, number). Calls whose [`CallUse`] is below
-    /// `least` are ignored. The calls in `by_flow` are ignored too, unless no other calls are left. Returns the number
-    /// of operations that were linked in order of time.
+    fn link_to(&mut self, op: u32, call: u32) {
+        self.ops.link(op, call, self.calls.correlation_of(call));
+    }
+
+    fn process_of(&self, call: u32) -> u32 {
+        self.process_of_thread[self.calls.thread_of(call) as usize]
+    }
+
+    /// Links `ops` to those `calls` that have the same id. Calls whose [`CallUse`] is below `least` are ignored. The calls in
+    /// `by_flow` are ignored too, unless no other calls are left. Returns the number of operations that were linked in
+    /// order of time.
     fn link_by_ids(
         &mut self,
-        calls: Vec<(u64, u32)>,
-        mut ops: Vec<(u64, u32)>,
+        mut calls: Vec<u32>,
+        mut ops: Vec<u32>,
+        ids: &LinkIds,
         least: CallUse,
         by_flow: &FlowCalls,
     ) -> u64 {
-        let process = |call: u32| self.process_of_thread[self.calls[call as usize].thread as usize];
-        let mut calls: Vec<(u64, u32, u32)> =
-            calls.into_iter().map(|(id, call)| (id, process(call), call)).collect();
-        calls.sort_unstable();
-        ops.sort_unstable_by_key(|&(id, at)| {
+        calls.sort_unstable_by_key(|&call| (ids.of_call(call, self.calls), self.process_of(call), call));
+        ops.sort_unstable_by_key(|&at| {
             let op = self.ops.get(at);
-            (id, self.home_of(at), op_kind(op), op.start, at)
+            (ids.of_op(at, op), self.home_of(at), op_kind(op), op.start, at)
         });
         let mut in_order = 0;
         let mut rest = &calls[..];
         let mut ops = &ops[..];
-        while let Some(&(id, first)) = ops.first() {
-            let (home, kind) = (self.home_of(first), op_kind(self.ops.get(first)));
-            let is_alike = |&(of, at): &(u64, u32)| {
-                of == id && self.home_of(at) == home && op_kind(self.ops.get(at)) == kind
+        while let Some(&first) = ops.first() {
+            let key = |at: u32| {
+                let op = self.ops.get(at);
+                (ids.of_op(at, op), self.home_of(at), op_kind(op))
             };
-            let count = ops.iter().take_while(|op| is_alike(op)).count();
+            let (id, home, kind) = key(first);
+            let count = ops.iter().take_while(|op| key(**op) == (id, home, kind)).count();
             let (group, others) = ops.split_at(count);
             ops = others;
-            rest = &rest[rest.partition_point(|(of, ..)| *of < id)..];
-            let same_id = &rest[..rest.partition_point(|(of, ..)| *of == id)];
+            let id_of = |call: &u32| ids.of_call(*call, self.calls);
+            rest = &rest[count_while(rest, |call| id_of(call) < id)..];
+            let same_id = &rest[..count_while(rest, |call| id_of(call) == id)];
             let candidates: Vec<u32> = match self.homes.get(home as usize) {
-                None => same_id.iter().map(|(.., call)| *call).collect(),
+                None => same_id.to_vec(),
                 Some(home) => {
                     let of_process = |process: &u32| {
-                        let from = same_id.partition_point(|(_, of, _)| of < process);
-                        let to = same_id.partition_point(|(_, of, _)| of <= process);
-                        same_id[from..to].iter().map(|(.., call)| *call)
+                        let from = same_id.partition_point(|call| self.process_of(*call) < *process);
+                        let to = same_id.partition_point(|call| self.process_of(*call) <= *process);
+                        same_id[from..to].iter().copied()
                     };
                     home.keys().flat_map(of_process).collect()
                 }
             };
-            let own_ops: Vec<u32> = group.iter().map(|(_, op)| *op).collect();
+            let own_ops = group;
             let same_id = candidates;
             let mut candidates = self.fitting_calls(&same_id, first, least);
             if candidates.iter().any(|call| !by_flow.contains_key(call)) {
@@ -309,7 +323,7 @@ impl Linking<'_> {
             if let [innermost] = candidates[..] {
                 self.mark_enclosing(&same_id, innermost);
             }
-            in_order += self.link_alike(&candidates, &own_ops);
+            in_order += self.link_alike(&candidates, own_ops);
         }
         in_order
     }
@@ -317,7 +331,7 @@ impl Linking<'_> {
     /// Returns the calls in `calls` that may have launched the operation `op`, in order of time. These are the
     /// innermost calls of the operation's process whose use fits the operation best.
     fn fitting_calls(&self, calls: &[u32], op: u32, least: CallUse) -> Vec<u32> {
-        let call = |at: u32| &self.calls[at as usize];
+        let call = |at: u32| self.calls.get(at);
         let home = self.homes.get(self.home_of(op) as usize);
         let is_home = |at: &u32| {
             home.is_none_or(|home| home.contains_key(&self.process_of_thread[call(*at).thread as usize]))
@@ -350,10 +364,12 @@ impl Linking<'_> {
 
     /// Marks the calls that have the same id as `innermost` and enclose it on its thread. They are the same launch.
     fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
-        let CallRecord { start, end, thread, .. } = self.calls[innermost as usize];
+        let CallRecord { start, end, thread, .. } = self.calls.get(innermost);
         for &at in same_id.iter().filter(|at| **at != innermost) {
-            let call = &mut self.calls[at as usize];
-            call.encloses |= call.thread == thread && call.start <= start && call.end >= end;
+            let call = self.calls.get(at);
+            if call.thread == thread && call.start <= start && call.end >= end {
+                self.calls.set_encloses(at);
+            }
         }
     }
 
@@ -361,7 +377,7 @@ impl Linking<'_> {
     /// operations that were linked in order of time.
     fn link_alike(&mut self, candidates: &[u32], ops: &[u32]) -> u64 {
         if let [call] = candidates {
-            ops.iter().for_each(|op| self.ops.set_launch(*op, OpLaunch::Call(*call)));
+            ops.iter().for_each(|op| self.link_to(*op, *call));
             return 0;
         }
         if candidates.is_empty() {
@@ -371,30 +387,71 @@ impl Linking<'_> {
             let op = self.ops.get(*op).shape;
             (op.lane, op.device, op.context, op.stream)
         };
-        let thread = |call: &u32| self.calls[*call as usize].thread;
-        let start = |call: &u32| self.calls[*call as usize].start;
+        let thread = |call: &u32| self.calls.thread_of(*call);
+        let start = |call: &u32| self.calls.start_of(*call);
         let is_sequence = ops.len() == candidates.len()
             && ops.iter().all(|op| stream(op) == stream(&ops[0]))
             && candidates.iter().all(|call| thread(call) == thread(&candidates[0]))
             && candidates.iter().zip(ops).all(|(call, op)| start(call) <= self.ops.get(*op).start);
         if is_sequence {
             for (call, op) in candidates.iter().zip(ops) {
-                self.ops.set_launch(*op, OpLaunch::Call(*call));
+                self.link_to(*op, *call);
             }
             return ops.len() as u64;
         }
         let mut is_ambiguous = false;
         for &op in ops {
             let began = self.ops.get(op).start;
-            let before = candidates.partition_point(|call| self.calls[*call as usize].start <= began);
-            let launch = if before == 1 { OpLaunch::Call(candidates[0]) } else { OpLaunch::Ambiguous };
-            self.ops.set_launch(op, launch);
+            let before = candidates.partition_point(|call| self.calls.start_of(*call) <= began);
+            match before {
+                1 => self.link_to(op, candidates[0]),
+                _ => self.ops.set_ambiguous(op),
+            }
             is_ambiguous |= before != 1;
         }
         if is_ambiguous {
-            candidates.iter().for_each(|call| self.calls[*call as usize].ambiguous = true);
+            candidates.iter().for_each(|call| self.calls.set_ambiguous(*call, true));
         }
         0
+    }
+}
+
+/// Returns the number of calls at the beginning of `calls` for which `is_before` returns true. There are usually few, so the search
+/// goes further in ever larger steps.
+fn count_while(calls: &[u32], is_before: impl Fn(&u32) -> bool) -> usize {
+    let mut known = 0;
+    let mut step = 1;
+    while calls.get(known + step - 1).is_some_and(&is_before) {
+        known += step;
+        step *= 2;
+    }
+    let next = &calls[known..calls.len().min(known + step)];
+    known + next.partition_point(is_before)
+}
+
+/// The ids by which operations are linked to calls.
+enum LinkIds {
+    Correlation,
+    /// External ids, by number of the call and of the operation.
+    External {
+        calls: IdMap<u32, u64>,
+        ops: IdMap<u32, u64>,
+    },
+}
+
+impl LinkIds {
+    fn of_call(&self, number: u32, calls: &CallRecords) -> u64 {
+        match self {
+            Self::Correlation => calls.correlation_of(number),
+            Self::External { calls, .. } => calls.get(&number).copied().unwrap_or(0),
+        }
+    }
+
+    fn of_op(&self, number: u32, op: OpRecord<'_>) -> u64 {
+        match self {
+            Self::Correlation => op.correlation,
+            Self::External { ops, .. } => ops.get(&number).copied().unwrap_or(0),
+        }
     }
 }
 
@@ -407,11 +464,11 @@ impl IdFilter {
     /// Number of bits for each id. With 8 bits, it contains an eighth of the other ids.
     const BITS_PER_ID: usize = 8;
 
-    fn new(ids: &[(u64, u32)]) -> Self {
+    fn new(ids: impl ExactSizeIterator<Item = u64>) -> Self {
         let words = (ids.len() * Self::BITS_PER_ID / 64 + 1).next_power_of_two();
         let mut filter = Self { bits: vec![0; words] };
-        for (id, _) in ids {
-            let (word, bit) = filter.place(*id);
+        for id in ids {
+            let (word, bit) = filter.place(id);
             filter.bits[word] |= bit;
         }
         filter
@@ -437,7 +494,7 @@ fn op_kind(op: OpRecord<'_>) -> OpKind {
     }
 }
 
-fn count_links(ops: &OpRecords, calls: &[CallRecord], processes: &[u32]) -> LinkReport {
+fn count_links(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> LinkReport {
     let mut first_linked: BTreeMap<u32, (u64, i64)> = BTreeMap::new();
     for call in calls.iter().filter(|call| call.correlation != 0) {
         for process in [0, processes[call.thread as usize]] {
@@ -446,7 +503,7 @@ fn count_links(ops: &OpRecords, calls: &[CallRecord], processes: &[u32]) -> Link
         }
     }
     for (op, call) in ops.iter().filter_map(|op| Some((op, op.call()?))) {
-        for process in [0, processes[calls[call as usize].thread as usize]] {
+        for process in [0, processes[calls.thread_of(call) as usize]] {
             if let Some(first) = first_linked.get_mut(&process) {
                 first.1 = if first.1 == i64::MIN { op.start } else { first.1.min(op.start) };
             }
@@ -467,7 +524,7 @@ fn count_links(ops: &OpRecords, calls: &[CallRecord], processes: &[u32]) -> Link
             Some(call) => {
                 linked.linked_ops += 1;
                 linked.linked_gpu_ns = linked.linked_gpu_ns.saturating_add(nanos);
-                linked.started_before_launch += u64::from(op.start < calls[call as usize].start);
+                linked.started_before_launch += u64::from(op.start < calls.start_of(call));
             }
             None => {
                 linked.launched_before_trace += u64::from(linked.launched_before(op));
@@ -478,4 +535,19 @@ fn count_links(ops: &OpRecords, calls: &[CallRecord], processes: &[u32]) -> Link
         }
     }
     linked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_at_the_beginning_are_counted_in_lists_of_any_length() {
+        for length in 0..40 {
+            let calls: Vec<u32> = (0..length).collect();
+            for first in 0..=length {
+                assert_eq!(count_while(&calls, |call| *call < first), first as usize);
+            }
+        }
+    }
 }

@@ -8,6 +8,7 @@
 
 pub mod json;
 
+mod call_records;
 mod call_stacks;
 pub(crate) mod chakra;
 mod contexts;
@@ -15,6 +16,7 @@ mod copies;
 mod cuda_calls;
 mod cupti_text;
 mod detect;
+mod file_ids;
 mod folded;
 mod graph_captures;
 mod graph_edges;
@@ -29,6 +31,7 @@ mod lz4;
 mod model;
 mod name_table;
 mod named_ranges;
+mod near_times;
 mod nsys;
 mod nsys_columns;
 mod nsys_streams;
@@ -58,6 +61,7 @@ mod trace_collector;
 mod work;
 mod zstd;
 
+pub use file_ids::FileIds;
 pub use graph_captures::CaptureCoverage;
 pub use json::ReadCounts;
 pub use link::LinkReport;

@@ -1,19 +1,23 @@
 //! Records of the GPU operations of a trace. A trace may have a million operations, which are stored until the whole
-//! trace is read, in 24 bytes each.
+//! trace is read, in 16 bytes each.
 //!
 //! Most operations are repeated: the same kernel runs with the same grid on the same stream in each step. So everything
 //! but the times and the ids is stored once, as a *shape*, for all operations that have it in common.
 
 use gpuflame_model::record::{Detail, IdMap, hash_one};
 
+use super::near_times::NearTimes;
+
 /// The operations of a trace, in the order of the file. An operation has a number, which is its index.
 #[derive(Debug, Default)]
 pub(super) struct OpRecords {
+    starts: NearTimes,
     ops: Vec<StoredOp>,
     shapes: Vec<OpShape>,
     /// Shapes by hash. Of several shapes with one hash, only the first is found.
     known: IdMap<u64, u32>,
-    /// Ends and correlation ids that do not fit into a stored operation, by number of the operation.
+    /// Ends and correlation ids that do not fit into a stored operation, by number of the operation. Also the correlation ids
+    /// of linked operations that differ from those of their calls.
     long_ends: IdMap<u32, i64>,
     long_ids: IdMap<u32, u64>,
 }
@@ -40,7 +44,7 @@ pub(super) struct OpShape {
 pub(super) struct OpRecord<'a> {
     pub(super) start: i64,
     pub(super) end: i64,
-    /// Correlation id; 0 if the operation has none.
+    /// Correlation id; 0 if the operation has none, or is linked to a call that has the same id.
     pub(super) correlation: u64,
     pub(super) launch: OpLaunch,
     pub(super) shape: &'a OpShape,
@@ -57,27 +61,40 @@ pub(super) enum OpLaunch {
     Call(u32),
 }
 
-/// An operation as it is stored.
+/// An operation as it is stored, without its start.
 #[derive(Clone, Copy, Debug)]
 struct StoredOp {
-    start: i64,
     /// Duration in ns; [`LONG`] if the end is in [`OpRecords::long_ends`].
     nanos: u32,
-    /// Correlation id; [`LONG`] if it is in [`OpRecords::long_ids`].
-    correlation: u32,
-    launch: u32,
-    shape: u32,
+    /// The call if the operation is [`LINKED`]. If not, the correlation id.
+    link: u32,
+    /// Number of the shape, [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
+    shape_and_flags: u32,
 }
 
 /// Stands for a value that is too large for the field; nearly all operations have smaller values.
 const LONG: u32 = u32::MAX;
 
 const _: () =
-    assert!(size_of::<StoredOp>() == 24, "an operation grew: a large trace has a million operations");
+    assert!(size_of::<StoredOp>() == 12, "an operation grew: a large trace has a million operations");
 
-/// Stored values of [`OpLaunch`] other than a call.
-const UNKNOWN: u32 = u32::MAX;
-const AMBIGUOUS: u32 = u32::MAX - 1;
+/// Bit that is set if the operation is linked to a call.
+const LINKED: u32 = 1 << 31;
+/// Bit that is set if several calls may have launched the operation.
+const AMBIGUOUS: u32 = 1 << 30;
+/// Bit that is set if the correlation id is in [`OpRecords::long_ids`].
+const LONG_ID: u32 = 1 << 29;
+const SHAPE: u32 = LONG_ID - 1;
+
+impl StoredOp {
+    fn shape(self) -> u32 {
+        self.shape_and_flags & SHAPE
+    }
+
+    fn has(self, flag: u32) -> bool {
+        self.shape_and_flags & flag != 0
+    }
+}
 
 impl OpRecord<'_> {
     /// Returns the call that launched the operation, if it is known.
@@ -95,18 +112,24 @@ impl OpRecords {
     /// Stores an operation whose launch is not known yet. Returns its number.
     pub(super) fn push(&mut self, (start, end): (i64, i64), correlation: u64, shape: OpShape) -> u32 {
         let (shape, number) = (self.intern(shape), self.ops.len() as u32);
-        self.ops.push(StoredOp { start, nanos: 0, correlation: 0, launch: UNKNOWN, shape });
+        self.starts.push(start);
+        self.ops.push(StoredOp { nanos: 0, link: 0, shape_and_flags: shape & SHAPE });
         self.set_end(number, end);
         self.set_correlation(number, correlation);
         number
     }
 
+    /// Sets the correlation id of an operation that is not linked.
     fn set_correlation(&mut self, number: u32, correlation: u64) {
-        let stored = u32::try_from(correlation).unwrap_or(LONG);
-        self.ops[number as usize].correlation = stored;
-        if stored == LONG {
-            self.long_ids.insert(number, correlation);
+        match u32::try_from(correlation) {
+            Ok(stored) => self.ops[number as usize].link = stored,
+            Err(_) => self.set_long_id(number, correlation),
         }
+    }
+
+    fn set_long_id(&mut self, number: u32, correlation: u64) {
+        self.long_ids.insert(number, correlation);
+        self.ops[number as usize].shape_and_flags |= LONG_ID;
     }
 
     fn intern(&mut self, shape: OpShape) -> u32 {
@@ -137,35 +160,51 @@ impl OpRecords {
         (0..).zip(&self.ops).map(|(number, op)| self.view(number, op))
     }
 
+    pub(super) fn starts(&self) -> impl Iterator<Item = i64> {
+        self.starts.iter()
+    }
+
     fn view(&self, number: u32, op: &StoredOp) -> OpRecord<'_> {
-        let &StoredOp { start, nanos, correlation, launch, shape } = op;
-        let end = match nanos {
+        let start = self.starts.get(number);
+        let end = match op.nanos {
             LONG => self.long_ends.get(&number).copied().unwrap_or(start),
             nanos => start + i64::from(nanos),
         };
-        let correlation = match correlation {
-            LONG => self.long_ids.get(&number).copied().unwrap_or(0),
-            correlation => correlation.into(),
+        let launch = match () {
+            () if op.has(LINKED) => OpLaunch::Call(op.link),
+            () if op.has(AMBIGUOUS) => OpLaunch::Ambiguous,
+            () => OpLaunch::Unknown,
         };
-        let launch = match launch {
-            UNKNOWN => OpLaunch::Unknown,
-            AMBIGUOUS => OpLaunch::Ambiguous,
-            call => OpLaunch::Call(call),
+        let correlation = match () {
+            () if op.has(LONG_ID) => self.long_ids.get(&number).copied().unwrap_or(0),
+            () if op.has(LINKED) => 0,
+            () => op.link.into(),
         };
-        OpRecord { start, end, correlation, launch, shape: &self.shapes[shape as usize] }
+        OpRecord { start, end, correlation, launch, shape: &self.shapes[op.shape() as usize] }
     }
 
-    pub(super) fn set_launch(&mut self, number: u32, launch: OpLaunch) {
-        self.ops[number as usize].launch = match launch {
-            OpLaunch::Unknown => UNKNOWN,
-            OpLaunch::Ambiguous => AMBIGUOUS,
-            OpLaunch::Call(call) => call,
-        };
+    /// Links an operation to a call, which has the correlation id `correlation`. An operation is linked once.
+    pub(super) fn link(&mut self, number: u32, call: u32, correlation: u64) {
+        let own = self.get(number).correlation;
+        let is_same = own == correlation;
+        if !is_same {
+            self.set_long_id(number, own);
+        }
+        let op = &mut self.ops[number as usize];
+        debug_assert!(!op.has(LINKED), "an operation is linked once");
+        let removed = AMBIGUOUS | if is_same { LONG_ID } else { 0 };
+        (op.link, op.shape_and_flags) = (call, op.shape_and_flags & !removed | LINKED);
+    }
+
+    /// Notes that several calls may have launched an operation.
+    pub(super) fn set_ambiguous(&mut self, number: u32) {
+        self.ops[number as usize].shape_and_flags |= AMBIGUOUS;
     }
 
     pub(super) fn set_end(&mut self, number: u32, end: i64) {
+        let start = self.starts.get(number);
         let op = &mut self.ops[number as usize];
-        op.nanos = end.checked_sub(op.start).and_then(|nanos| u32::try_from(nanos).ok()).unwrap_or(LONG);
+        op.nanos = end.checked_sub(start).and_then(|nanos| u32::try_from(nanos).ok()).unwrap_or(LONG);
         if op.nanos == LONG {
             self.long_ends.insert(number, end);
         }
@@ -173,7 +212,7 @@ impl OpRecords {
 
     /// Sets the correlation id of an operation that has none.
     pub(super) fn add_correlation(&mut self, number: u32, correlation: u64) {
-        if self.ops[number as usize].correlation == 0 {
+        if self.get(number).correlation == 0 {
             self.set_correlation(number, correlation);
         }
     }
@@ -181,7 +220,7 @@ impl OpRecords {
     /// Sets the end of the operations with this start.
     pub(super) fn set_ends_of(&mut self, start: i64, end: i64) {
         for number in 0..self.ops.len() as u32 {
-            if self.ops[number as usize].start == start {
+            if self.starts.get(number) == start {
                 self.set_end(number, end);
             }
         }
@@ -189,7 +228,7 @@ impl OpRecords {
 
     /// Returns the number of the operation's shape, which is its index in [`OpRecords::shapes`].
     pub(super) fn shape_of(&self, number: u32) -> u32 {
-        self.ops[number as usize].shape
+        self.ops[number as usize].shape()
     }
 
     /// Returns the shapes, in the order of their first operations. Two shapes may be equal.
@@ -204,7 +243,7 @@ impl OpRecords {
 
     /// Returns the number of operations whose shapes are marked in `is_counted`.
     pub(super) fn count_with(&self, is_counted: &[bool]) -> u64 {
-        self.ops.iter().filter(|op| is_counted[op.shape as usize]).count() as u64
+        self.ops.iter().filter(|op| is_counted[op.shape() as usize]).count() as u64
     }
 
     /// Frees the memory that is needed only to store more operations.
@@ -238,8 +277,8 @@ mod tests {
         let found: Vec<_> = ops.iter().map(|op| (op.start, op.nanos(), op.correlation, *op.shape)).collect();
         let expected = [(10, 7), (20, 7), (30, 8), (40, 7)];
         assert_eq!(found, expected.map(|(start, stream)| (start, 5, start as u64, shape(stream))));
-        ops.set_launch(1, OpLaunch::Call(0));
-        ops.set_launch(2, OpLaunch::Ambiguous);
+        ops.link(1, 0, 20);
+        ops.set_ambiguous(2);
         let launches: Vec<_> = ops.iter().map(|op| op.launch).collect();
         assert_eq!(launches, [OpLaunch::Unknown, OpLaunch::Call(0), OpLaunch::Ambiguous, OpLaunch::Unknown]);
         ops.shapes_mut()[0].device = 3;
@@ -269,5 +308,14 @@ mod tests {
         let ends = [0, 3, 4].map(|number| ops.get(number).end);
         assert_eq!(ends, [i64::MAX, 8, 0]);
         assert_eq!([0, 5].map(|number| ops.get(number).correlation), [1 << 40, u64::MAX]);
+        // The id of a linked operation is kept if its call has another one.
+        ops.set_ambiguous(2);
+        for (number, call, id) in [(0, 7, 1 << 40), (1, 8, 9), (2, 9, 5), (5, 10, u64::MAX)] {
+            ops.link(number, call, id);
+        }
+        let linked = [0, 1, 2, 5].map(|number| (ops.get(number).call(), ops.get(number).correlation));
+        let expected = [(Some(7), 0), (Some(8), 1), (Some(9), u64::from(u32::MAX) - 1), (Some(10), 0)];
+        assert_eq!(linked, expected);
+        assert_eq!(ops.get(4).launch, OpLaunch::Unknown);
     }
 }

@@ -16,9 +16,9 @@
 
 use std::collections::HashMap;
 
+use super::call_records::CallRecords;
 use super::op_records::OpRecords;
 use super::slices::{FrameClass, NONE, ROOT, Slice, StackTree};
-use super::work::CallRecord;
 use gpuflame_model::record::IdMap;
 
 /// All operators and their links. See the module's documentation.
@@ -271,20 +271,21 @@ impl OperatorLinks {
 
     /// Moves the launches of linked backward operators under the forward operators. `mark` is the label between the
     /// forward and the backward part of the stack.
-    pub(super) fn attach_to_forward(&self, mark: u32, calls: &mut [CallRecord], tree: &mut StackTree) {
+    pub(super) fn attach_to_forward(&self, mark: u32, calls: &mut CallRecords, tree: &mut StackTree) {
         let mut known: IdMap<(u32, u32, u32), u32> = IdMap::default();
         let mut path = Vec::new();
         for &(call, operator, below) in &self.linked_calls {
             let forward = self.stacks[self.forward_of[operator as usize] as usize];
-            let stack = calls[call as usize].stack;
+            let stack = calls.get(call).stack;
             if forward == ROOT {
                 continue;
             }
-            calls[call as usize].stack = *known.entry((stack, forward, below)).or_insert_with(|| {
+            let moved = *known.entry((stack, forward, below)).or_insert_with(|| {
                 tree.path_above(stack, below, &mut path);
                 let marked = tree.child((forward, mark, FrameClass::Call));
                 path.iter().rev().fold(marked, |node, (label, class)| tree.child((node, *label, *class)))
             });
+            calls.set_stack(call, moved);
         }
     }
 

@@ -38,7 +38,7 @@ impl TraceCollector {
     /// that got new numbers. `process_of_thread` is indexed by thread.
     pub(super) fn settle_places(&mut self, process_of_thread: &[u32]) -> (Homes, Vec<(u32, u32, String)>) {
         let calling: BTreeSet<u32> =
-            self.calls.iter().map(|call| process_of_thread[call.thread as usize]).collect();
+            self.calls.numbers().map(|call| process_of_thread[self.calls.thread_of(call) as usize]).collect();
         let mut processes: Vec<Key> = vec![(0, 0); self.processes.len() + 1];
         self.processes.iter().for_each(|(key, number)| processes[*number as usize] = *key);
         let mut lanes: Vec<(u32, Key)> = vec![(0, (0, 0)); self.lanes.len()];

@@ -10,11 +10,12 @@
 use std::cmp::Reverse;
 
 use super::call_stacks::StackBuilder;
+use super::file_ids::FileIds;
 use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
 use super::graph_edges::GraphEdges;
 use super::host_delays::{self, GapLabels, HostDelays};
 use super::link::{LinkReport, Linking};
-use super::op_records::OpRecord;
+use super::op_records::{OpRecord, OpRecords};
 use super::slices::{FrameClass, ROOT, StackTree};
 use super::stack_frames::StackFrames;
 use super::sync_rows::SyncCalls;
@@ -99,7 +100,7 @@ impl TraceCollector {
         (linked.sync_records, linked.wait_calls) = (self.syncs.len() as u64, self.wait_calls);
         linked.event_wait_calls = self.event_wait_calls;
         let known = edges.host_function_calls();
-        let is_unknown = |call: &&u32| !known.contains(&self.calls[**call as usize].correlation);
+        let is_unknown = |call: &&u32| !known.contains(&self.calls.correlation_of(**call));
         linked.host_function_calls = self.host_function_calls.iter().filter(is_unknown).count() as u64;
         linked.streams = self.stream_flags.iter().map(|(_, stream)| *stream).collect();
         linked.attribute_launches = self.attribute_launches;
@@ -108,7 +109,7 @@ impl TraceCollector {
             self.profiler_work.iter().map(|&(start, end)| (to_rows(start), to_rows(end))).collect();
         linked.ops_without_stream = self.ops_without_stream;
         let captured = self.remove_captured_launches();
-        let is_captured = |at: u32| !self.calls[at as usize].is_shown();
+        let is_captured = |at: u32| !self.calls.get(at).is_shown();
         let programmatic = self.programmatic.iter().filter(|(at, is_set)| **is_set && is_captured(**at));
         linked.captured_programmatic_launches = programmatic.count() as u64;
         if captured > 0 {
@@ -121,7 +122,7 @@ impl TraceCollector {
             .zip(self.category_counts.iter().copied())
             .collect();
         linked.unknown_categories.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
-        let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
+        let times = self.ops.starts().chain(self.calls.starts());
         let times = times.chain(self.syncs.iter().map(|sync| sync.start));
         let times = times.filter(|time| unset != Some(*time));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
@@ -149,7 +150,7 @@ impl TraceCollector {
             .collect();
         for (&call, &stack) in &self.given_stack_of_call {
             if let Some(stack) = given[stack as usize] {
-                self.calls[call as usize].stack = stack;
+                self.calls.set_stack(call, stack);
             }
         }
         let created =
@@ -176,7 +177,7 @@ impl TraceCollector {
             .capture_edges
             .iter()
             .map(|&(call, begins)| {
-                let call = &self.calls[call as usize];
+                let call = self.calls.get(call);
                 (call.thread, if begins { call.start } else { call.end }, begins)
             })
             .collect();
@@ -188,12 +189,16 @@ impl TraceCollector {
             .map(|pair| (pair[0].0, pair[0].1, pair[1].1))
             .collect();
         let mut captured = 0;
-        for call in self.calls.iter_mut().filter(|call| call.launches && call.ops == 0) {
+        for at in self.calls.numbers() {
+            let call = self.calls.get(at);
+            if captures.is_empty() || !call.launches || call.ops > 0 {
+                continue;
+            }
             let after =
                 captures.partition_point(|&(thread, begin, _)| (thread, begin) <= (call.thread, call.start));
             let capture = after.checked_sub(1).map(|at| captures[at]);
             if capture.is_some_and(|(thread, _, end)| thread == call.thread && call.start < end) {
-                call.launches = false;
+                self.calls.set_launches(at, false);
                 captured += 1;
             }
         }
@@ -204,7 +209,7 @@ impl TraceCollector {
     /// not recorded. Such an operation has no duration, instead of a duration of decades. Returns the start that means
     /// "not recorded".
     fn clear_missing_starts(&mut self) -> Option<i64> {
-        let starts = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
+        let starts = self.ops.starts().chain(self.calls.starts());
         let first = starts.filter(|start| *start != 0).min()?;
         if first <= MIN_GAP_AFTER_ZERO_NS {
             return None;
@@ -238,16 +243,16 @@ impl TraceCollector {
         let known = edges.host_function_calls();
         let mut outermost: IdMap<u64, u32> = IdMap::default();
         for &at in &self.host_function_calls {
-            let call = &self.calls[at as usize];
+            let call = self.calls.get(at);
             if known.contains(&call.correlation) {
                 let first = outermost.entry(call.correlation).or_insert(at);
-                let other = &self.calls[*first as usize];
+                let other = self.calls.get(*first);
                 if (call.start, -call.end) < (other.start, -other.end) {
                     *first = at;
                 }
             }
         }
-        outermost.values().for_each(|at| self.calls[*at as usize].launches = true);
+        outermost.values().for_each(|at| self.calls.set_launches(*at, true));
     }
 
     /// Links the operations to calls.
@@ -408,9 +413,9 @@ impl TraceCollector {
     }
 
     /// Emits a context for each (stack, thread) that launched work or that a GPU waited for, and the times of the
-    /// GPU's waits. Returns the contexts by call.
+    /// GPU's waits. Sets the contexts of the calls that become rows, and returns all others.
     fn emit_contexts(
-        &self,
+        &mut self,
         stacks: &StackTree,
         delay_states: Vec<ThreadStates>,
         created: IdMap<u32, Option<u32>>,
@@ -448,29 +453,33 @@ impl TraceCollector {
                 each(&Row::HostState(HostState { thread, since, context }));
             }
         }
-        let shown = self.calls.iter().filter(|call| call.is_shown());
-        let calls = shown.map(|call| context(call.stack, call.thread, each)).collect();
         let mut sync_calls = SyncCalls::find(self);
-        for number in sync_calls.numbers() {
-            let call = &self.calls[number as usize];
-            if call.stack != u32::MAX {
-                sync_calls.contexts.insert(number, context(call.stack, call.thread, each));
+        let stacks_of = |numbers: &[u32]| -> Vec<(u32, u32, u32)> {
+            let calls = numbers.iter().map(|number| (*number, self.calls.get(*number)));
+            calls.map(|(number, call)| (number, call.stack, call.thread)).collect()
+        };
+        let (waiting, thread_waits) = (stacks_of(&sync_calls.numbers()), stacks_of(&self.thread_waits));
+        for number in self.calls.numbers() {
+            let call = self.calls.get(number);
+            if call.is_shown() {
+                self.calls.set_stack(number, context(call.stack, call.thread, each).0);
             }
+        }
+        for (number, stack, thread) in waiting.into_iter().filter(|(_, stack, _)| *stack != u32::MAX) {
+            sync_calls.contexts.insert(number, context(stack, thread, each));
         }
         let mut made: Vec<(u32, Option<u32>)> = created.into_iter().collect();
         made.sort_unstable();
         let mut created = IdMap::default();
         for (op, stack) in made {
-            let thread = self.ops.get(op).call().map_or(0, |call| self.calls[call as usize].thread);
+            let thread = self.ops.get(op).call().map_or(0, |call| self.calls.thread_of(call));
             let context = stack.map(|stack| context(stack, thread, each));
             created.insert(op, context.map_or(Created::Unknown, Created::Context));
         }
-        let thread_waits = self.thread_waits.iter().filter_map(|&at| {
-            let call = &self.calls[at as usize];
-            (call.stack != u32::MAX).then(|| (at, context(call.stack, call.thread, each)))
-        });
-        let thread_waits = thread_waits.collect();
-        RowContexts { calls, sync_calls, thread_waits, created }
+        let thread_waits = thread_waits.into_iter().filter(|(_, stack, _)| *stack != u32::MAX);
+        let thread_waits =
+            thread_waits.map(|(at, stack, thread)| (at, context(stack, thread, each))).collect();
+        RowContexts { sync_calls, thread_waits, created }
     }
 
     /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
@@ -498,34 +507,29 @@ impl TraceCollector {
     ) {
         let offset = linked.offset;
         let nanos = |time: i64| to_row_time(time, offset);
-        // Operations are ordered by call, and by time within a call.
-        let mut order: Vec<u32> = (0..self.ops.len() as u32).collect();
-        order.sort_by_key(|&at| {
-            let op = self.ops.get(at);
-            (op.call(), op.start)
-        });
-        let first_linked = order.partition_point(|&at| self.ops.get(at).call().is_none());
-        let (orphans, mut rest) = order.split_at(first_linked);
+        let OpOrder { orphans, linked: linked_ops } = OpOrder::of(&self.ops);
+        let mut next = 0;
         let is_before = |at: u32| match self.reasons.get(&at) {
             Some(reason) => *reason == Missing::LaunchedBefore,
             None => linked.launched_before(self.ops.get(at)),
         };
         let (before, other): (Vec<u32>, Vec<u32>) = orphans.iter().partition(|at| is_before(**at));
-        let mut file_ids = vec![0];
+        let mut file_ids = FileIds::default();
+        file_ids.push(0);
         file_ids.extend(before.iter().map(|at| self.ops.get(*at).correlation));
         let mut correlation = before.len() as u32;
         let mut sync_ids = IdMap::default();
         let mut host_launches = edges.host_launches();
         let host_functions = edges.host_function_calls();
-        let shown = (0..).zip(&self.calls).filter(|(_, call)| call.is_shown());
-        for ((at, call), context) in shown.zip(contexts.calls.iter().copied()) {
+        for (at, call) in (0..).zip(self.calls.iter()).filter(|(_, call)| call.is_shown()) {
             correlation += 1;
-            let id = CorrelationId(correlation);
-            let count = call.ops as usize;
-            let (own, others) = rest.split_at(count);
+            let (id, context) = (CorrelationId(correlation), ContextId(call.stack));
+            let own = next..next + call.ops as usize;
+            next = own.end;
             // A call without a correlation id may have been linked by a flow or an external id; then the id of its
             // first operation is used.
-            let of_ops = || own.first().map_or(0, |at| self.ops.get(*at).correlation);
+            let of_ops =
+                || own.clone().next().map_or(0, |at| self.ops.get(linked_ops.number(at)).correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             if contexts.sync_calls.contexts.contains_key(&at) {
                 sync_ids.insert(at, id);
@@ -546,11 +550,10 @@ impl TraceCollector {
             }
             linked.launches_without_op +=
                 u64::from(call.ops == 0 && !host_functions.contains(&call.correlation));
-            for &at in own {
+            for at in own.map(|at| linked_ops.number(at)) {
                 let created = contexts.created.get(&at).copied();
                 each(&Row::Activity(Activity { created, ..to_activity(self.ops.get(at), id, &nanos) }));
             }
-            rest = others;
         }
         let numbered = (1..).zip(before).chain((correlation + 1..).zip(other.iter().copied()));
         for (id, at) in numbered {
@@ -576,12 +579,12 @@ impl TraceCollector {
     fn emit_thread_waits(
         &self,
         waits: Vec<(u32, ContextId)>,
-        file_ids: &mut Vec<u64>,
+        file_ids: &mut FileIds,
         nanos: &dyn Fn(i64) -> Nanos,
         each: &mut dyn FnMut(&Row<'_>),
     ) {
         for (at, context) in waits {
-            let call = &self.calls[at as usize];
+            let call = self.calls.get(at);
             let (time, duration) = (nanos(call.start), call.end.saturating_sub(call.start).max(0) as u64);
             let correlation = CorrelationId(file_ids.len() as u32);
             file_ids.push(0);
@@ -590,10 +593,46 @@ impl TraceCollector {
     }
 }
 
-/// Contexts that the rows of work refer to.
+/// The order of rows: by call, and by time within a call.
+struct OpOrder {
+    /// Operations without a call, by start.
+    orphans: Vec<u32>,
+    linked: LinkedOrder,
+}
+
+/// Operations that have a call.
+enum LinkedOrder {
+    /// All operations have a call, and are stored in order.
+    AsStored,
+    Sorted(Vec<u32>),
+}
+
+impl OpOrder {
+    fn of(ops: &OpRecords) -> Self {
+        let key = |op: OpRecord<'_>| (op.call(), op.start);
+        if ops.iter().map(key).is_sorted() && ops.iter().next().is_none_or(|op| op.call().is_some()) {
+            return Self { orphans: Vec::new(), linked: LinkedOrder::AsStored };
+        }
+        let mut order: Vec<u32> = (0..ops.len() as u32).collect();
+        order.sort_by_key(|&at| key(ops.get(at)));
+        let first_linked = order.partition_point(|&at| ops.get(at).call().is_none());
+        let linked = order.split_off(first_linked);
+        Self { orphans: order, linked: LinkedOrder::Sorted(linked) }
+    }
+}
+
+impl LinkedOrder {
+    /// Returns the number of the operation at a position.
+    fn number(&self, at: usize) -> u32 {
+        match self {
+            Self::AsStored => at as u32,
+            Self::Sorted(order) => order[at],
+        }
+    }
+}
+
+/// Contexts that rows refer to, other than those of launches.
 struct RowContexts {
-    /// Contexts of the calls that become rows, in call order.
-    calls: Vec<ContextId>,
     /// Calls that waited or recorded an event.
     sync_calls: SyncCalls,
     /// Calls that waited for other threads, with their contexts.

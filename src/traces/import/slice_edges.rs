@@ -5,10 +5,10 @@
 //! fits no open slice is counted, and closes none. Slices of unknown categories are paired as well, so that their end
 //! events do not close other slices.
 
+use super::call_records::CallRecords;
 use super::op_records::OpRecords;
 use super::slice_runs::SliceRuns;
 use super::slices::Slice;
-use super::work::CallRecord;
 
 /// Maximum number of open slices, innermost first, that are compared with an end event. Without the limit, each end
 /// event that fits no slice would be compared with all open slices.
@@ -57,7 +57,7 @@ impl SliceEdges {
     /// `i64::MIN`.
     pub(super) fn pair_into_slices(
         &mut self,
-        calls: &mut [CallRecord],
+        calls: &mut CallRecords,
         ops: &mut OpRecords,
         slices: &mut SliceRuns,
         unpaired: &mut UnpairedEdges,
@@ -69,9 +69,10 @@ impl SliceEdges {
         let mut close = |begin: SliceEdge, end: i64, id: Option<u64>| match begin.kind {
             EdgeKind::Slice(mut slice) => {
                 if let Some(call) = slice.call() {
-                    let call = &mut calls[call as usize];
-                    call.end = end.min(last);
-                    call.correlation = if call.correlation == 0 { id.unwrap_or(0) } else { call.correlation };
+                    calls.set_end(call, end.min(last));
+                    if calls.correlation_of(call) == 0 {
+                        calls.set_correlation(call, id.unwrap_or(0));
+                    }
                 }
                 slice.end = end;
                 slices.push(slice);

@@ -74,10 +74,10 @@ const FIRST_NEW_NUMBER: u64 = 1 << 63;
 
 /// Finds the record of each wait that names only the event, as in traces of CUPTI before 12.8. It is the last record of
 /// the event whose call was before the wait's call. `call_of` returns the call that made a record.
-pub(super) fn find_unnumbered_records<'a>(
+pub(super) fn find_unnumbered_records(
     syncs: &mut [SyncRecord],
     records: &mut [RecordedEvent],
-    call_of: impl Fn(&RecordedEvent) -> Option<&'a CallRecord>,
+    call_of: impl Fn(&RecordedEvent) -> Option<CallRecord>,
 ) {
     let mut by_event: IdMap<(u32, u32), Vec<(i64, u64)>> = IdMap::default();
     for (number, record) in (FIRST_NEW_NUMBER..).zip(records.iter_mut()) {

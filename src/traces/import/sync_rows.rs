@@ -6,6 +6,8 @@ use gpuflame_model::record::{
     StreamId, SyncId, SyncKind, SyncRecord as SyncRow, Wait,
 };
 
+use super::call_records::CallRecords;
+use super::file_ids::FileIds;
 use super::sync_records::{RecordedEvent, SyncRecord, find_unnumbered_records};
 use super::trace_collector::TraceCollector;
 use super::work::CallRecord;
@@ -36,11 +38,10 @@ impl SyncCalls {
         let keys = keys.chain(collector.event_records.iter().map(of_record));
         let mut found: IdMap<CallKey, Option<Option<u32>>> =
             keys.filter(|(_, id)| *id != 0).map(|key| (key, None)).collect();
-        for (number, call) in (0..).zip(calls) {
+        for (number, call) in (0..).zip(calls.iter()) {
             for process in [0, collector.thread_facts[call.thread as usize].0] {
                 let Some(known) = found.get_mut(&(process, call.correlation)) else { continue };
-                let Some(other) = known.get_or_insert(Some(number)).map(|other: u32| &calls[other as usize])
-                else {
+                let Some(other) = known.get_or_insert(Some(number)).map(|other: u32| calls.get(other)) else {
                     continue;
                 };
                 if other.thread != call.thread {
@@ -63,7 +64,7 @@ impl SyncCalls {
     }
 
     /// Returns the call with the trace's id, and the correlation id of its row. This id is new if the call has none.
-    fn id_of(&mut self, key: CallKey, file_ids: &mut Vec<u64>) -> (Option<u32>, CorrelationId) {
+    fn id_of(&mut self, key: CallKey, file_ids: &mut FileIds) -> (Option<u32>, CorrelationId) {
         let call = self.calls.get(&key).copied();
         let next = CorrelationId(file_ids.len() as u32);
         let of_row = match call {
@@ -85,7 +86,7 @@ impl TraceCollector {
         }
         let calls = SyncCalls::find(self).calls;
         let call_of = |record: &RecordedEvent| {
-            calls.get(&(record.process, record.correlation)).map(|call| &self.calls[*call as usize])
+            calls.get(&(record.process, record.correlation)).map(|call| self.calls.get(*call))
         };
         find_unnumbered_records(&mut self.syncs, &mut self.event_records, call_of);
     }
@@ -95,7 +96,7 @@ impl TraceCollector {
     pub(super) fn emit_syncs(
         &self,
         calls: SyncCalls,
-        file_ids: &mut Vec<u64>,
+        file_ids: &mut FileIds,
         nanos: &dyn Fn(i64) -> Nanos,
         each: &mut dyn FnMut(&Row<'_>),
     ) {
@@ -121,9 +122,9 @@ impl TraceCollector {
 
 /// Creates the rows of waits and of event records.
 struct SyncEmitter<'a> {
-    all: &'a [CallRecord],
+    all: &'a CallRecords,
     calls: SyncCalls,
-    file_ids: &'a mut Vec<u64>,
+    file_ids: &'a mut FileIds,
     nanos: &'a dyn Fn(i64) -> Nanos,
     each: &'a mut dyn FnMut(&Row<'_>),
     /// Numbers of records in the rows, by process and number in the trace.
@@ -198,7 +199,7 @@ impl SyncEmitter<'_> {
             self.event_call(number, correlation, context, EventUse::Wait, (sync.event, sync.stream));
             return;
         }
-        let call = &self.all[number as usize];
+        let call = &self.all.get(number);
         let time = (self.nanos)(call.start);
         (self.each)(&Row::Wait(Wait { time, duration: duration(call), correlation, context }));
     }
@@ -211,7 +212,7 @@ impl SyncEmitter<'_> {
         event_use: EventUse,
         (event, stream): (Option<u32>, Option<u32>),
     ) {
-        let call = &self.all[number as usize];
+        let call = &self.all.get(number);
         (self.each)(&Row::EventCall(EventCall {
             time: (self.nanos)(call.start),
             duration: u32::try_from(duration(call)).unwrap_or(u32::MAX),
@@ -317,6 +318,6 @@ mod tests {
             }),
         ];
         assert_eq!(rows, expected);
-        assert_eq!(report.file_ids, [0, 50, 60]);
+        assert_eq!(report.file_ids.iter().collect::<Vec<_>>(), [0, 50, 60]);
     }
 }

@@ -1,6 +1,7 @@
 //! The collector stores the contents of a trace (operations, calls, slices and their arguments) until the whole trace
 //! is read. Module `rows` then turns the contents into rows.
 
+use super::call_records::CallRecords;
 use super::copies::{copy_kind, memory_kinds, set_memory};
 use super::graph_captures::{GraphCall, GraphCaptures, GraphRole};
 use super::graph_edges::{FIRST_DEPENDENCY_FLOW, GraphFlows};
@@ -90,7 +91,7 @@ pub struct TraceCollector {
     pub(super) has_python: bool,
     /// Kernels that the trace marks as parts of collectives.
     pub(super) collectives: IdMap<u32, ()>,
-    pub(super) calls: Vec<CallRecord>,
+    pub(super) calls: CallRecords,
     pub(super) slices: Vec<SliceRuns>,
     /// Number of slices so far that are not calls.
     slice_count: u32,

@@ -1,5 +1,5 @@
-//! Records of the calls of a trace, stored until the whole trace is read. Only then can `link` find the operations that
-//! they launched, and `call_stacks` their stacks.
+//! A call of a trace. Calls are stored until the whole trace is read. Only then can `link` find the operations that they
+//! launched, and `call_stacks` their stacks.
 //!
 //! Names, processes and threads are given as the numbers that `trace_collector` assigned.
 
@@ -16,14 +16,15 @@ pub struct LinkedStream {
     pub flag: u32,
 }
 
-/// A call.
-#[derive(Clone, Copy, Debug, Default)]
+/// A call, as [`CallRecords`](super::call_records::CallRecords) returns it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallRecord {
     pub(super) start: i64,
     pub(super) end: i64,
     pub(super) correlation: u64,
     pub(super) thread: u32,
-    /// Stack whose innermost frame is this call. It is set once all slices are known.
+    /// Stack whose innermost frame is this call. It is set once all slices are known. Once the call's row has a context, this
+    /// is the number of the context.
     pub(super) stack: u32,
     /// Number of operations that the call launched.
     pub(super) ops: u32,
@@ -36,8 +37,6 @@ pub(super) struct CallRecord {
     /// Whether a call inside this call has the same id and launched the work.
     pub(super) encloses: bool,
 }
-
-const _: () = assert!(size_of::<CallRecord>() == 40, "a call grew: a large trace has hundreds of thousands");
 
 impl CallRecord {
     /// Whether the call becomes a row. A call that launches nothing appears only as a frame in the stacks of other
@@ -65,6 +64,10 @@ pub(super) enum CallUse {
 }
 
 impl CallUse {
+    /// All uses, in their order.
+    pub(super) const ALL: [Self; 6] =
+        [Self::Other, Self::Unknown, Self::Copy, Self::Set, Self::Kernel, Self::Graph];
+
     pub(super) fn from_name(name: &str) -> Self {
         const NO_WORK: [&str; 16] = [
             "event",

@@ -25,7 +25,7 @@ pub struct InstructionRows {
 impl InstructionRows {
     /// Adds the facts of another tool's trace that are not in its rows: its correlation ids and the kinds of streams.
     pub fn add_trace_facts(&mut self, linked: &mut LinkReport) {
-        self.joined.set_source_ids(std::mem::take(&mut linked.file_ids));
+        self.joined.set_source_ids(std::mem::take(&mut linked.file_ids).to_vec());
         for stream in &linked.streams {
             let key = (GpuContextId(stream.context), StreamId(stream.stream));
             match stream.flag {

@@ -1,5 +1,6 @@
 //! Work, waits and event records of a run, by stream, in the form that the reconstruction of states needs.
 
+use super::super::packed_ops::{PackedOp, PackedOps};
 use super::host_activity::HostActivity;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{
@@ -24,9 +25,24 @@ pub(super) struct StreamOp {
     pub(super) work: Work,
 }
 
-const _: () = assert!(size_of::<StreamOp>() == 40, "an operation grew: millions are stored");
+impl From<PackedOp> for StreamOp {
+    fn from(PackedOp { start, end, launched, work, .. }: PackedOp) -> Self {
+        let (call, call_ns, context) = match launched {
+            Some(launched) => (launched.time.0, launched.duration, launched.context),
+            None => (0, 0, ContextId::NONE),
+        };
+        Self { start, end, call, call_ns, context, work }
+    }
+}
 
 impl StreamOp {
+    fn packed(&self) -> PackedOp {
+        let &Self { start, end, call, call_ns: duration, context, work } = self;
+        let is_launched = (call, duration, context) != (0, 0, ContextId::NONE);
+        let launched = is_launched.then_some(Launched { time: Nanos(call), duration, context });
+        PackedOp { start, end, launched, work, correlation: 0, place: 0 }
+    }
+
     pub(super) fn launched(&self) -> Option<Launched> {
         let launched = Launched { time: Nanos(self.call), duration: self.call_ns, context: self.context };
         (self.call != 0).then_some(launched)
@@ -58,11 +74,40 @@ pub(super) struct StreamWait {
     pub(super) source: Option<u32>,
 }
 
-/// A [`Sink`] that stores the operations of all streams, and what makes streams wait. It takes 40 bytes per operation.
+/// Operations of one stream.
+#[derive(Debug, Default)]
+struct StreamOps {
+    ops: PackedOps,
+    last: Option<StreamOp>,
+    is_unsorted: bool,
+}
+
+impl StreamOps {
+    fn push(&mut self, op: StreamOp) {
+        self.is_unsorted |= self.last.is_some_and(|last| op < last);
+        self.last = Some(op);
+        self.ops.push(op.packed());
+    }
+
+    /// Sorts the operations by time. Most streams are sorted, because their operations run in the order of their launches.
+    fn sort(&mut self) {
+        if !self.is_unsorted {
+            return;
+        }
+        let mut sorted = Vec::with_capacity(self.ops.len());
+        std::mem::take(self).ops.take_all(|op| sorted.push(StreamOp::from(op)));
+        sorted.sort_unstable();
+        sorted.into_iter().for_each(|op| self.push(op));
+    }
+}
+
+/// A [`Sink`] that stores the operations of all streams, and what makes streams wait. It takes about 10 bytes per operation.
 #[derive(Debug, Default)]
 pub struct StreamRows {
     /// Operations by number of the stream.
-    ops: Vec<Vec<StreamOp>>,
+    ops: Vec<StreamOps>,
+    /// Start of the first operation, and end of the last.
+    pub(super) times: Option<(u64, u64)>,
     pub(super) moved: Vec<MovedBytes>,
     /// Streams, by number.
     pub(super) keys: Vec<StreamKey>,
@@ -96,7 +141,7 @@ impl StreamRows {
         if self.keys.get(self.last as usize) != Some(&key) {
             self.last = *self.numbers.entry(key).or_insert_with(|| {
                 self.keys.push(key);
-                self.ops.push(Vec::new());
+                self.ops.push(StreamOps::default());
                 self.keys.len() as u32 - 1
             });
         }
@@ -109,18 +154,12 @@ impl StreamRows {
         streams.sort_unstable_by_key(|(key, _)| *key);
         (self.keys, self.ops) = streams.into_iter().unzip();
         self.numbers = self.keys.iter().copied().zip(0..).collect();
-        // Most streams are sorted, because their operations run in the order of their launches.
-        self.ops.iter_mut().filter(|ops| !ops.is_sorted()).for_each(|ops| ops.sort_unstable());
+        self.ops.iter_mut().for_each(StreamOps::sort);
     }
 
     /// Operations of the stream with this number.
-    pub(super) fn ops_of(&self, stream: u32) -> &[StreamOp] {
-        &self.ops[stream as usize]
-    }
-
-    /// Operations, by stream.
-    pub(super) fn all_ops(&self) -> impl Iterator<Item = &StreamOp> {
-        self.ops.iter().flatten()
+    pub(super) fn ops_of(&self, stream: u32) -> impl Iterator<Item = StreamOp> + use<'_> {
+        self.ops[stream as usize].ops.iter().map(StreamOp::from)
     }
 
     /// Returns the calls that made streams wait, by stream and time, with the end of each wait if it is known. A wait for
@@ -171,7 +210,7 @@ impl RecordedEvents<'_> {
         };
         let rows = self.rows;
         let launched = self.launched.entry(stream).or_insert_with(|| {
-            let mut ops: Vec<_> = rows.ops_of(stream).iter().map(|op| (op.call, op.end, op.work)).collect();
+            let mut ops: Vec<_> = rows.ops_of(stream).map(|op| (op.call, op.end, op.work)).collect();
             ops.sort_unstable();
             for at in 1..ops.len() {
                 if ops[at - 1].1 > ops[at].1 {
@@ -205,14 +244,11 @@ impl Sink for StreamRows {
             self.untimed += 1;
             return;
         }
-        let (call, call_ns, context) = match origin {
-            Origin::Launch(launched) => (launched.time.0, launched.duration, launched.context),
-            Origin::Missing(_) => (0, 0, ContextId::NONE),
-        };
         let stream = self.stream_number((activity.device, activity.context, activity.stream));
         let (start, end) = (activity.start.0, activity.end.0);
-        let op = StreamOp { start, end, call, call_ns, context, work: activity.work() };
-        self.ops[stream as usize].push(op);
+        let (first, last) = self.times.unwrap_or((start, end));
+        self.times = Some((first.min(start), last.max(end)));
+        self.ops[stream as usize].push(PackedOp::new(activity, origin).into());
         let bytes = match activity.detail {
             Detail::Copy(copy) => copy.bytes,
             Detail::Set(set) => set.bytes,

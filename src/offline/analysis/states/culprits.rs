@@ -114,7 +114,7 @@ fn launching_threads(
             all.push((key.0, Vec::new()));
         }
         let Some((_, threads)) = all.last_mut() else { continue };
-        let contexts: IdMap<ContextId, ()> = rows.ops_of(number).iter().map(|op| (op.context, ())).collect();
+        let contexts: IdMap<ContextId, ()> = rows.ops_of(number).map(|op| (op.context, ())).collect();
         threads.extend(contexts.keys().filter_map(|context| thread(*context)));
         threads.sort_unstable();
         threads.dedup();

@@ -12,8 +12,10 @@
 mod collect;
 mod columns;
 mod culprits;
+mod device_busy;
 mod host_activity;
 mod hta;
+mod queue;
 mod state;
 mod sums;
 #[cfg(test)]
@@ -29,11 +31,13 @@ pub use sums::{Concurrency, Delays, SeriesRow};
 
 use std::collections::BTreeMap;
 
-use collect::{StreamOp, StreamWait};
+use collect::StreamWait;
 use culprits::Culprits;
+use device_busy::DeviceBusy;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{DeviceId, WindowEdge, Work};
-use sums::{DelaySums, SmallSums, SpanSums, count_concurrent};
+use queue::{Queue, queued_since};
+use sums::{DelaySums, SmallSums, SpanSums};
 use walk::StreamWalk;
 
 /// Settings of a reconstruction. Times are in ns after the start of the window.
@@ -111,12 +115,15 @@ pub fn reconstruct_states(
     let waits = rows.stream_waits();
     let mut culprits = rows.host.take().map(|activity| Culprits::new(activity, &rows, profile));
     let mut report = StateReport { window: shown, untimed: rows.untimed, ..StateReport::default() };
+    let parts = series_parts(shown, options.step);
     let devices: Vec<DeviceBusy> =
-        rows.keys.chunk_by(|a, b| a.0 == b.0).map(|keys| DeviceBusy::new(&rows, keys[0].0)).collect();
+        rows.keys.chunk_by(|a, b| a.0 == b.0).map(|keys| DeviceBusy::new(&rows, keys[0].0, &parts)).collect();
+    // Times in which operations were launched and not finished, by device.
+    let mut queued = vec![parts.clone(); devices.len()];
     for (number, &key) in (0..).zip(&rows.keys) {
-        let ops = rows.ops_of(number);
-        let Some(device) = devices.iter().find(|device| device.id == key.0) else { continue };
-        let mut sums = SmallSums::default();
+        let Some(at) = devices.iter().position(|device| device.id == key.0) else { continue };
+        let (mut sums, mut queue, mut begins) = (SmallSums::default(), Queue::default(), 0);
+        let device = &devices[at];
         let mut walk = StreamWalk {
             keys: &rows.keys,
             waits: waits_of(&waits, number),
@@ -134,16 +141,19 @@ pub fn reconstruct_states(
                 each(key, &Interval { culprit, ..*interval });
             },
         };
-        walk.run(ops);
+        walk.run(rows.ops_of(number).inspect(|op| {
+            queued[at].add(queued_since(op), op.end);
+            queue.add(op);
+            begins += u64::from((shown.0..shown.1).contains(&op.start));
+        }));
         let delays = std::mem::take(&mut walk.delays).finished();
-        let begins = ops.iter().filter(|op| (shown.0..shown.1).contains(&op.start)).count() as u64;
         let culprits = culprits.as_mut().map(Culprits::take_sums).unwrap_or_default();
-        let (sums, max_queue) = (sums.into_map(), max_queue(ops));
+        let (sums, max_queue) = (sums.into_map(), queue.longest(|| rows.ops_of(number)));
         report.streams.push(StreamStates { key, ops: begins, sums, delays, max_queue, culprits });
     }
-    for device in &devices {
-        report.devices.push((device.id, count_concurrent(&device.starts, &device.ends, shown)));
-        report.series.push((device.id, series(&rows, device, shown, options.step)));
+    for (device, queued) in devices.into_iter().zip(queued) {
+        report.series.push((device.id, series(&rows, &device, &queued, parts.clone())));
+        report.devices.push((device.id, device.concurrency));
     }
     Some(report)
 }
@@ -160,9 +170,7 @@ fn shown_part(whole: (u64, u64), options: StateOptions) -> (u64, u64) {
 
 /// Returns the time from the first operation, or the opening of the first window, to the end of the last.
 fn whole_window(rows: &StreamRows, profile: &Profile) -> Option<(u64, u64)> {
-    let first = rows.all_ops().map(|op| op.start).min()?;
-    let last = rows.all_ops().map(|op| op.end).max()?;
-    Some(extend_to_windows((first, last), profile))
+    Some(extend_to_windows(rows.times?, profile))
 }
 
 /// Extends the time of all GPU work to the opening of the first window and the closing of the last.
@@ -196,116 +204,21 @@ fn waits_of(waits: &[StreamWait], stream: u32) -> &[StreamWait] {
     &waits[from..to]
 }
 
-/// Number that CUPTI gives to the legacy default stream of a context.
-const DEFAULT_STREAM: u32 = 7;
-
-/// Times in which the streams of a device ran.
-struct DeviceBusy {
-    id: DeviceId,
-    /// Starts and ends of the running intervals of all streams, each sorted.
-    starts: Vec<u64>,
-    ends: Vec<u64>,
-    /// Union of these intervals.
-    busy: Vec<(u64, u64)>,
-    /// Running intervals of default streams.
-    defaults: Vec<(StreamKey, Vec<(u64, u64)>)>,
-}
-
-impl DeviceBusy {
-    fn new(rows: &StreamRows, id: DeviceId) -> Self {
-        let (mut starts, mut ends, mut defaults) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, &key) in (0..).zip(&rows.keys).filter(|(_, key)| key.0 == id) {
-            let mut own = Vec::new();
-            running(rows.ops_of(number), &mut |start, end| {
-                starts.push(start);
-                ends.push(end);
-                if key.2.0 == DEFAULT_STREAM {
-                    own.push((start, end));
-                }
-            });
-            if key.2.0 == DEFAULT_STREAM {
-                defaults.push((key, own));
-            }
-        }
-        // The times of each stream are in order, and a stable sort merges such runs.
-        starts.sort();
-        ends.sort();
-        let (mut busy, mut since) = (Vec::new(), 0);
-        // The number of running streams is 0 before the start `at` if as many intervals have ended.
-        for at in 1..=starts.len() {
-            if at == starts.len() || ends[at - 1] < starts[at] {
-                busy.push((starts[since], ends[at - 1]));
-                since = at;
-            }
-        }
-        Self { id, starts, ends, busy, defaults }
-    }
-
-    /// Running intervals for which the default stream rule makes this stream wait: the default stream of its context, or all
-    /// streams if this is the default stream.
-    fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
-        if key.2.0 == DEFAULT_STREAM {
-            return &self.busy;
-        }
-        let default = self.defaults.iter().find(|(other, _)| other.1 == key.1);
-        default.map_or(&[], |(_, times)| times.as_slice())
-    }
-}
-
-/// Calls `each` with the times in which the sorted operations of one stream ran, merged where they touch.
-fn running(ops: &[StreamOp], each: &mut dyn FnMut(u64, u64)) {
-    let mut open: Option<(u64, u64)> = None;
-    for op in ops.iter().filter(|op| op.start < op.end) {
-        match &mut open {
-            Some((_, end)) if op.start <= *end => *end = (*end).max(op.end),
-            _ => {
-                if let Some((start, end)) = open.replace((op.start, op.end)) {
-                    each(start, end);
-                }
-            }
-        }
-    }
-    if let Some((start, end)) = open {
-        each(start, end);
-    }
-}
-
-/// Returns the maximum number of operations that were launched and not finished. Operations without a launch count from their
-/// start.
-fn max_queue(ops: &[StreamOp]) -> u64 {
-    let mut entered: Vec<u64> = ops.iter().map(queued_since).collect();
-    let mut left: Vec<u64> = ops.iter().map(|op| op.end).collect();
-    entered.sort();
-    left.sort();
-    let (mut done, mut most) = (0, 0);
-    for (at, time) in entered.iter().enumerate() {
-        while done < left.len() && left[done] <= *time {
-            done += 1;
-        }
-        most = most.max((at + 1).saturating_sub(done));
-    }
-    most as u64
-}
-
-fn queued_since(op: &StreamOp) -> u64 {
-    if op.call == 0 { op.start } else { op.call.min(op.start) }
-}
-
-fn series(rows: &StreamRows, device: &DeviceBusy, shown: (u64, u64), step: Option<u64>) -> Vec<SeriesRow> {
+/// Returns empty sums over the parts of the shown time.
+fn series_parts(shown: (u64, u64), step: Option<u64>) -> SpanSums {
     let length = shown.1 - shown.0;
     let step = step.unwrap_or_else(|| length.div_ceil(DEFAULT_PARTS)).max(length.div_ceil(MAX_PARTS)).max(1);
-    let sums = || SpanSums::new(shown, step);
-    let (mut busy, mut streams, mut queue, mut bytes) = (sums(), sums(), sums(), sums());
+    SpanSums::new(shown, step)
+}
+
+/// Returns the sums of a device by part of the shown time. `parts` are empty sums.
+fn series(rows: &StreamRows, device: &DeviceBusy, queued: &SpanSums, parts: SpanSums) -> Vec<SeriesRow> {
+    let (shown, step) = (parts.shown(), parts.step());
+    let (mut busy, mut bytes) = (parts.clone(), parts);
     device.busy.iter().for_each(|&(start, end)| busy.add(start, end));
-    // Sums over all streams do not need the pairs of starts and ends, only that there are as many.
-    device.starts.iter().zip(&device.ends).for_each(|(&start, &end)| streams.add(start, end));
-    let on_device = (0..).zip(&rows.keys).filter(|(_, key)| key.0 == device.id);
-    let ops = on_device.flat_map(|(number, _)| rows.ops_of(number));
-    ops.for_each(|op| queue.add(queued_since(op), op.end));
     let moved = rows.moved.iter().filter(|moved| moved.device == device.id);
     moved.for_each(|moved| bytes.add_amount(moved.start, moved.end, moved.bytes));
-    let (busy, streams, queue, bytes) =
-        (busy.finished(), streams.finished(), queue.finished(), bytes.finished());
+    let [busy, streams, queue, bytes] = [&busy, &device.streams, queued, &bytes].map(SpanSums::sums);
     let row = |at: usize| {
         let start = shown.0 + at as u64 * step;
         SeriesRow {

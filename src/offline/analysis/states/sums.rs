@@ -6,31 +6,6 @@ use std::collections::BTreeMap;
 /// Time in ns by the number of streams that run at the same time.
 pub type Concurrency = BTreeMap<u64, u64>;
 
-/// Returns the time within `shown` by number of intervals that cover it. Starts and ends are sorted.
-pub(super) fn count_concurrent(starts: &[u64], ends: &[u64], shown: (u64, u64)) -> Concurrency {
-    // At most as many intervals overlap as there are streams, so the sums are few.
-    let mut by_count: Vec<u64> = Vec::new();
-    let (mut begun, mut ended, mut at) = (0, 0, shown.0);
-    while at < shown.1 {
-        while begun < starts.len() && starts[begun] <= at {
-            begun += 1;
-        }
-        while ended < ends.len() && ends[ended] <= at {
-            ended += 1;
-        }
-        let next =
-            starts.get(begun).copied().unwrap_or(u64::MAX).min(ends.get(ended).copied().unwrap_or(u64::MAX));
-        let next = next.min(shown.1);
-        let count = begun - ended;
-        if count >= by_count.len() {
-            by_count.resize(count + 1, 0);
-        }
-        by_count[count] += next - at;
-        at = next;
-    }
-    (0..).zip(by_count).filter(|(_, nanos)| *nanos > 0).collect()
-}
-
 /// Times from the start of the launch call to the begin of the operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
@@ -103,6 +78,7 @@ pub struct SeriesRow {
 }
 
 /// Amounts by part of a time.
+#[derive(Clone, Debug)]
 pub(super) struct SpanSums {
     shown: (u64, u64),
     step: u64,
@@ -117,6 +93,16 @@ impl SpanSums {
     pub(super) fn new(shown: (u64, u64), step: u64) -> Self {
         let parts = (shown.1 - shown.0).div_ceil(step) as usize;
         Self { shown, step, partial: vec![0; parts], complete: vec![0; parts + 1], last: (0, 0, 0) }
+    }
+
+    /// Returns the whole time.
+    pub(super) fn shown(&self) -> (u64, u64) {
+        self.shown
+    }
+
+    /// Returns the length of a part.
+    pub(super) fn step(&self) -> u64 {
+        self.step
     }
 
     /// Adds a span to each part that it overlaps, by the time of the overlap.
@@ -171,7 +157,7 @@ impl SpanSums {
     }
 
     /// Returns the sums by part.
-    pub(super) fn finished(self) -> Vec<u64> {
+    pub(super) fn sums(&self) -> Vec<u64> {
         let mut covering = 0_i64;
         let add = |(partial, change): (&u64, &i64)| {
             covering += change;

@@ -42,9 +42,10 @@ struct EventWaits {
 
 impl StreamWalk<'_> {
     /// Walks operations that are sorted by start.
-    pub(super) fn run(&mut self, ops: &[StreamOp]) {
+    pub(super) fn run(&mut self, ops: impl Iterator<Item = StreamOp>) {
         let (mut at, mut taken, mut waits) = (self.whole.0, 0, EventWaits::default());
-        for (number, op) in ops.iter().enumerate() {
+        for (number, op) in ops.enumerate() {
+            let op = &op;
             if op.call != 0 && (number == 0 || op.call != waits.call) {
                 waits = self.take_waits(&mut taken, op.call);
             }

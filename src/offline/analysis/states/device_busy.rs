@@ -1,0 +1,137 @@
+//! The times in which the streams of a GPU ran.
+//!
+//! The running intervals of all streams are merged in order of time, so that only their union is stored.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::collect::{StreamKey, StreamOp, StreamRows};
+use super::sums::{Concurrency, SpanSums};
+use gpuflame_model::record::DeviceId;
+
+/// Number that CUPTI gives to the legacy default stream of a context.
+const DEFAULT_STREAM: u32 = 7;
+
+/// Times in which the streams of a device ran.
+pub(super) struct DeviceBusy {
+    pub(super) id: DeviceId,
+    /// Union of the running intervals of all streams.
+    pub(super) busy: Vec<(u64, u64)>,
+    /// Running intervals of default streams, if there are other streams.
+    defaults: Vec<(StreamKey, Vec<(u64, u64)>)>,
+    pub(super) concurrency: Concurrency,
+    /// Running times of all streams, by part of the shown time.
+    pub(super) streams: SpanSums,
+}
+
+impl DeviceBusy {
+    /// Finds the times of device `id`. `parts` are empty sums over the shown time.
+    pub(super) fn new(rows: &StreamRows, id: DeviceId, parts: &SpanSums) -> Self {
+        let shown = parts.shown();
+        let own = (0..).zip(&rows.keys).filter(|(_, key)| key.0 == id);
+        let mut running: Vec<_> = own.clone().map(|(number, _)| Running::new(rows.ops_of(number))).collect();
+        let mut defaults: Vec<(StreamKey, Vec<(u64, u64)>)> = Vec::new();
+        if running.len() > 1 {
+            let of_defaults = own.filter(|(_, key)| key.2.0 == DEFAULT_STREAM);
+            defaults.extend(of_defaults.map(|(at, key)| (*key, Running::new(rows.ops_of(at)).collect())));
+        }
+        let (mut streams, count_of_streams) = (parts.clone(), running.len());
+        let mut next_of = |stream: usize| {
+            let next = running[stream].next()?;
+            streams.add(next.0, next.1);
+            Some(next)
+        };
+        // The next start or end of each stream. A start comes before an end at the same time, so that intervals that touch are
+        // merged.
+        let mut edges: BinaryHeap<Reverse<(u64, Edge, usize)>> = BinaryHeap::new();
+        let first = |stream| {
+            let (start, end) = next_of(stream)?;
+            Some(Reverse((start, Edge::Start { end }, stream)))
+        };
+        edges.extend((0..count_of_streams).filter_map(first));
+        let (mut busy, mut since, mut count, mut at) = (Vec::new(), 0, 0, shown.0);
+        // At most as many intervals overlap as there are streams, so the sums are few.
+        let mut by_count: Vec<u64> = vec![0];
+        let mut pass = |count: usize, time: u64| {
+            let time = time.min(shown.1);
+            if time > at {
+                by_count.resize(by_count.len().max(count + 1), 0);
+                by_count[count] += time - at;
+                at = time;
+            }
+        };
+        while let Some(mut top) = edges.peek_mut() {
+            let Reverse((time, edge, stream)) = *top;
+            pass(count, time);
+            match edge {
+                Edge::Start { end } => {
+                    if count == 0 {
+                        since = time;
+                    }
+                    count += 1;
+                    *top = Reverse((end, Edge::End, stream));
+                }
+                Edge::End => {
+                    count -= 1;
+                    if count == 0 {
+                        busy.push((since, time));
+                    }
+                    match next_of(stream) {
+                        Some((start, end)) => *top = Reverse((start, Edge::Start { end }, stream)),
+                        None => drop(std::collections::binary_heap::PeekMut::pop(top)),
+                    }
+                }
+            }
+        }
+        pass(0, shown.1);
+        let concurrency = (0..).zip(by_count).filter(|(_, nanos)| *nanos > 0).collect();
+        Self { id, busy, defaults, concurrency, streams }
+    }
+
+    /// Running intervals for which the default stream rule makes this stream wait: the default stream of its context, or all
+    /// streams if this is the default stream.
+    pub(super) fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
+        if key.2.0 == DEFAULT_STREAM {
+            return &self.busy;
+        }
+        let default = self.defaults.iter().find(|(other, _)| other.1 == key.1);
+        default.map_or(&[], |(_, times)| times.as_slice())
+    }
+}
+
+/// Start or end of a running interval. A start comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Edge {
+    Start { end: u64 },
+    End,
+}
+
+/// The times in which the sorted operations of one stream ran, merged where they touch.
+struct Running<I> {
+    ops: I,
+    open: Option<(u64, u64)>,
+}
+
+impl<I: Iterator<Item = StreamOp>> Running<I> {
+    fn new(ops: I) -> Self {
+        Self { ops, open: None }
+    }
+}
+
+impl<I: Iterator<Item = StreamOp>> Iterator for Running<I> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        for op in self.ops.by_ref().filter(|op| op.start < op.end) {
+            match &mut self.open {
+                Some((_, end)) if op.start <= *end => *end = (*end).max(op.end),
+                open => {
+                    if let Some(over) = open.replace((op.start, op.end)) {
+                        return Some(over);
+                    }
+                }
+            }
+        }
+        self.open.take()
+    }
+}

@@ -1,0 +1,65 @@
+//! Times in 4 bytes each. Neighbours in a trace are less than seconds apart, so only the difference to a time nearby is stored.
+
+use gpuflame_model::record::IdMap;
+
+/// Times by number.
+#[derive(Debug, Default)]
+pub(super) struct NearTimes {
+    /// Differences to the base of the block; [`FAR`] if the time is in `far`.
+    offsets: Vec<u32>,
+    /// A time that is a little before the first time of each block.
+    bases: Vec<i64>,
+    far: IdMap<u32, i64>,
+}
+
+/// Number of times that have one base.
+const BLOCK: usize = 64;
+/// Time by which the base is before the first time of the block, in ns. Later times may be before the first, too.
+const MARGIN_NS: i64 = 1 << 31;
+/// Stands for a difference that is too large for the field.
+const FAR: u32 = u32::MAX;
+
+impl NearTimes {
+    pub(super) fn push(&mut self, time: i64) {
+        let number = self.offsets.len();
+        if number.is_multiple_of(BLOCK) {
+            self.bases.push(time.saturating_sub(MARGIN_NS));
+        }
+        let offset = time.checked_sub(self.bases[number / BLOCK]);
+        let offset = offset.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(FAR);
+        self.offsets.push(offset);
+        if offset == FAR {
+            self.far.insert(number as u32, time);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = i64> {
+        (0..self.offsets.len() as u32).map(|number| self.get(number))
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> i64 {
+        match self.offsets[number as usize] {
+            FAR => self.far.get(&number).copied().unwrap_or(0),
+            offset => self.bases[number as usize / BLOCK] + i64::from(offset),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_any_distance_and_order_come_back() {
+        let near = (0..200).map(|at| 1_700_000_000_000_000_000 + at * 3_000_000);
+        let extremes = [0, i64::MIN, i64::MAX, -1, 1 << 31, (1 << 32) - 1, 1 << 32, i64::MAX - 1];
+        let all: Vec<i64> = near.clone().rev().chain(extremes).chain([7; 100]).chain(extremes).collect();
+        let mut times = NearTimes::default();
+        all.iter().for_each(|time| times.push(*time));
+        assert!((0..).zip(&all).all(|(number, time)| times.get(number) == *time));
+        let mut times = NearTimes::default();
+        near.for_each(|time| times.push(time));
+        assert!(times.far.is_empty(), "64 neighbours are at most 0.2 s apart");
+    }
+}
