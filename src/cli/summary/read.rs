@@ -1,6 +1,6 @@
 //! Reads a run, with everything that its summary needs.
 
-use super::screen::Screen;
+use super::screen::{Screen, ScreenSums};
 use crate::console::Console;
 use crate::explain::{Explained, explain_sums_with};
 use crate::input::Source;
@@ -76,7 +76,14 @@ impl SummarizedRun {
     }
 
     pub(super) fn screen<'a>(&'a self, findings: &'a [Finding], names: NameFolding) -> Screen<'a> {
-        Screen { explained: &self.explained, copies: &self.copies, names, findings, path: None }
+        Screen {
+            explained: &self.explained,
+            copies: &self.copies,
+            names,
+            findings,
+            path: None,
+            sums: ScreenSums::default(),
+        }
     }
 
     pub(crate) fn evidence(&self) -> RunEvidence<'_> {

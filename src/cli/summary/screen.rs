@@ -1,5 +1,6 @@
 //! The screen of a summary: sentences, findings and tables.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
@@ -36,7 +37,19 @@ pub(super) struct Screen<'a> {
     pub(super) findings: &'a [Finding],
     /// The critical path; `None` if it was not asked for.
     pub(super) path: Option<&'a RunPath>,
+    pub(super) sums: ScreenSums,
 }
+
+/// Sums that are the same for each size of the screen.
+#[derive(Default)]
+pub(super) struct ScreenSums {
+    /// Idle time by cause, and by place.
+    idle: OnceCell<[NanosByName; 2]>,
+    /// GPU time by source line.
+    lines: OnceCell<NanosByName>,
+}
+
+type NanosByName = BTreeMap<String, u64>;
 
 impl Screen<'_> {
     pub(super) fn profile(&self) -> &Profile {
@@ -129,15 +142,20 @@ impl Screen<'_> {
 
     /// Returns idle time by cause, and by place.
     pub(super) fn idle_tables(&self, most: usize) -> [Table; 2] {
+        let [causes, places] = self.sums.idle.get_or_init(|| self.idle_sums());
+        let by_cause = Table::new("idle_causes", &["total_ns", "share_percent", "cause"]);
+        let by_place = Table::new("idle_places", &["total_ns", "share_percent", "place"]);
+        [sum_table(by_cause, causes, most), sum_table(by_place, places, most)]
+    }
+
+    fn idle_sums(&self) -> [NanosByName; 2] {
         let (mut causes, mut places) = (BTreeMap::new(), BTreeMap::new());
         for sample in self.idle_samples() {
             add_to(causes.entry(idle_word(sample).to_owned()).or_default(), sample.amount());
             let place = idle_place(self.profile(), sample).unwrap_or_default();
             add_to(places.entry(place).or_default(), sample.amount());
         }
-        let by_cause = Table::new("idle_causes", &["total_ns", "share_percent", "cause"]);
-        let by_place = Table::new("idle_places", &["total_ns", "share_percent", "place"]);
-        [sum_table(by_cause, causes, most), sum_table(by_place, places, most)]
+        [causes, places]
     }
 
     /// Returns GPU work by name, over all GPUs.
@@ -166,6 +184,12 @@ impl Screen<'_> {
 
     /// Returns source lines by the GPU time that they launched. Empty if no line is known.
     fn line_table(&self, most: usize) -> Table {
+        let lines = self.sums.lines.get_or_init(|| self.line_sums());
+        sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
+    }
+
+    /// Returns GPU time by line; empty if no line is known.
+    fn line_sums(&self) -> NanosByName {
         let mut lines = BTreeMap::new();
         for sample in self.profile().samples(&GPU) {
             let line = executed_line(self.profile(), sample.site, self.names);
@@ -175,7 +199,7 @@ impl Screen<'_> {
         if lines.keys().eq([NO_LINE]) {
             lines.clear();
         }
-        sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
+        lines
     }
 
     fn next_command(&self, input: &Source) -> String {
@@ -207,13 +231,13 @@ fn short_name(name: &str) -> String {
 }
 
 /// Adds the largest sums to a table. A name that is not known is empty.
-fn sum_table(mut table: Table, sums: BTreeMap<String, u64>, most: usize) -> Table {
+fn sum_table(mut table: Table, sums: &NanosByName, most: usize) -> Table {
     let total = saturating_sum(sums.values().copied());
-    let mut sums: Vec<_> = sums.into_iter().filter(|(_, nanos)| *nanos > 0).collect();
-    sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let mut sums: Vec<_> = sums.iter().filter(|(_, nanos)| **nanos > 0).collect();
+    sums.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
     for (name, nanos) in sums.into_iter().take(most) {
-        let name = if name.is_empty() { Cell::Nothing } else { Cell::Text(shortened(&name, MAX_NAME_CHARS)) };
-        table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), name]);
+        let name = if name.is_empty() { Cell::Nothing } else { Cell::Text(shortened(name, MAX_NAME_CHARS)) };
+        table.add_row([Cell::Nanos(*nanos), Cell::share(*nanos, total), name]);
     }
     table
 }

@@ -218,10 +218,10 @@ mod tests {
             thread: threads[at % threads.len()],
             stack: threads[(at + 2) % threads.len()],
             ops: counts[at / 5 % counts.len()],
-            launches: at % 2 == 0,
+            launches: at.is_multiple_of(2),
             starts: CallUse::ALL[at % CallUse::ALL.len()],
-            ambiguous: at % 3 == 0,
-            encloses: at % 7 == 0,
+            ambiguous: at.is_multiple_of(3),
+            encloses: at.is_multiple_of(7),
         };
         let mut expected: Vec<CallRecord> = (0..420).map(call).collect();
         let mut calls: CallRecords = expected.iter().copied().collect();

@@ -268,6 +268,11 @@ impl Linking<'_> {
         self.ops.link(op, call, self.calls.correlation_of(call));
     }
 
+    /// Whether a call is of one of the processes that may have launched operations with this home.
+    fn is_at_home(&self, call: u32, home: u32) -> bool {
+        self.homes.get(home as usize).is_none_or(|home| home.contains_key(&self.process_of(call)))
+    }
+
     fn process_of(&self, call: u32) -> u32 {
         self.process_of_thread[self.calls.thread_of(call) as usize]
     }
@@ -303,6 +308,14 @@ impl Linking<'_> {
             let id_of = |call: &u32| ids.of_call(*call, self.calls);
             rest = &rest[count_while(rest, |call| id_of(call) < id)..];
             let same_id = &rest[..count_while(rest, |call| id_of(call) == id)];
+            if let &[call] = same_id
+                && ids.is_correlation()
+                && self.is_at_home(call, home)
+            {
+                // Most ids are those of one call. No other call fits better.
+                group.iter().for_each(|op| self.link_to(*op, call));
+                continue;
+            }
             let candidates: Vec<u32> = match self.homes.get(home as usize) {
                 None => same_id.to_vec(),
                 Some(home) => {
@@ -314,7 +327,6 @@ impl Linking<'_> {
                     home.keys().flat_map(of_process).collect()
                 }
             };
-            let own_ops = group;
             let same_id = candidates;
             let mut candidates = self.fitting_calls(&same_id, first, least);
             if candidates.iter().any(|call| !by_flow.contains_key(call)) {
@@ -323,7 +335,7 @@ impl Linking<'_> {
             if let [innermost] = candidates[..] {
                 self.mark_enclosing(&same_id, innermost);
             }
-            in_order += self.link_alike(&candidates, own_ops);
+            in_order += self.link_alike(&candidates, group);
         }
         in_order
     }
@@ -440,6 +452,10 @@ enum LinkIds {
 }
 
 impl LinkIds {
+    fn is_correlation(&self) -> bool {
+        matches!(self, Self::Correlation)
+    }
+
     fn of_call(&self, number: u32, calls: &CallRecords) -> u64 {
         match self {
             Self::Correlation => calls.correlation_of(number),

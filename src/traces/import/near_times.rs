@@ -2,11 +2,13 @@
 
 use gpuflame_model::record::IdMap;
 
+use super::chunks::Chunks;
+
 /// Times by number.
 #[derive(Debug, Default)]
 pub(super) struct NearTimes {
     /// Differences to the base of the block; [`FAR`] if the time is in `far`.
-    offsets: Vec<u32>,
+    offsets: Chunks<u32>,
     /// A time that is a little before the first time of each block.
     bases: Vec<i64>,
     far: IdMap<u32, i64>,
@@ -33,13 +35,18 @@ impl NearTimes {
         }
     }
 
+    /// Frees times before `number`, as [`Chunks::free_before`] does.
+    pub(super) fn free_before(&mut self, number: u32) {
+        self.offsets.free_before(number);
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = i64> {
         (0..self.offsets.len() as u32).map(|number| self.get(number))
     }
 
     #[inline]
     pub(super) fn get(&self, number: u32) -> i64 {
-        match self.offsets[number as usize] {
+        match *self.offsets.get(number) {
             FAR => self.far.get(&number).copied().unwrap_or(0),
             offset => self.bases[number as usize / BLOCK] + i64::from(offset),
         }

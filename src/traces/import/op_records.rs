@@ -6,13 +6,14 @@
 
 use gpuflame_model::record::{Detail, IdMap, hash_one};
 
+use super::chunks::Chunks;
 use super::near_times::NearTimes;
 
 /// The operations of a trace, in the order of the file. An operation has a number, which is its index.
 #[derive(Debug, Default)]
 pub(super) struct OpRecords {
     starts: NearTimes,
-    ops: Vec<StoredOp>,
+    ops: Chunks<StoredOp>,
     shapes: Vec<OpShape>,
     /// Shapes by hash. Of several shapes with one hash, only the first is found.
     known: IdMap<u64, u32>,
@@ -122,14 +123,14 @@ impl OpRecords {
     /// Sets the correlation id of an operation that is not linked.
     fn set_correlation(&mut self, number: u32, correlation: u64) {
         match u32::try_from(correlation) {
-            Ok(stored) => self.ops[number as usize].link = stored,
+            Ok(stored) => self.ops.get_mut(number).link = stored,
             Err(_) => self.set_long_id(number, correlation),
         }
     }
 
     fn set_long_id(&mut self, number: u32, correlation: u64) {
         self.long_ids.insert(number, correlation);
-        self.ops[number as usize].shape_and_flags |= LONG_ID;
+        self.ops.get_mut(number).shape_and_flags |= LONG_ID;
     }
 
     fn intern(&mut self, shape: OpShape) -> u32 {
@@ -148,23 +149,23 @@ impl OpRecords {
 
     /// Returns the operation with this number.
     pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
-        self.view(number, &self.ops[number as usize])
+        self.view(number, *self.ops.get(number))
     }
 
     /// Returns the last operation so far.
     pub(super) fn last(&self) -> Option<OpRecord<'_>> {
-        self.ops.last().map(|op| self.view(self.ops.len() as u32 - 1, op))
+        self.len().checked_sub(1).map(|last| self.get(last as u32))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = OpRecord<'_>> {
-        (0..).zip(&self.ops).map(|(number, op)| self.view(number, op))
+        (0..self.len() as u32).map(|number| self.get(number))
     }
 
     pub(super) fn starts(&self) -> impl Iterator<Item = i64> {
         self.starts.iter()
     }
 
-    fn view(&self, number: u32, op: &StoredOp) -> OpRecord<'_> {
+    fn view(&self, number: u32, op: StoredOp) -> OpRecord<'_> {
         let start = self.starts.get(number);
         let end = match op.nanos {
             LONG => self.long_ends.get(&number).copied().unwrap_or(start),
@@ -190,7 +191,7 @@ impl OpRecords {
         if !is_same {
             self.set_long_id(number, own);
         }
-        let op = &mut self.ops[number as usize];
+        let op = self.ops.get_mut(number);
         debug_assert!(!op.has(LINKED), "an operation is linked once");
         let removed = AMBIGUOUS | if is_same { LONG_ID } else { 0 };
         (op.link, op.shape_and_flags) = (call, op.shape_and_flags & !removed | LINKED);
@@ -198,12 +199,12 @@ impl OpRecords {
 
     /// Notes that several calls may have launched an operation.
     pub(super) fn set_ambiguous(&mut self, number: u32) {
-        self.ops[number as usize].shape_and_flags |= AMBIGUOUS;
+        self.ops.get_mut(number).shape_and_flags |= AMBIGUOUS;
     }
 
     pub(super) fn set_end(&mut self, number: u32, end: i64) {
         let start = self.starts.get(number);
-        let op = &mut self.ops[number as usize];
+        let op = self.ops.get_mut(number);
         op.nanos = end.checked_sub(start).and_then(|nanos| u32::try_from(nanos).ok()).unwrap_or(LONG);
         if op.nanos == LONG {
             self.long_ends.insert(number, end);
@@ -228,7 +229,7 @@ impl OpRecords {
 
     /// Returns the number of the operation's shape, which is its index in [`OpRecords::shapes`].
     pub(super) fn shape_of(&self, number: u32) -> u32 {
-        self.ops[number as usize].shape()
+        self.ops.get(number).shape()
     }
 
     /// Returns the shapes, in the order of their first operations. Two shapes may be equal.
@@ -243,7 +244,13 @@ impl OpRecords {
 
     /// Returns the number of operations whose shapes are marked in `is_counted`.
     pub(super) fn count_with(&self, is_counted: &[bool]) -> u64 {
-        self.ops.iter().filter(|op| is_counted[op.shape() as usize]).count() as u64
+        (0..self.len() as u32).filter(|number| is_counted[self.shape_of(*number) as usize]).count() as u64
+    }
+
+    /// Frees operations before `number`, as [`Chunks::free_before`] does.
+    pub(super) fn free_before(&mut self, number: u32) {
+        self.starts.free_before(number);
+        self.ops.free_before(number);
     }
 
     /// Frees the memory that is needed only to store more operations.

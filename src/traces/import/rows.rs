@@ -15,7 +15,8 @@ use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, 
 use super::graph_edges::GraphEdges;
 use super::host_delays::{self, GapLabels, HostDelays};
 use super::link::{LinkReport, Linking};
-use super::op_records::{OpRecord, OpRecords};
+use super::op_order::OpOrder;
+use super::op_records::OpRecord;
 use super::slices::{FrameClass, ROOT, StackTree};
 use super::stack_frames::StackFrames;
 use super::sync_rows::SyncCalls;
@@ -499,7 +500,7 @@ impl TraceCollector {
     }
 
     fn emit_work(
-        &self,
+        &mut self,
         contexts: RowContexts,
         edges: &GraphEdges,
         linked: &mut LinkReport,
@@ -507,13 +508,13 @@ impl TraceCollector {
     ) {
         let offset = linked.offset;
         let nanos = |time: i64| to_row_time(time, offset);
-        let OpOrder { orphans, linked: linked_ops } = OpOrder::of(&self.ops);
+        let order = OpOrder::of(&self.ops);
         let mut next = 0;
         let is_before = |at: u32| match self.reasons.get(&at) {
             Some(reason) => *reason == Missing::LaunchedBefore,
             None => linked.launched_before(self.ops.get(at)),
         };
-        let (before, other): (Vec<u32>, Vec<u32>) = orphans.iter().partition(|at| is_before(**at));
+        let (before, other): (Vec<u32>, Vec<u32>) = order.orphans().iter().partition(|at| is_before(**at));
         let mut file_ids = FileIds::default();
         file_ids.push(0);
         file_ids.extend(before.iter().map(|at| self.ops.get(*at).correlation));
@@ -528,8 +529,7 @@ impl TraceCollector {
             next = own.end;
             // A call without a correlation id may have been linked by a flow or an external id; then the id of its
             // first operation is used.
-            let of_ops =
-                || own.clone().next().map_or(0, |at| self.ops.get(linked_ops.number(at)).correlation);
+            let of_ops = || own.clone().next().map_or(0, |at| self.ops.get(order.linked(at)).correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             if contexts.sync_calls.contexts.contains_key(&at) {
                 sync_ids.insert(at, id);
@@ -550,7 +550,10 @@ impl TraceCollector {
             }
             linked.launches_without_op +=
                 u64::from(call.ops == 0 && !host_functions.contains(&call.correlation));
-            for at in own.map(|at| linked_ops.number(at)) {
+            for at in own.map(|at| order.linked(at)) {
+                if order.is_as_stored() {
+                    self.ops.free_before(at);
+                }
                 let created = contexts.created.get(&at).copied();
                 each(&Row::Activity(Activity { created, ..to_activity(self.ops.get(at), id, &nanos) }));
             }
@@ -589,44 +592,6 @@ impl TraceCollector {
             let correlation = CorrelationId(file_ids.len() as u32);
             file_ids.push(0);
             each(&Row::Wait(Wait { time, duration, correlation, context }));
-        }
-    }
-}
-
-/// The order of rows: by call, and by time within a call.
-struct OpOrder {
-    /// Operations without a call, by start.
-    orphans: Vec<u32>,
-    linked: LinkedOrder,
-}
-
-/// Operations that have a call.
-enum LinkedOrder {
-    /// All operations have a call, and are stored in order.
-    AsStored,
-    Sorted(Vec<u32>),
-}
-
-impl OpOrder {
-    fn of(ops: &OpRecords) -> Self {
-        let key = |op: OpRecord<'_>| (op.call(), op.start);
-        if ops.iter().map(key).is_sorted() && ops.iter().next().is_none_or(|op| op.call().is_some()) {
-            return Self { orphans: Vec::new(), linked: LinkedOrder::AsStored };
-        }
-        let mut order: Vec<u32> = (0..ops.len() as u32).collect();
-        order.sort_by_key(|&at| key(ops.get(at)));
-        let first_linked = order.partition_point(|&at| ops.get(at).call().is_none());
-        let linked = order.split_off(first_linked);
-        Self { orphans: order, linked: LinkedOrder::Sorted(linked) }
-    }
-}
-
-impl LinkedOrder {
-    /// Returns the number of the operation at a position.
-    fn number(&self, at: usize) -> u32 {
-        match self {
-            Self::AsStored => at as u32,
-            Self::Sorted(order) => order[at],
         }
     }
 }

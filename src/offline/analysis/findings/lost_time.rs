@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use super::super::work_spans::{PlausibleSpans, WorkSpan};
 use super::host_states::HostStates;
+use super::marks::{MAX_LISTED, Marks};
 use super::places::{Class, Place, Places};
 use super::reads::{Lead, reads};
 use gpuflame_explain::join::Launched;
@@ -88,23 +89,46 @@ impl Key {
 
 #[derive(Debug, Default)]
 struct Pieces {
+    /// Pieces of late launches by context and [`Key::is_launching`], plus 1; 0 if there is none. A trace needs some of them a
+    /// million times.
+    late: Vec<[u32; 2]>,
+    /// All other pieces.
     index: IdMap<KeyParts, usize>,
     pieces: Vec<Piece>,
 }
 
 impl Pieces {
-    /// Adds time that consists of `gaps` gaps of equal length; 0 if it is a smaller part of one gap.
-    fn add(&mut self, key: Key, nanos: u64, gaps: u64) -> usize {
+    /// Returns the index of a piece, which is created if there is none.
+    fn number(&mut self, key: Key) -> usize {
         let next = self.pieces.len();
         let Key { site, cause, waited_at, is_launching } = key;
-        let at = *self.index.entry(key.parts()).or_insert(next);
+        let at = match site {
+            SampleSite::Context(context)
+                if (cause, waited_at) == (Cause::HostLate, None) && context.0 < MAX_LISTED =>
+            {
+                let listed = context.0 as usize;
+                if self.late.len() <= listed {
+                    self.late.resize(listed + 1, [0; 2]);
+                }
+                let number = &mut self.late[listed][usize::from(is_launching)];
+                if *number == 0 {
+                    *number = next as u32 + 1;
+                }
+                *number as usize - 1
+            }
+            _ => *self.index.entry(key.parts()).or_insert(next),
+        };
         if at == next {
             self.pieces.push(Piece { site, cause, waited_at, is_launching, nanos: 0, gaps: 0, squares: 0.0 });
         }
+        at
+    }
+
+    /// Adds time that consists of `gaps` gaps of equal length; 0 if it is a smaller part of one gap.
+    fn add(&mut self, at: usize, nanos: u64, gaps: u64) {
         add_to(&mut self.pieces[at].nanos, nanos);
         self.pieces[at].gaps += gaps;
         self.pieces[at].squares += nanos as f64 * nanos as f64 / gaps.max(1) as f64;
-        at
     }
 }
 
@@ -132,7 +156,8 @@ impl LostTime {
                 _ => None,
             };
             key.is_launching = places.of(key.site).class(nanos / gaps.max(1)) == Class::Launching;
-            pieces.add(key, nanos, gaps);
+            let piece = pieces.number(key);
+            pieces.add(piece, nanos, gaps);
         }
         Self { pieces: pieces.pieces, ..Self::default() }
     }
@@ -156,7 +181,10 @@ impl LostTime {
         launches.values_mut().for_each(|ends: &mut Vec<u64>| ends.sort_unstable());
         let (mut pieces, mut gaps) = (Pieces::default(), Vec::new());
         let lead = Lead::new(reads(&others));
-        let mut divider = GapDivider { run, launches, others: &others, first: 0, pieces: &mut pieces, lead };
+        let (contexts, in_gap) = (Marks::default(), Marks::default());
+        let others = &others;
+        let mut divider =
+            GapDivider { run, launches, others, first: 0, pieces: &mut pieces, lead, contexts, in_gap };
         let first = of_device().find(is_kernel);
         let mut busy = first.map_or(0, |first| first.end);
         for kernel in of_device().filter(is_kernel) {
@@ -192,6 +220,10 @@ struct GapDivider<'a> {
     pieces: &'a mut Pieces,
     /// Lead over the GPU that the host lost by reading values.
     lead: Lead,
+    /// Contexts of the states of the current gap, with their places in a list.
+    contexts: Marks,
+    /// Pieces of the current gap, with their places in a list.
+    in_gap: Marks,
 }
 
 impl GapDivider<'_> {
@@ -268,13 +300,14 @@ impl GapDivider<'_> {
         let mut waited = None;
         let mut states: Vec<(ContextId, u64, Rc<Place>)> = Vec::new();
         // A pause may have thousands of states, each in another place.
-        let mut known: IdMap<ContextId, usize> = IdMap::default();
+        let known = &mut self.contexts;
+        known.clear();
         for (begin, end, context) in self.run.states.during(thread, last, to) {
             if context == ContextId::NONE || end <= begin {
                 continue;
             }
             let is_open = (begin..end).contains(&from);
-            if let Some(&at) = known.get(&context).filter(|_| !is_open) {
+            if let Some(at) = known.get(context.0).filter(|_| !is_open) {
                 states[at].1 += end - begin;
                 continue;
             }
@@ -283,11 +316,11 @@ impl GapDivider<'_> {
                 waited = Some((context, end - begin, end - from));
                 continue;
             }
-            match known.get(&context) {
-                Some(&at) => states[at].1 += end - begin,
+            match known.get(context.0) {
+                Some(at) => states[at].1 += end - begin,
                 // A wait that ended before the kernels did costs nothing.
                 None if !place.of_call.waits_for_gpu => {
-                    known.insert(context, states.len());
+                    known.set(context.0, states.len());
                     states.push((context, end - begin, place));
                 }
                 None => {}
@@ -389,28 +422,31 @@ impl GapDivider<'_> {
 
     fn add_parts(&mut self, from: u64, to: u64, parts: Vec<(Key, u64)>) -> Gap {
         let mut main = (0, 0);
-        for (key, nanos) in merged(parts) {
-            let at = self.pieces.add(key, nanos, u64::from(nanos.saturating_mul(2) >= to - from));
+        for (at, nanos) in self.merged(parts) {
+            self.pieces.add(at, nanos, u64::from(nanos.saturating_mul(2) >= to - from));
             if nanos > main.0 {
                 main = (nanos, at);
             }
         }
         Gap { start: from, nanos: to - from, piece: main.1 }
     }
-}
 
-/// Adds up parts with the same key.
-fn merged(parts: Vec<(Key, u64)>) -> Vec<(Key, u64)> {
-    let mut sums: Vec<(Key, u64)> = Vec::with_capacity(parts.len());
-    let mut known: IdMap<KeyParts, usize> = IdMap::default();
-    for (key, nanos) in parts {
-        let at = *known.entry(key.parts()).or_insert(sums.len());
-        match sums.get_mut(at) {
-            Some((_, sum)) => *sum += nanos,
-            None => sums.push((key, nanos)),
+    /// Adds up parts with the same key. Returns the sums by index of the piece.
+    fn merged(&mut self, parts: Vec<(Key, u64)>) -> Vec<(usize, u64)> {
+        let mut sums: Vec<(usize, u64)> = Vec::with_capacity(parts.len());
+        self.in_gap.clear();
+        for (key, nanos) in parts {
+            let piece = self.pieces.number(key);
+            match self.in_gap.get(piece as u32) {
+                Some(at) => sums[at].1 += nanos,
+                None => {
+                    self.in_gap.set(piece as u32, sums.len());
+                    sums.push((piece, nanos));
+                }
+            }
         }
+        sums
     }
-    sums
 }
 
 fn steady_bounds(steady: Option<SteadyPart>) -> (u64, u64) {

@@ -10,6 +10,7 @@ mod host;
 mod host_states;
 mod launched;
 mod lost_time;
+mod marks;
 mod names;
 mod places;
 mod ranks;

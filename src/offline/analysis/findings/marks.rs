@@ -1,0 +1,62 @@
+//! Values by small numbers, which are all removed at once. The gaps of a trace need such a table a million times.
+
+use gpuflame_model::record::IdMap;
+
+/// Values by number. See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    /// Values of small numbers, each with the round in which it was set.
+    listed: Vec<(u32, u32)>,
+    others: IdMap<u32, u32>,
+    round: u32,
+}
+
+/// Numbers below are found without a hash table: their list takes 8 MB at most.
+pub(super) const MAX_LISTED: u32 = 1 << 20;
+
+impl Marks {
+    /// Removes all values.
+    pub(super) fn clear(&mut self) {
+        self.round += 1;
+        self.others.clear();
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<usize> {
+        if number >= MAX_LISTED {
+            return self.others.get(&number).map(|value| *value as usize);
+        }
+        let &(round, value) = self.listed.get(number as usize)?;
+        (round == self.round).then_some(value as usize)
+    }
+
+    pub(super) fn set(&mut self, number: u32, value: usize) {
+        if number >= MAX_LISTED {
+            self.others.insert(number, value as u32);
+            return;
+        }
+        if self.listed.len() <= number as usize {
+            // The first round is 1, so these have no value.
+            self.listed.resize(number as usize + 1, (0, 0));
+        }
+        self.listed[number as usize] = (self.round, value as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_last_until_all_are_removed() {
+        let mut marks = Marks::default();
+        for round in 0..3 {
+            marks.clear();
+            for number in [0, 7, MAX_LISTED - 1, MAX_LISTED, u32::MAX] {
+                assert_eq!(marks.get(number), None);
+                marks.set(number, round);
+                assert_eq!(marks.get(number), Some(round));
+            }
+            assert_eq!((marks.get(6), marks.get(7)), (None, Some(round)));
+        }
+    }
+}

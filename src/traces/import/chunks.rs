@@ -1,0 +1,71 @@
+//! A list in chunks, which do not move when it grows. Its beginning can be freed before its end.
+
+/// Items, by number.
+#[derive(Debug)]
+pub(super) struct Chunks<T>(Vec<Vec<T>>);
+
+/// Number of items of a chunk.
+const CHUNK: usize = 4096;
+
+impl<T> Default for Chunks<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Chunks<T> {
+    pub(super) fn push(&mut self, item: T) {
+        match self.0.last_mut().filter(|chunk| chunk.len() < CHUNK) {
+            Some(chunk) => chunk.push(item),
+            None => {
+                // A small trace has a small first chunk.
+                let mut chunk = Vec::with_capacity(if self.0.is_empty() { 0 } else { CHUNK });
+                chunk.push(item);
+                self.0.push(chunk);
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.split_last().map_or(0, |(last, full)| full.len() * CHUNK + last.len())
+    }
+
+    /// Returns an item that was not freed.
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> &T {
+        &self.0[number as usize / CHUNK][number as usize % CHUNK]
+    }
+
+    /// Returns an item that was not freed, to change it.
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut T {
+        &mut self.0[number as usize / CHUNK][number as usize % CHUNK]
+    }
+
+    /// Frees the chunk before `number`, if `number` is the first of a chunk. The freed items must not be used again.
+    pub(super) fn free_before(&mut self, number: u32) {
+        if let Some(chunk) = (number as usize / CHUNK).checked_sub(1)
+            && (number as usize).is_multiple_of(CHUNK)
+        {
+            self.0[chunk] = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_keep_their_numbers_while_those_before_are_freed() {
+        let mut chunks = Chunks::default();
+        assert_eq!(chunks.len(), 0);
+        (0..3 * CHUNK).for_each(|item| chunks.push(item));
+        assert_eq!(chunks.len(), 3 * CHUNK);
+        *chunks.get_mut(2 * CHUNK as u32) = 7;
+        (0..=2 * CHUNK as u32).for_each(|number| chunks.free_before(number));
+        assert_eq!((*chunks.get(2 * CHUNK as u32), *chunks.get(3 * CHUNK as u32 - 1)), (7, 3 * CHUNK - 1));
+        assert_eq!(chunks.0[..2], [const { Vec::<usize>::new() }; 2]);
+        assert_eq!(chunks.len(), 3 * CHUNK);
+    }
+}
