@@ -6,7 +6,7 @@ use super::super::work_spans::WorkSpan;
 use super::places::{NameNumber, Places};
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{LeafFrame, Profile, SampleSite, add_to, saturating_sum};
-use gpuflame_model::record::{CopyKind, Work};
+use gpuflame_model::record::{CopyKind, IdMap, Work};
 
 /// Number and duration of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl LaunchedWork {
         spans: Option<&[WorkSpan]>,
         max_tiny: u64,
     ) -> Self {
-        let mut sums: BTreeMap<(SampleSite, Work), Sum> = BTreeMap::new();
+        let mut sums: IdMap<(SampleSite, Work), Sum> = IdMap::default();
         let mut add = |site: SampleSite, work: Work, count: u64, nanos: u64| {
             sums.entry((site, work)).or_default().add(count, nanos);
         };
@@ -83,6 +83,8 @@ impl LaunchedWork {
                 }
             }
         }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_unstable_by_key(|(key, _)| *key);
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
         // Places that look the same are one, because sums and single activities tell different contexts apart.
         let mut counts: BTreeMap<(Box<[NameNumber]>, Work), u64> = BTreeMap::new();

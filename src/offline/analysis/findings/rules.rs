@@ -21,7 +21,7 @@ use super::{Cost, Figures, Finding, Lost, Severity};
 use gpuflame_export::{percent, work_name};
 use gpuflame_model::profile::views::{CPU, GPU, OFF_CPU, UNIFIED, unified};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind, format_nanos, saturating_sum};
-use gpuflame_model::record::{ContextId, CopyKind, Loss, MemoryKind, UnifiedKind, Work};
+use gpuflame_model::record::{ContextId, CopyKind, IdMap, Loss, MemoryKind, UnifiedKind, Work};
 use gpuflame_traces::import::LinkReport;
 
 /// A run, as the findings about lost time see it.
@@ -330,7 +330,7 @@ fn exposed_communication(
 ) -> Option<Cost> {
     let collectives = linked.map(|linked| linked.collectives.clone()).unwrap_or_default();
     let filter = CommunicationFilter { collectives, ..CommunicationFilter::default() };
-    let mut classes = BTreeMap::new();
+    let mut classes = IdMap::default();
     let mut class = |work: Work| {
         *classes.entry(work).or_insert_with(|| match work {
             _ if filter.is_communication(work, &work_name(profile, work)) => WorkClass::Communication,
@@ -343,6 +343,9 @@ fn exposed_communication(
     let site = |span: &WorkSpan| {
         span.launched().map_or(SampleSite::NoStack, |launched| SampleSite::Context(launched.context))
     };
+    if !inside.clone().any(|span| class(span.work) == WorkClass::Communication) {
+        return None;
+    }
     let (devices, places) = sum_spans(
         inside.map(|span| (spans.device_of(span), span.start, span.end, class(span.work), site(span))),
     );

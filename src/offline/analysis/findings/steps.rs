@@ -1,7 +1,5 @@
 //! Findings about steps, and about kernels that change their durations during the run.
 
-use std::collections::BTreeMap;
-
 use super::super::mann_whitney::differ_at_one_percent;
 use super::super::stragglers::{StepTimes, median};
 use super::super::work_spans::{PlausibleSpans, WorkSpan};
@@ -155,7 +153,7 @@ fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec
     if count < MIN_STEPS {
         return Vec::new();
     }
-    let mut executions: BTreeMap<(Work, ContextId), Vec<(u64, u64)>> = BTreeMap::new();
+    let mut executions: IdMap<(Work, ContextId), Vec<(u64, u64)>> = IdMap::default();
     let mut classifier = Classifier::new(profile);
     for span in spans.iter().filter(|span| classifier.is_computation(span.work)) {
         let Some(launched) = span.launched() else { continue };
@@ -239,20 +237,20 @@ pub(super) fn slow_steps(
 
 /// Returns the context that launched most of the time of kernels.
 fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
-    let mut sums: BTreeMap<ContextId, u64> = BTreeMap::new();
+    let mut sums: IdMap<ContextId, u64> = IdMap::default();
     for span in spans.iter().filter(|span| matches!(span.work, Work::Kernel(_) | Work::Graph)) {
         if let Some(launched) = span.launched() {
             let sum = sums.entry(launched.context).or_default();
             *sum = sum.saturating_add(span.end - span.start);
         }
     }
-    sums.into_iter().max_by_key(|(_, nanos)| *nanos).map(|(context, _)| context)
+    sums.into_iter().max_by_key(|(context, nanos)| (*nanos, *context)).map(|(context, _)| context)
 }
 
 /// Durations of the executions of kernels, in order of time. Executions of one kernel are told apart by their position among all
 /// its executions in a step or an iteration, because its work differs from position to position.
 fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64) -> Vec<Vec<u64>> {
-    let mut found: BTreeMap<Work, Vec<u64>> = BTreeMap::new();
+    let mut found: IdMap<Work, Vec<u64>> = IdMap::default();
     let mut classifier = Classifier::new(profile);
     for span in spans.iter().filter(|span| span.start >= since && classifier.is_computation(span.work)) {
         found.entry(span.work).or_default().push(span.end - span.start);
