@@ -5,6 +5,7 @@
 //! stops at that byte; the caller knows whether more input may follow. Values that no code reads are only skipped, so
 //! errors inside them are not detected.
 
+use super::super::Text;
 use super::buffer::PADDING;
 use super::mask::InstructionSet;
 use super::number::are_digits;
@@ -50,6 +51,16 @@ impl Value {
     #[inline(always)]
     fn new(start: usize, end: usize, shape: Shape) -> Self {
         Self { start: start as u32, end: end as u32, shape }
+    }
+}
+
+/// Returns the text of a value; empty if there is none.
+#[inline(always)]
+pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
+    match value.shape {
+        Shape::Missing => Text::default(),
+        Shape::Escaped => Text::json(value.slice(bytes), true),
+        _ => Text::plain(value.slice(bytes)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Classifies an event by category and phase, and maps its arguments, for each dialect.
+//! Reads an event whose class is known (`classes`), and maps its arguments, for each dialect.
 //!
 //! | dialect | GPU categories | calls | id | times |
 //! |---|---|---|---|---|
@@ -21,7 +21,9 @@
 use super::super::Text;
 use super::super::model::*;
 use super::ReadCounts;
-use super::cursor::{self, Shape, Value, load_at, skip_blanks};
+use super::args::{Arg, for_each};
+use super::classes::{Class, Classified, step_or, wants_cpu};
+use super::cursor::{Shape, Value, to_text};
 use super::fields::Fields;
 use super::mask::InstructionSet;
 use super::number::{parse_integer, parse_micros, parse_unsigned};
@@ -29,93 +31,47 @@ use super::number::{parse_integer, parse_micros, parse_unsigned};
 /// Frame kinds of a stack that is given only as the id of its innermost frame in `stackFrames`.
 const FRAME: Text<'static> = Text::plain(b"f");
 
-/// Class of an event, by its category.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
-    Op(OpKind),
-    Call {
-        driver: bool,
-    },
-    Cpu(CpuKind),
-    Python,
-    Sync,
-    EventRecord,
-    Flow(FlowKind),
-    /// MTIA event. The kind is derived from its name.
-    Mtia,
-    /// Work of unitrace's devices. The kind is derived from its name.
-    LevelZero,
-    /// Node of a graph that does no GPU work: it records an event, or runs a function on the host. Or a host function of a
-    /// stream.
-    IdleNode {
-        is_host: bool,
-    },
-    /// Event without a category. The kind may be derived from its arguments.
-    Bare,
-    Other,
-}
-
-fn classify(category: &[u8]) -> Class {
-    match category {
-        b"kernel" | b"Kernel" | b"GPU_Kernel" => Class::Op(OpKind::Kernel),
-        b"gpu_memcpy" | b"Memcpy" | b"MemCopy" => Class::Op(OpKind::Copy),
-        b"gpu_memset" | b"Memset" | b"MemSet" => Class::Op(OpKind::Set),
-        b"cuda_runtime"
-        | b"Runtime"
-        | b"CudaRuntime"
-        | b"CUDA_Runtime"
-        | b"mtia_runtime"
-        | b"privateuse1_runtime"
-        | b"xpu_runtime"
-        | b"hpu_runtime" => Class::Call { driver: false },
-        b"pthread" => Class::Call { driver: false },
-        b"cuda_driver" | b"CUDA_Driver" | b"privateuse1_driver" | b"xpu_driver" => {
-            Class::Call { driver: true }
-        }
-        b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
-        b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
-        | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
-        // This is work of a profiler on the thread that it delays.
-        b"overhead" => Class::Cpu(CpuKind::Overhead),
-        b"ProfileStep" => Class::Cpu(CpuKind::Step),
-        b"python_function" => Class::Python,
-        b"cuda_sync" => Class::Sync,
-        b"cuda_event" => Class::EventRecord,
-        b"fwdbwd" | b"forward_backward" => Class::Flow(FlowKind::Backward),
-        b"ac2g" | b"async_cpu_to_gpu" | b"async" => Class::Flow(FlowKind::Launch),
-        b"mtia_ccp_events" => Class::Mtia,
-        b"gpu_op" => Class::LevelZero,
-        b"graph_event_node" => Class::IdleNode { is_host: false },
-        b"graph_host_node" | b"host_launch" => Class::IdleNode { is_host: true },
-        _ => Class::Other,
-    }
-}
-
-/// Passes the event to `sink` if the sink requested it.
+/// Passes the event to `sink` if the sink requested it. `args` are its arguments if they were found before.
 #[inline(always)]
 pub(super) fn emit<L: InstructionSet>(
     bytes: &[u8],
     fields: &Fields,
+    (Classified { class, needs_args }, args): (Classified, Option<&[Arg]>),
     wants: Wants,
     counts: &mut ReadCounts,
     sink: &mut impl Sink,
 ) {
-    let class = match fields.category.shape {
-        Shape::String => classify(fields.category.slice(bytes)),
-        Shape::Escaped => classify(to_text(bytes, fields.category).decode().as_bytes()),
-        Shape::Missing => Class::Bare,
-        _ => Class::Other,
-    };
     let phase = fields.phase.slice(bytes);
     let is_complete = phase == b"X";
-    let mut event = EventReader::<L> { bytes, fields, counts, level: std::marker::PhantomData };
-    let event = match class {
-        Class::Op(kind) if is_complete && wants.has(Wants::OPS) => event.read_op(kind),
-        Class::Call { driver } if is_complete && wants.has(Wants::CALLS) => event.read_call(driver),
+    let mut event = EventReader::<L> { bytes, fields, args, counts, level: std::marker::PhantomData };
+    // Each of the frequent kinds is passed on by itself: an `Option<Event>` would be copied, and has 400 bytes.
+    let other = match class {
+        Class::Op(kind) if is_complete && wants.has(Wants::OPS) => {
+            if let Some(op) = event.read_work(kind, false) {
+                pass(sink, &Event::Op(op));
+            }
+            return;
+        }
+        Class::Call { driver } if is_complete && wants.has(Wants::CALLS) => {
+            if let Some(call) = event.read_call(driver) {
+                pass(sink, &Event::Call(call));
+            }
+            return;
+        }
         Class::LevelZero if is_complete && wants.has(Wants::OPS) => event.read_level_zero_op(),
         Class::Cpu(_) if is_complete && event.is_level_zero_call() => event.read_level_zero_call(wants),
-        Class::Cpu(kind) if is_complete && event.wants_cpu(kind, wants) => event.read_cpu(kind, wants),
-        Class::Python if is_complete && wants.has(Wants::PYTHON) => event.read_python(wants),
+        Class::Cpu(kind) if is_complete && wants_cpu(bytes, fields, kind, wants) => {
+            if let Some(op) = event.read_cpu(kind, needs_args) {
+                pass(sink, &Event::Cpu(op));
+            }
+            return;
+        }
+        Class::Python if is_complete && wants.has(Wants::PYTHON) => {
+            if let Some(frame) = event.read_python(wants) {
+                pass(sink, &Event::Python(frame));
+            }
+            return;
+        }
         Class::Sync if is_complete && wants.has(Wants::SYNCS) => event.read_sync(),
         Class::EventRecord if is_complete && wants.has(Wants::SYNCS) => Some(event.read_event_record()),
         Class::Mtia if is_complete && (wants.has(Wants::OPS) || wants.has(Wants::SYNCS)) => event.read_mtia(),
@@ -123,9 +79,14 @@ pub(super) fn emit<L: InstructionSet>(
         Class::Other | Class::Bare if phase == b"M" && wants.has(Wants::NAMES) => event.read_metadata(),
         _ if phase == b"E" && wants.has(Wants::EDGES) => event.read_end(),
         _ if phase == b"B" && wants.has(Wants::EDGES) => event.read_begin(class),
-        Class::Flow(kind) if wants.has(Wants::FLOWS) => event.read_flow(kind),
+        Class::Flow(kind) if wants.has(Wants::FLOWS) => {
+            if let Some(flow) = event.read_flow(kind) {
+                pass(sink, &Event::Flow(flow));
+            }
+            return;
+        }
         Class::Other if wants.has(Wants::FLOWS) && matches!(phase, b"s" | b"f") => {
-            event.read_flow(FlowKind::Unknown)
+            event.read_flow(FlowKind::Unknown).map(Event::Flow)
         }
         Class::IdleNode { is_host } if is_complete && wants.has(Wants::OPS) => event.read_idle_node(is_host),
         Class::IdleNode { .. } if wants.has(Wants::OTHER) => Some(Event::Other(Text::default())),
@@ -135,14 +96,21 @@ pub(super) fn emit<L: InstructionSet>(
         Class::Op(_) | Class::LevelZero if wants.has(Wants::OPS) => event.count_untimed(),
         _ => None,
     };
-    if let Some(event) = event {
-        sink.event(&event);
+    if let Some(event) = other {
+        pass(sink, &event);
     }
+}
+
+/// Passes an event to a sink. It is not inlined, because that would copy the sink's code for each kind and each instruction set.
+#[inline(never)]
+fn pass(sink: &mut impl Sink, event: &Event<'_>) {
+    sink.event(event);
 }
 
 struct EventReader<'a, L> {
     bytes: &'a [u8],
     fields: &'a Fields,
+    args: Option<&'a [Arg]>,
     counts: &'a mut ReadCounts,
     level: std::marker::PhantomData<L>,
 }
@@ -161,7 +129,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         let mut original_stream = None;
         let mut peers = (None, None);
         let bytes = self.bytes;
-        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+        for_each::<L>(bytes, self.fields.args, self.args, |key, value| match key {
             b"correlation" | b"correlation id" | b"correlationId" => {
                 op.correlation = parse_nonzero_id(bytes, value)
             }
@@ -254,17 +222,14 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             return None;
         }
         let correlation = self.read_level_zero_id();
-        Some(match self.read_call(true)? {
-            Event::Call(call) => Event::Call(Call { correlation, ..call }),
-            other => other,
-        })
+        Some(Event::Call(Call { correlation, ..self.read_call(true)? }))
     }
 
     /// Returns the id that unitrace gives both to a call and to the work that the call started on the device.
     #[cold]
     fn read_level_zero_id(&self) -> Option<u64> {
         let mut id = None;
-        for_each::<L>(self.bytes, self.fields.args, |key, value| {
+        for_each::<L>(self.bytes, self.fields.args, self.args, |key, value| {
             if key == b"id" {
                 id = parse_nonzero_id(self.bytes, value);
             }
@@ -282,7 +247,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"pe_exe" | b"merge" | b"remote" => self.read_mtia_op(OpKind::Kernel, None),
             b"dma_request" => {
                 let mut direction = Text::default();
-                for_each::<L>(self.bytes, self.fields.args, |key, value| {
+                for_each::<L>(self.bytes, self.fields.args, self.args, |key, value| {
                     if key == b"direction" {
                         direction = to_text(self.bytes, value);
                     }
@@ -317,7 +282,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     fn read_bare(&mut self) -> Option<Event<'a>> {
         let bytes = self.bytes;
         let (mut kind, mut is_call, mut stream, mut correlation) = (None, false, None, None);
-        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+        for_each::<L>(bytes, self.fields.args, self.args, |key, value| match key {
             b"kernel_details" => kind = Some(OpKind::Kernel),
             b"memcpy_details" => kind = Some(OpKind::Copy),
             b"memset_details" => kind = Some(OpKind::Set),
@@ -342,23 +307,20 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
                 other => other,
             }),
             // JAX marks Python functions with `$`.
-            (None, [b'$', ..]) => self.read_python(Wants::PYTHON),
+            (None, [b'$', ..]) => self.read_python(Wants::PYTHON).map(Event::Python),
             (None, [b'c', b'u', ..] | [b'h', b'i', b'p', ..]) if is_call => {
-                Some(match self.read_call(true)? {
-                    Event::Call(call) => Event::Call(Call { correlation, ..call }),
-                    other => other,
-                })
+                Some(Event::Call(Call { correlation, ..self.read_call(true)? }))
             }
             _ => Some(Event::Other(Text::default())),
         }
     }
 
     #[inline(always)]
-    fn read_call(&mut self, driver: bool) -> Option<Event<'a>> {
+    fn read_call(&mut self, driver: bool) -> Option<Call<'a>> {
         let mut call = Call { driver, ..Call::default() };
         let mut times = (Value::default(), Value::default());
         let bytes = self.bytes;
-        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+        for_each::<L>(bytes, self.fields.args, self.args, |key, value| match key {
             b"correlation" | b"correlation id" | b"correlationId" => {
                 call.correlation = parse_nonzero_id(bytes, value)
             }
@@ -389,77 +351,20 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         {
             call.name = Text::json(bare, true);
         }
-        Some(Event::Call(call))
-    }
-
-    #[inline(always)]
-    fn wants_cpu(&self, kind: CpuKind, wants: Wants) -> bool {
-        wants.has(Wants::CPU) || (wants.has(Wants::STEPS) && self.step_or(kind) == CpuKind::Step)
-    }
-
-    /// Returns the kind of a CPU slice. Steps are also recognised by name, because not every dialect has a category
-    /// for steps.
-    #[inline(always)]
-    fn step_or(&self, kind: CpuKind) -> CpuKind {
-        let name = self.fields.name.slice(self.bytes);
-        if name.starts_with(b"ProfilerStep#") || name.starts_with(b"ProfileStep#") {
-            CpuKind::Step
-        } else {
-            kind
-        }
-    }
-
-    /// Whether the arguments of a CPU slice contain something that every sink needs: exact times (Paddle) or Python
-    /// functions. Nearly all arguments contain neither, so only the text after each quote is compared.
-    #[inline(always)]
-    fn has_needed_args(&self) -> bool {
-        let Value { start, end, .. } = self.fields.args;
-        let (mut at, end) = (start as usize, end as usize);
-        while at < end {
-            let (mut quotes, _) = L::string(load_at(self.bytes, at));
-            if end - at < 32 {
-                quotes &= (1 << (end - at)) - 1;
-            }
-            while quotes != 0 {
-                let after: &[u8; 17] = load_at(self.bytes, at + quotes.trailing_zeros() as usize + 1);
-                let is_empty_stack = after.starts_with(b"Call stack\": \"\"");
-                if !is_empty_stack && (after.starts_with(b"Call sta") || after.starts_with(b"start_ti")) {
-                    return self.searches_needed_args();
-                }
-                quotes &= quotes - 1;
-            }
-            at += 32;
-        }
-        false
-    }
-
-    #[cold]
-    fn searches_needed_args(&self) -> bool {
-        match std::str::from_utf8(self.fields.args.slice(self.bytes)) {
-            Ok(args) => {
-                let stack = args.split_once("\"Call stack\"").map_or("", |(_, stack)| stack);
-                let is_empty = stack.trim_start_matches([':', ' ']).starts_with("\"\"");
-                !(stack.is_empty() || is_empty) || args.contains("start_time")
-            }
-            Err(_) => true,
-        }
+        Some(call)
     }
 
     // Inlined because a separate function would be compiled without the instruction set, and would then call each
     // intrinsic as a function.
     #[inline(always)]
-    fn read_cpu(&mut self, kind: CpuKind, wants: Wants) -> Option<Event<'a>> {
+    fn read_cpu(&mut self, kind: CpuKind, needs_args: bool) -> Option<CpuOp<'a>> {
         let (mut external, mut sequence, mut forward_thread) = (None, None, None);
         let mut record_function = None;
         let mut call_stack = Text::default();
         let mut times = (Value::default(), Value::default());
         let bytes = self.bytes;
-        let args = if wants.has(Wants::DETAILS) || self.has_needed_args() {
-            self.fields.args
-        } else {
-            Value::default()
-        };
-        for_each::<L>(bytes, args, |key, value| match key {
+        let (args, found) = if needs_args { (self.fields.args, self.args) } else { Default::default() };
+        for_each::<L>(bytes, args, found, |key, value| match key {
             b"External id" | b"external id" => external = parse_nonzero_id(bytes, value),
             b"Record function id" => record_function = parse_nonzero_id(bytes, value),
             b"Call stack" => call_stack = to_text(bytes, value),
@@ -473,8 +378,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         let (start, end) = self.read_times(times)?;
         let (process, thread) = (parse_id(bytes, self.fields.process), parse_id(bytes, self.fields.thread));
         let name = to_text(bytes, self.fields.name);
-        let kind = self.step_or(kind);
-        Some(Event::Cpu(CpuOp {
+        let kind = step_or(bytes, self.fields, kind);
+        Some(CpuOp {
             kind,
             name,
             start,
@@ -487,14 +392,14 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             sequence,
             in_args,
             forward_thread,
-        }))
+        })
     }
 
-    fn read_python(&mut self, wants: Wants) -> Option<Event<'a>> {
+    fn read_python(&mut self, wants: Wants) -> Option<PythonFrame<'a>> {
         let (mut number, mut parent) = (None, None);
         let bytes = self.bytes;
         let args = if wants.has(Wants::DETAILS) { self.fields.args } else { Value::default() };
-        for_each::<L>(bytes, args, |key, value| match key {
+        for_each::<L>(bytes, args, None, |key, value| match key {
             b"Python id" => number = parse_nonzero_id(bytes, value),
             b"Python parent id" => parent = parse_nonzero_id(bytes, value),
             _ => {}
@@ -502,7 +407,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         let (start, end) = self.read_times(Default::default())?;
         let (process, thread) = (parse_id(bytes, self.fields.process), parse_id(bytes, self.fields.thread));
         let name = to_text(bytes, self.fields.name);
-        Some(Event::Python(PythonFrame { name, start, end, process, thread, id: number, parent }))
+        Some(PythonFrame { name, start, end, process, thread, id: number, parent })
     }
 
     /// Reads the start of a slice whose end is a separate event.
@@ -512,7 +417,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         let kind = match class {
             Class::Call { .. } => SliceKind::Call,
             Class::Python => SliceKind::Python,
-            Class::Cpu(kind) => SliceKind::Cpu(self.step_or(kind)),
+            Class::Cpu(kind) => SliceKind::Cpu(step_or(bytes, self.fields, kind)),
             Class::Op(_) => SliceKind::Work,
             _ => SliceKind::Unknown,
         };
@@ -537,7 +442,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
 
     fn read_correlation(&self) -> Option<u64> {
         let mut correlation = None;
-        for_each::<L>(self.bytes, self.fields.args, |key, value| {
+        for_each::<L>(self.bytes, self.fields.args, self.args, |key, value| {
             if matches!(key, b"correlation" | b"correlation id" | b"correlationId") {
                 correlation = parse_nonzero_id(self.bytes, value);
             }
@@ -564,7 +469,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::End(End { category, name, correlation: self.read_correlation(), time, process, thread }))
     }
 
-    fn read_flow(&mut self, kind: FlowKind) -> Option<Event<'a>> {
+    fn read_flow(&mut self, kind: FlowKind) -> Option<Flow<'a>> {
         let bytes = self.bytes;
         let begins = match self.fields.phase.slice(bytes) {
             b"s" => true,
@@ -575,7 +480,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         let (time, _) = parse_time(bytes, self.fields.time)?;
         let (process, thread) = (parse_id(bytes, self.fields.process), parse_id(bytes, self.fields.thread));
         let enclosed = self.fields.binding.slice(bytes) == b"e";
-        Some(Event::Flow(Flow { kind, id: flow_id, begins, enclosed, time, process, thread }))
+        Some(Flow { kind, id: flow_id, begins, enclosed, time, process, thread })
     }
 
     fn read_time(&mut self) -> Option<i64> {
@@ -602,7 +507,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     fn read_sync(&mut self) -> Option<Event<'a>> {
         let mut sync = Sync { name: to_text(self.bytes, self.fields.name), ..Sync::default() };
         let bytes = self.bytes;
-        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+        for_each::<L>(bytes, self.fields.args, self.args, |key, value| match key {
             b"correlation" => sync.correlation = parse_nonzero_id(bytes, value),
             b"device" => sync.device = parse_u32(bytes, value),
             b"context" => sync.context = parse_u32(bytes, value),
@@ -621,7 +526,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     fn read_event_record(&mut self) -> Event<'a> {
         let mut record = EventRecord::default();
         let bytes = self.bytes;
-        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+        for_each::<L>(bytes, self.fields.args, self.args, |key, value| match key {
             b"event_id" => record.event = parse_u32(bytes, value),
             b"context" => record.context = parse_u32(bytes, value),
             b"stream" => record.stream = parse_u32(bytes, value),
@@ -642,7 +547,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             _ => return None,
         };
         let mut name = Text::default();
-        for_each::<L>(bytes, self.fields.args, |key, value| {
+        for_each::<L>(bytes, self.fields.args, self.args, |key, value| {
             if key == b"name" {
                 name = to_text(bytes, value);
             }
@@ -654,7 +559,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     fn read_stream_flag(&mut self) -> Event<'a> {
         let mut stream = StreamFlag::default();
         let bytes = self.bytes;
-        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+        for_each::<L>(bytes, self.fields.args, self.args, |key, value| match key {
             b"context" => stream.context = parse_u32(bytes, value),
             b"stream" => stream.stream = parse_u32(bytes, value),
             b"flag" => stream.flag = parse_u32(bytes, value),
@@ -709,15 +614,6 @@ fn parse_time(bytes: &[u8], value: Value) -> Option<(i64, bool)> {
     };
     number
         .or_else(|| parse_micros(to_text(bytes, value).decode().split_ascii_whitespace().next()?.as_bytes()))
-}
-
-#[inline(always)]
-pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
-    match value.shape {
-        Shape::Missing => Text::default(),
-        Shape::Escaped => Text::json(value.slice(bytes), true),
-        _ => Text::plain(value.slice(bytes)),
-    }
 }
 
 /// Parses a process or thread id: a number, a quoted number, a number with a suffix (`"123(Python)"`), or other text.
@@ -792,28 +688,4 @@ fn parse_triple(text: &[u8]) -> [u32; 3] {
         *place = numbers.next().and_then(parse_unsigned).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     }
     all
-}
-
-/// Calls `take` with the keys and values of an object. The loop ends at the first syntax error, because the scanner has
-/// skipped the object without parsing it.
-#[inline(always)]
-fn for_each<L: InstructionSet>(bytes: &[u8], object: Value, mut take: impl FnMut(&[u8], Value)) {
-    if object.shape != Shape::Nested || bytes[object.start as usize] != b'{' {
-        return;
-    }
-    let mut at = skip_blanks(bytes, object.start as usize + 1);
-    while bytes[at] == b'"' && at < object.end as usize {
-        let Ok(key) = cursor::read_string::<L>(bytes, at + 1) else { return };
-        let Ok(after) = cursor::skip_colon(bytes, key.end as usize + 1) else { return };
-        let Ok((value, next)) = cursor::read_value::<L>(bytes, after) else { return };
-        match key.shape {
-            Shape::Escaped => take(to_text(bytes, key).decode().as_bytes(), value),
-            _ => take(key.slice(bytes), value),
-        }
-        at = skip_blanks(bytes, next);
-        if bytes[at] != b',' {
-            return;
-        }
-        at = skip_blanks(bytes, at + 1);
-    }
 }

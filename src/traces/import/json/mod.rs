@@ -9,7 +9,9 @@
 //! Module `dialect` lists the dialects of GPU events. Keys may come in any order. If no sink requested a value, the
 //! reader skips it by its brackets and quotes, 64 bytes at a time (`mask`), without parsing it.
 
+mod args;
 pub(super) mod buffer;
+mod classes;
 mod cursor;
 mod damage;
 mod dialect;

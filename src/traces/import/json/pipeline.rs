@@ -1,22 +1,26 @@
 //! Reads one plain file with two threads: one finds the events and their fields, the other reads the fields.
 //!
 //! ```text
-//! scanning thread   file -> buffer -> positions of events and fields -.
-//!                                                  full buffers       v
-//! calling thread                            fields -> dialect -> Event -> Sink
+//! scanning thread   file -> buffer -> positions of events and fields -> class -.
+//!                                                           full buffers       v
+//! calling thread                                     fields -> dialect -> Event -> Sink
 //!                                                  used buffers go back
 //! ```
 //!
 //! The sink receives the same events in the same order as from one thread. Only positions are copied, so the second
-//! thread costs little: for a file of 531 MB, scanning takes a third of the time of `gpuflame info`.
+//! thread costs little. While the calling thread is behind, the scanning thread also finds the arguments of calls and of GPU
+//! work, so that both threads are busy.
 
 use std::io::Read;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
-use super::super::model::Sink;
+use super::super::model::{Sink, Wants};
 use super::ReadCounts;
+use super::args::{self, Arg};
 use super::buffer::{Buffer, PADDING, ReaderSource};
+use super::classes::Classified;
 use super::mask::{self, InstructionSet, Job};
 use super::scan::{ScanEnd, ScanError, Scanner};
 use super::visit::{FoundEvent, FoundProperty, ToSink, Visitor};
@@ -24,50 +28,113 @@ use super::visit::{FoundEvent, FoundProperty, ToSink, Visitor};
 /// Number of buffers between the two threads. One is scanned while another is read, and one more waits.
 const BATCHES: usize = 3;
 
+/// Number of events whose arguments are found before the scanning thread looks again whether the other one has a used buffer.
+const EVENTS_PER_LOOK: usize = 32;
+
 /// An event or a key of the trace object, by its position in a buffer.
 enum Found {
-    Event(FoundEvent),
+    Event {
+        event: FoundEvent,
+        classified: Classified,
+        /// Positions of its arguments in [`Notes::args`], if they were found.
+        args: Option<(u32, u32)>,
+    },
     Property(FoundProperty),
+}
+
+/// Everything that was found in a buffer.
+#[derive(Default)]
+struct Notes {
+    found: Vec<Found>,
+    args: Vec<Arg>,
 }
 
 /// A scanned buffer.
 struct Batch {
     buffer: Buffer,
-    found: Vec<Found>,
+    notes: Notes,
 }
 
 /// Notes the events of a buffer, and sends the buffer to the other thread at its end.
 struct Sender {
-    found: Vec<Found>,
+    wants: Wants,
+    notes: Notes,
     full: SyncSender<Batch>,
     empty: Receiver<Batch>,
 }
 
+impl Sender {
+    /// Waits for a used buffer. Until the other thread has one, it is behind, so the arguments of events are found meanwhile.
+    /// Returns `None` if the other thread has ended.
+    fn next_batch(&mut self, buffer: &Buffer) -> Option<Batch> {
+        let mut first = 0;
+        loop {
+            match self.empty.try_recv() {
+                Ok(batch) => return Some(batch),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) if first >= self.notes.found.len() => return self.empty.recv().ok(),
+                Err(TryRecvError::Empty) => {
+                    let events = first..self.notes.found.len().min(first + EVENTS_PER_LOOK);
+                    first = events.end;
+                    mask::run(FindArgs { bytes: buffer.padded(), notes: &mut self.notes, events });
+                }
+            }
+        }
+    }
+}
+
+/// Finds the arguments of some events of a buffer.
+struct FindArgs<'a> {
+    bytes: &'a [u8],
+    notes: &'a mut Notes,
+    events: Range<usize>,
+}
+
+impl Job for FindArgs<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: InstructionSet>(self) {
+        let Notes { found, args: all } = self.notes;
+        for found in &mut found[self.events] {
+            if let Found::Event { event, classified, args } = found
+                && classified.reads_args()
+            {
+                let first = all.len() as u32;
+                args::find::<L>(self.bytes, event.fields.args, all);
+                *args = Some((first, all.len() as u32));
+            }
+        }
+    }
+}
+
 impl Visitor for Sender {
     #[inline(always)]
-    fn event<L: InstructionSet>(&mut self, _: &[u8], found: &FoundEvent, _: &mut ReadCounts) {
-        self.found.push(Found::Event(*found));
+    fn event<L: InstructionSet>(&mut self, bytes: &[u8], found: &FoundEvent, _: &mut ReadCounts) {
+        let classified = Classified::new::<L>(bytes, &found.fields, self.wants);
+        self.notes.found.push(Found::Event { event: *found, classified, args: None });
     }
 
     fn property(&mut self, _: &[u8], found: FoundProperty) {
-        self.found.push(Found::Property(found));
+        self.notes.found.push(Found::Property(found));
     }
 
     fn end_of_buffer(&mut self, mut buffer: Buffer, consumed: usize) -> Buffer {
-        if self.found.is_empty() {
+        if self.notes.found.is_empty() {
             buffer.consume(consumed);
             return buffer;
         }
         // The other thread ends early only if it panics, which then ends the program.
-        let Ok(Batch { buffer: mut next, found: mut unused }) = self.empty.recv() else {
+        let Some(Batch { buffer: mut next, notes: mut unused }) = self.next_batch(&buffer) else {
             buffer.consume(consumed);
             return buffer;
         };
         next.set(&buffer.unread()[consumed..]);
-        unused.clear();
-        let found = std::mem::replace(&mut self.found, unused);
+        unused.found.clear();
+        unused.args.clear();
+        let notes = std::mem::replace(&mut self.notes, unused);
         // Sending fails only in the same case.
-        let _ = self.full.send(Batch { buffer, found });
+        let _ = self.full.send(Batch { buffer, notes });
         next
     }
 }
@@ -85,9 +152,12 @@ impl<S: Sink> Job for ReadBatch<'_, '_, S> {
     #[inline(always)]
     fn run<L: InstructionSet>(self) {
         let bytes = self.batch.buffer.padded();
-        for found in &self.batch.found {
+        for found in &self.batch.notes.found {
             match found {
-                Found::Event(event) => self.visitor.event::<L>(bytes, event, self.counts),
+                Found::Event { event, classified, args } => {
+                    let args = args.map(|(from, to)| &self.batch.notes.args[from as usize..to as usize]);
+                    self.visitor.classified_event::<L>(bytes, event, (*classified, args), self.counts);
+                }
                 Found::Property(property) => self.visitor.property(bytes, property.clone()),
             }
         }
@@ -102,13 +172,14 @@ pub(super) fn read(
 ) -> (ReadCounts, Result<ScanEnd, ScanError>) {
     let (full, batches) = sync_channel(BATCHES);
     let (used, empty) = sync_channel(BATCHES);
-    let new = || Batch { buffer: Buffer::new(buffer.max(PADDING)), found: Vec::new() };
+    let new = || Batch { buffer: Buffer::new(buffer.max(PADDING)), notes: Notes::default() };
     // Sending cannot fail, because the receiver exists and the channel has room for all buffers.
     (1..BATCHES).for_each(|_| drop(used.send(new())));
+    let wants = sink.wants();
     thread::scope(|scope| {
         let scanning = scope.spawn(move || {
             let mut scan = Scanner::new();
-            let mut sender = Sender { found: Vec::new(), full, empty };
+            let mut sender = Sender { wants, notes: Notes::default(), full, empty };
             let source = &mut ReaderSource { input, size: buffer };
             let ended = scan.run(source, 0, u64::MAX, &mut sender);
             (scan.counts, ended)

@@ -6,8 +6,10 @@ use std::ops::Range;
 use super::super::Text;
 use super::super::model::{Event, Property, RawEvent, Sink, Wants};
 use super::ReadCounts;
+use super::args::Arg;
 use super::buffer::Buffer;
-use super::cursor::{Shape, Value};
+use super::classes::Classified;
+use super::cursor::{Shape, Value, to_text};
 use super::dialect;
 use super::fields::Fields;
 use super::mask::InstructionSet;
@@ -50,19 +52,31 @@ impl<'a, S: Sink> ToSink<'a, S> {
     pub(super) fn new(sink: &'a mut S) -> Self {
         Self { wants: sink.wants(), sink }
     }
+
+    /// Like [`Visitor::event`], for an event that is already classified, and whose arguments may be found.
+    #[inline(always)]
+    pub(super) fn classified_event<L: InstructionSet>(
+        &mut self,
+        bytes: &[u8],
+        found: &FoundEvent,
+        classified: (Classified, Option<&[Arg]>),
+        counts: &mut ReadCounts,
+    ) {
+        let FoundEvent { fields, begin, end } = found;
+        dialect::emit::<L>(bytes, fields, classified, self.wants, counts, self.sink);
+        if self.wants.has(Wants::RAW) {
+            let (category, name) = (to_text(bytes, fields.category), to_text(bytes, fields.name));
+            let text = &bytes[*begin as usize..*end as usize];
+            self.sink.raw(RawEvent { text, category, name });
+        }
+    }
 }
 
 impl<S: Sink> Visitor for ToSink<'_, S> {
     #[inline(always)]
     fn event<L: InstructionSet>(&mut self, bytes: &[u8], found: &FoundEvent, counts: &mut ReadCounts) {
-        let FoundEvent { fields, begin, end } = found;
-        dialect::emit::<L>(bytes, fields, self.wants, counts, self.sink);
-        if self.wants.has(Wants::RAW) {
-            let (category, name) =
-                (dialect::to_text(bytes, fields.category), dialect::to_text(bytes, fields.name));
-            let text = &bytes[*begin as usize..*end as usize];
-            self.sink.raw(RawEvent { text, category, name });
-        }
+        let classified = Classified::new::<L>(bytes, &found.fields, self.wants);
+        self.classified_event::<L>(bytes, found, (classified, None), counts);
     }
 
     fn property(&mut self, bytes: &[u8], found: FoundProperty) {

@@ -1,0 +1,152 @@
+//! Classes of events, by their categories, and which events need their arguments read.
+//!
+//! If two threads read a file, the thread that finds the events also classifies them, because the thread that reads the
+//! fields has more to do. The arguments are then still in the cache.
+
+use super::super::model::{CpuKind, FlowKind, OpKind, Wants};
+use super::cursor::{Shape, Value, load_at, to_text};
+use super::fields::Fields;
+use super::mask::InstructionSet;
+
+/// Class of an event, by its category.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Op(OpKind),
+    Call {
+        driver: bool,
+    },
+    Cpu(CpuKind),
+    Python,
+    Sync,
+    EventRecord,
+    Flow(FlowKind),
+    /// MTIA event. The kind is derived from its name.
+    Mtia,
+    /// Work of unitrace's devices. The kind is derived from its name.
+    LevelZero,
+    /// Node of a graph that does no GPU work: it records an event, or runs a function on the host. Or a host function of a
+    /// stream.
+    IdleNode {
+        is_host: bool,
+    },
+    /// Event without a category. The kind may be derived from its arguments.
+    Bare,
+    Other,
+}
+
+fn classify(category: &[u8]) -> Class {
+    match category {
+        b"kernel" | b"Kernel" | b"GPU_Kernel" => Class::Op(OpKind::Kernel),
+        b"gpu_memcpy" | b"Memcpy" | b"MemCopy" => Class::Op(OpKind::Copy),
+        b"gpu_memset" | b"Memset" | b"MemSet" => Class::Op(OpKind::Set),
+        b"cuda_runtime"
+        | b"Runtime"
+        | b"CudaRuntime"
+        | b"CUDA_Runtime"
+        | b"mtia_runtime"
+        | b"privateuse1_runtime"
+        | b"xpu_runtime"
+        | b"hpu_runtime" => Class::Call { driver: false },
+        b"pthread" => Class::Call { driver: false },
+        b"cuda_driver" | b"CUDA_Driver" | b"privateuse1_driver" | b"xpu_driver" => {
+            Class::Call { driver: true }
+        }
+        b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
+        b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
+        | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
+        // This is work of a profiler on the thread that it delays.
+        b"overhead" => Class::Cpu(CpuKind::Overhead),
+        b"ProfileStep" => Class::Cpu(CpuKind::Step),
+        b"python_function" => Class::Python,
+        b"cuda_sync" => Class::Sync,
+        b"cuda_event" => Class::EventRecord,
+        b"fwdbwd" | b"forward_backward" => Class::Flow(FlowKind::Backward),
+        b"ac2g" | b"async_cpu_to_gpu" | b"async" => Class::Flow(FlowKind::Launch),
+        b"mtia_ccp_events" => Class::Mtia,
+        b"gpu_op" => Class::LevelZero,
+        b"graph_event_node" => Class::IdleNode { is_host: false },
+        b"graph_host_node" | b"host_launch" => Class::IdleNode { is_host: true },
+        _ => Class::Other,
+    }
+}
+
+/// Class of an event, and whether the arguments of a CPU slice are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Classified {
+    pub(super) class: Class,
+    pub(super) needs_args: bool,
+}
+
+impl Classified {
+    #[inline(always)]
+    pub(super) fn new<L: InstructionSet>(bytes: &[u8], fields: &Fields, wants: Wants) -> Self {
+        let class = match fields.category.shape {
+            Shape::String => classify(fields.category.slice(bytes)),
+            Shape::Escaped => classify(to_text(bytes, fields.category).decode().as_bytes()),
+            Shape::Missing => Class::Bare,
+            _ => Class::Other,
+        };
+        let needs_args = match class {
+            Class::Cpu(kind) if wants_cpu(bytes, fields, kind, wants) => {
+                wants.has(Wants::DETAILS) || has_needed_args::<L>(bytes, fields.args)
+            }
+            _ => false,
+        };
+        Self { class, needs_args }
+    }
+
+    /// Whether the arguments of the event are read.
+    #[inline(always)]
+    pub(super) fn reads_args(self) -> bool {
+        matches!(self.class, Class::Op(_) | Class::Call { .. }) || self.needs_args
+    }
+}
+
+/// Whether the sink requested a CPU slice of this kind.
+#[inline(always)]
+pub(super) fn wants_cpu(bytes: &[u8], fields: &Fields, kind: CpuKind, wants: Wants) -> bool {
+    wants.has(Wants::CPU) || (wants.has(Wants::STEPS) && step_or(bytes, fields, kind) == CpuKind::Step)
+}
+
+/// Returns the kind of a CPU slice. Steps are also recognised by name, because not every dialect has a category for
+/// steps.
+#[inline(always)]
+pub(super) fn step_or(bytes: &[u8], fields: &Fields, kind: CpuKind) -> CpuKind {
+    let name = fields.name.slice(bytes);
+    if name.starts_with(b"ProfilerStep#") || name.starts_with(b"ProfileStep#") { CpuKind::Step } else { kind }
+}
+
+/// Whether the arguments of a CPU slice contain something that every sink needs: exact times (Paddle) or Python
+/// functions. Nearly all arguments contain neither, so only the text after each quote is compared.
+#[inline(always)]
+fn has_needed_args<L: InstructionSet>(bytes: &[u8], args: Value) -> bool {
+    let (mut at, end) = (args.start as usize, args.end as usize);
+    while at < end {
+        let (mut quotes, _) = L::string(load_at(bytes, at));
+        if end - at < 32 {
+            quotes &= (1 << (end - at)) - 1;
+        }
+        while quotes != 0 {
+            let after: &[u8; 17] = load_at(bytes, at + quotes.trailing_zeros() as usize + 1);
+            let is_empty_stack = after.starts_with(b"Call stack\": \"\"");
+            if !is_empty_stack && (after.starts_with(b"Call sta") || after.starts_with(b"start_ti")) {
+                return searches_needed_args(args.slice(bytes));
+            }
+            quotes &= quotes - 1;
+        }
+        at += 32;
+    }
+    false
+}
+
+#[cold]
+fn searches_needed_args(args: &[u8]) -> bool {
+    match std::str::from_utf8(args) {
+        Ok(args) => {
+            let stack = args.split_once("\"Call stack\"").map_or("", |(_, stack)| stack);
+            let is_empty = stack.trim_start_matches([':', ' ']).starts_with("\"\"");
+            !(stack.is_empty() || is_empty) || args.contains("start_time")
+        }
+        Err(_) => true,
+    }
+}
