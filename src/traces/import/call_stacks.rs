@@ -8,7 +8,6 @@
 //! frames in common, so in a trace with thousands of them, time and memory would grow with the square of their number.
 //! Therefore a slice that ends after more than [`MAX_CROSSED`] of the slices around it is left out, and counted.
 
-use super::call_records::CallRecords;
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
 use super::slice_runs::SliceRuns;
@@ -30,8 +29,8 @@ pub(super) struct StackBuilder<'a> {
 }
 
 impl StackBuilder<'_> {
-    /// Finds the stacks of the calls of one thread.
-    pub(super) fn build_thread(&mut self, slices: SliceRuns, calls: &mut CallRecords) {
+    /// Finds the stacks of the calls of one thread. `stacks` are the stacks by number of the call.
+    pub(super) fn build_thread(&mut self, slices: SliceRuns, stacks: &mut [u32]) {
         let mut open: Vec<OpenSlice> = Vec::new();
         slices.for_each_in_order(|slice| {
             if self.delays.is_requested_before(slice.start) {
@@ -45,7 +44,7 @@ impl StackBuilder<'_> {
             }
             let opened = self.open_slice(&open, slice);
             if let Some(call) = slice.call() {
-                calls.set_stack(call, opened.node);
+                stacks[call as usize] = opened.node;
                 self.links.note_call(call, &opened.scope);
             } else if let Some(number) = self.links.find_operator(&slice) {
                 self.links.note_stack(number, opened.node);
@@ -131,7 +130,6 @@ struct OpenSlice {
 mod tests {
     use super::*;
     use crate::import::slices::FrameClass;
-    use crate::import::work::CallRecord;
 
     /// Returns the labels of the stack of the last slice, which is a call. Slices are (start, end, class), labelled
     /// by index.
@@ -144,12 +142,11 @@ mod tests {
         });
         let mut runs = SliceRuns::default();
         runs.extend(all);
-        let mut calls: CallRecords = slices.iter().map(|_| CallRecord::default()).collect();
+        let mut stacks = vec![ROOT; slices.len()];
         let mut tree = StackTree::default();
         let (links, delays) = (&mut OperatorLinks::default(), &mut HostDelays::default());
-        StackBuilder { tree: &mut tree, links, delays, left_out: 0 }.build_thread(runs, &mut calls);
-        let mut labels: Vec<u32> =
-            tree.leaf_first(calls.get(last as u32).stack).map(|(label, _)| label).collect();
+        StackBuilder { tree: &mut tree, links, delays, left_out: 0 }.build_thread(runs, &mut stacks);
+        let mut labels: Vec<u32> = tree.leaf_first(stacks[last]).map(|(label, _)| label).collect();
         labels.reverse();
         labels
     }

@@ -1,13 +1,13 @@
 //! A table that interns the names of a trace. Millions of events share a few hundred names.
 
 use super::Text;
-use gpuflame_model::record::IdMap;
+use super::field_hash::FieldMap;
 
 /// Interned names. Each name is stored once and has a number.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     texts: Vec<Box<str>>,
-    numbers: IdMap<Box<[u8]>, u32>,
+    numbers: FieldMap<Box<[u8]>, u32>,
 }
 
 impl NameTable {

@@ -9,17 +9,17 @@
 
 use std::cmp::Reverse;
 
-use super::call_stacks::StackBuilder;
 use super::file_ids::FileIds;
 use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
 use super::graph_edges::GraphEdges;
-use super::host_delays::{self, GapLabels, HostDelays};
+use super::host_delays;
 use super::link::{LinkReport, Linking};
 use super::op_order::OpOrder;
 use super::op_records::OpRecord;
 use super::slices::{FrameClass, ROOT, StackTree};
 use super::stack_frames::StackFrames;
 use super::sync_rows::SyncCalls;
+use super::thread_stacks::{FoundStacks, ThreadSlices};
 use super::thread_states::ThreadStates;
 use super::trace_collector::TraceCollector;
 use super::{Kind, NameTable, Opened, Options, Text};
@@ -37,6 +37,9 @@ const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 /// Maximum number of frames of a stack; the frames at the root of deeper stacks are left out, and the stack is marked as
 /// truncated. Without the limit, slices that are nested by the thousand would make stacks with millions of frames.
 const MAX_FRAMES: usize = 2048;
+
+/// Minimum number of calls for which a second thread is started.
+const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
 
 /// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
 /// contain rows: see [`recording`](super::recording()).
@@ -93,7 +96,7 @@ impl TraceCollector {
         self.separate_contexts();
         let edges = self.find_graph_edges();
         self.mark_host_functions(&edges);
-        let mut linked = self.link_operations();
+        let (mut linked, found) = self.link_operations_and_stacks();
         // In a trace of several processes, graphs with one id may be different ones.
         let edges = if linked.renumbered_devices.is_empty() { edges } else { GraphEdges::default() };
         linked.unpaired_edges = (self.unpaired_edges.begins, self.unpaired_edges.ends);
@@ -130,15 +133,11 @@ impl TraceCollector {
         if self.keeps_ranges {
             linked.ranges = self.named_ranges(&|time| to_row_time(time, linked.offset));
         }
-        if self.backward_under_forward {
-            self.operator_links.link_forward();
-        }
-        if !self.has_python {
-            self.split_call_stacks();
-        }
-        let mut stacks = StackTree::default();
-        let spans = self.delay_spans();
-        let delay_states = self.find_stacks(&mut stacks, spans);
+        let found = found.unwrap_or_else(|| {
+            let spans = self.delay_spans();
+            self.take_slices().find_stacks(spans)
+        });
+        let (mut stacks, delay_states) = self.keep_stacks(found);
         linked.crossing_slices = self.crossing_slices;
         if self.backward_under_forward {
             let mark = self.labels.intern(Text::from("[backward]"));
@@ -296,37 +295,53 @@ impl TraceCollector {
         spans
     }
 
-    /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`.
-    fn find_stacks(&mut self, stacks: &mut StackTree, spans: Vec<Vec<(i64, i64)>>) -> Vec<ThreadStates> {
-        let mut delay_states = Vec::new();
-        let mut labels = GapLabels::new(std::mem::take(&mut self.labels));
-        for (slices, spans) in std::mem::take(&mut self.slices).into_iter().zip(spans) {
-            let mut delays = HostDelays::new(spans, labels);
-            let mut of_thread = StackBuilder {
-                tree: &mut *stacks,
-                links: &mut self.operator_links,
-                delays: &mut delays,
-                left_out: 0,
-            };
-            of_thread.build_thread(slices, &mut self.calls);
-            self.crossing_slices += of_thread.left_out;
-            delay_states.push(delays.states);
-            labels = delays.labels;
+    /// Links the operations to calls. If it is not needed when the GPUs waited for threads, the stacks of the calls are found at
+    /// the same time by another thread, and returned.
+    fn link_operations_and_stacks(&mut self) -> (LinkReport, Option<FoundStacks>) {
+        if !self.without_thread_states || self.keeps_ranges || self.calls.len() < MIN_CALLS_FOR_THREAD {
+            return (self.link_operations(), None);
         }
-        self.labels = labels.into_labels();
-        delay_states
+        let (spans, slices) = (self.delay_spans(), self.take_slices());
+        std::thread::scope(|scope| {
+            let stacks = scope.spawn(|| slices.find_stacks(spans));
+            let linked = self.link_operations();
+            (linked, Some(stacks.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
+        })
+    }
+
+    /// Takes the slices, and everything else that is needed to find the stacks of calls.
+    fn take_slices(&mut self) -> ThreadSlices {
+        if self.backward_under_forward {
+            self.operator_links.link_forward();
+        }
+        if !self.has_python {
+            self.split_call_stacks();
+        }
+        ThreadSlices {
+            of_threads: std::mem::take(&mut self.slices),
+            labels: std::mem::take(&mut self.labels),
+            links: std::mem::take(&mut self.operator_links),
+            calls: self.calls.len(),
+        }
+    }
+
+    /// Notes the stacks of the calls. Returns the tree of all stacks, and the stacks that threads were in while a GPU waited.
+    fn keep_stacks(&mut self, found: FoundStacks) -> (StackTree, Vec<ThreadStates>) {
+        (self.labels, self.operator_links) = (found.labels, found.links);
+        self.crossing_slices += found.left_out;
+        for (call, stack) in self.calls.numbers().zip(found.of_calls) {
+            self.calls.set_stack(call, stack);
+        }
+        (found.tree, found.delay_states)
     }
 
     /// Adds the graph captures of this trace to the captures of the previous traces.
     fn into_graph_captures(mut self) -> GraphCaptures {
         let mut captured = self.graph_captures.take().unwrap_or_default();
         self.pair_edges();
-        if !self.has_python {
-            self.split_call_stacks();
-        }
-        let mut stacks = StackTree::default();
         let no_spans = vec![Vec::new(); self.slices.len()];
-        self.find_stacks(&mut stacks, no_spans);
+        let found = self.take_slices().find_stacks(no_spans);
+        let (mut stacks, _) = self.keep_stacks(found);
         captured.add_captures(&self.graph_calls, &self.calls, &self.kernels, &stacks, &self.labels);
         // Our own exports give the stack that created the node of a graph operation.
         for (&op, &given) in &self.created {

@@ -1,0 +1,51 @@
+//! Finds the stacks of all threads of a trace (`call_stacks`), one thread after another.
+
+use super::NameTable;
+use super::call_stacks::StackBuilder;
+use super::host_delays::{GapLabels, HostDelays};
+use super::operator_links::OperatorLinks;
+use super::slice_runs::SliceRuns;
+use super::slices::{NONE, StackTree};
+use super::thread_states::ThreadStates;
+
+/// The slices of a trace, with everything else from which the stacks of its calls follow.
+pub(super) struct ThreadSlices {
+    pub(super) of_threads: Vec<SliceRuns>,
+    pub(super) labels: NameTable,
+    pub(super) links: OperatorLinks,
+    /// Number of calls.
+    pub(super) calls: usize,
+}
+
+/// The stacks of a trace.
+pub(super) struct FoundStacks {
+    pub(super) tree: StackTree,
+    /// Stacks by number of the call.
+    pub(super) of_calls: Vec<u32>,
+    /// By thread: the stacks that it was in during the requested spans.
+    pub(super) delay_states: Vec<ThreadStates>,
+    pub(super) labels: NameTable,
+    pub(super) links: OperatorLinks,
+    /// Number of slices that are in no stack.
+    pub(super) left_out: u64,
+}
+
+impl ThreadSlices {
+    /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`, which are given by thread.
+    pub(super) fn find_stacks(self, spans: Vec<Vec<(i64, i64)>>) -> FoundStacks {
+        let Self { of_threads, labels, mut links, calls } = self;
+        let (mut tree, mut of_calls, mut left_out) = (StackTree::default(), vec![NONE; calls], 0);
+        let mut labels = GapLabels::new(labels);
+        let mut delay_states = Vec::new();
+        for (slices, spans) in of_threads.into_iter().zip(spans) {
+            let mut delays = HostDelays::new(spans, labels);
+            let mut of_thread =
+                StackBuilder { tree: &mut tree, links: &mut links, delays: &mut delays, left_out: 0 };
+            of_thread.build_thread(slices, &mut of_calls);
+            left_out += of_thread.left_out;
+            delay_states.push(delays.states);
+            labels = delays.labels;
+        }
+        FoundStacks { tree, of_calls, delay_states, labels: labels.into_labels(), links, left_out }
+    }
+}
