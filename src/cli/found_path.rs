@@ -35,9 +35,10 @@ impl FoundPath {
         Self::read_with(input, &ReadOptions { ranges, ..ReadOptions::default() }, console)
     }
 
-    /// Like `read`, for replays: the path has neither parts nor slack.
+    /// Like `read`, for replays: the path has neither parts nor slack, and nothing says what threads did while a GPU was idle.
     pub(super) fn read_to_replay(input: &Source, console: Console) -> Result<Self> {
-        let (explained, rows) = Self::read_rows(input, &ReadOptions::default(), console)?;
+        let options = ReadOptions { without_host_states: true, ..ReadOptions::default() };
+        let (explained, rows) = Self::read_rows(input, &options, console)?;
         Self::found(input, explained, rows, CriticalPath::for_replay)
     }
 

@@ -80,6 +80,8 @@ pub struct Options {
     pub per_window: Option<u64>,
     /// Memory ceiling in bytes, for all memory that gpuflame uses. Default: no limit.
     pub ceiling: Option<usize>,
+    /// Whether the culprits of idle time are not looked for. Default: no.
+    pub without_culprits: bool,
 }
 
 /// All state derived from the rows pushed so far. See the module's documentation.
@@ -99,6 +101,7 @@ pub struct Explain {
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
     dropped: DroppedCounts,
+    without_culprits: bool,
     /// Windows that are summed separately, in addition to the whole run.
     per_window: Option<PerWindowSums>,
     /// Sums that were read from a file that does not contain the rows themselves.
@@ -130,6 +133,7 @@ impl Explain {
                 .map_or_else(Timeline::default, |bytes| Timeline::bounded(bytes / 64))
                 .with_steady_part(),
             ceiling: options.ceiling.unwrap_or(usize::MAX),
+            without_culprits: options.without_culprits,
             per_window: options.per_window.map(|most| PerWindowSums::new(most, options.by_stream)),
             ..Self::default()
         }
@@ -237,7 +241,7 @@ impl Explain {
     fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
         let thread = self.contexts.thread(launch.context, &self.profile);
         let launch = &Launch { context: self.representative(launch.context), ..*launch };
-        if let Some(thread) = thread {
+        if let Some(thread) = thread.filter(|_| !self.without_culprits) {
             self.note_launching_thread(thread, launch);
         }
         if let Some(per_window) = self.per_window.as_mut().filter(|_| !launch.is_alias()) {

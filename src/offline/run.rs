@@ -39,8 +39,7 @@ pub struct ReadOptions {
     /// Whether the states of the host's threads are also read for the time in which a GPU copied but ran no kernel. Default:
     /// false.
     pub kernel_gaps: bool,
-    /// Whether the states of the host's threads are left out, without which the culprits of idle time are not known. Default:
-    /// false.
+    /// Whether the states of the host's threads are left out, and the culprits of idle time are not looked for. Default: false.
     pub without_host_states: bool,
     /// Whether the named ranges of a trace are also returned with their times. Default: false.
     pub ranges: bool,
@@ -136,10 +135,15 @@ impl Run {
             python_only,
             max_memory,
             backward_under_forward,
+            without_host_states,
             ..
         } = options;
-        let explain_options =
-            explain::Options { by_stream, ceiling: max_memory, ..explain::Options::default() };
+        let explain_options = explain::Options {
+            by_stream,
+            ceiling: max_memory,
+            without_culprits: without_host_states,
+            ..explain::Options::default()
+        };
         let mut explain = Explain::new(explain_options);
         let mut count = 0_usize;
         let result = rows(&mut |row| {

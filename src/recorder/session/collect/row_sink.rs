@@ -53,6 +53,7 @@ impl RowSink {
                 has_squares: settings.formats.contains(&Output::Sums),
                 ceiling: Some(ceiling),
                 per_window: outputs.has_windows().then_some(settings.max_windows),
+                without_culprits: false,
             }),
             growing: GrowingOutputs::open(&outputs.for_all_windows(), settings, ceiling),
             threads: HashSet::new(),
