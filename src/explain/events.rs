@@ -120,10 +120,25 @@ impl JoinedRows {
     /// Sorts all rows: activities by start (activities without times first), calls by time. Call once, after the last
     /// row.
     pub fn sort(&mut self) {
+        self.sort_with_calls(|_| true);
+    }
+
+    /// Like [`sort`](Self::sort), but of the calls that started work, [`calls`](Self::calls) has only those whose correlation
+    /// ids other rows have.
+    pub fn sort_with_shared_calls(&mut self) {
+        let mut ids: IdMap<CorrelationId, ()> = IdMap::default();
+        ids.extend(self.calls.iter().map(|call| (call.id, ())));
+        ids.extend(self.host_calls.iter().map(|call| (call.id, ())));
+        ids.extend(self.syncs.iter().map(|sync| (sync.correlation, ())));
+        self.sort_with_calls(|id| ids.contains_key(&id));
+    }
+
+    fn sort_with_calls(&mut self, is_wanted: impl Fn(CorrelationId) -> bool) {
         self.activities.sort_unstable_by_key(|event| sort_key(&event.activity));
         self.marks.sort_unstable();
         self.unified.sort_unstable_by_key(|one| (one.start, one.address, one.kind, one.source, one.target));
-        self.calls.extend(self.activities.iter().filter_map(|event| match event.origin {
+        let wanted = self.activities.iter().filter(|event| is_wanted(event.activity.correlation));
+        self.calls.extend(wanted.filter_map(|event| match event.origin {
             Origin::Launch(launched) => {
                 Some(LaunchCall { id: event.activity.correlation, launched, pending: false })
             }
@@ -134,8 +149,12 @@ impl JoinedRows {
         // Each activity adds its call, so the call of a graph launch occurs many times.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
         // `collect` would reserve space for as many contexts as there are activities.
+        let mut last = None;
         for JoinedActivity { activity, .. } in &self.activities {
-            self.devices.insert(activity.context, activity.device);
+            let place = (activity.context, activity.device);
+            if last.replace(place) != Some(place) {
+                self.devices.insert(place.0, place.1);
+            }
         }
         self.syncs.sort_unstable_by_key(|sync| (sync.start, sync.end, sync.correlation.0));
         self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));

@@ -236,7 +236,7 @@ impl InstructionList {
     /// Orders the rows of a run, and finds the dependencies. `profile` names the calls.
     pub fn new(rows: InstructionRows, profile: &Profile) -> Self {
         let InstructionRows { joined: mut rows, outside, mut graph_rows, blocking } = rows;
-        rows.sort();
+        rows.sort_with_shared_calls();
         let launches = dependencies::waiting_launches(&rows);
         rows.keep_pending_calls();
         graph_rows.sort();
@@ -272,8 +272,37 @@ impl InstructionList {
             places,
             blocking,
         };
-        list.kinds = (0..list.sources.len() as u32).map(|number| list.get(number).kind).collect();
+        list.kinds = list.sources.iter().map(|source| list.find_kind(*source)).collect();
         list
+    }
+
+    /// Kind of an instruction, which [`get`](Self::get) returns with everything else.
+    fn find_kind(&self, source: Source) -> InstructionKind {
+        let of_sync = |sync: u32| match self.rows.syncs()[sync as usize].kind {
+            SyncKind::STREAM_WAIT => InstructionKind::Wait,
+            _ => InstructionKind::Synchronize,
+        };
+        match source {
+            Source::Work(work, _) => kind_of_work(&self.rows.activities()[work as usize].activity),
+            Source::HostNode(..) | Source::StreamFunction(..) => InstructionKind::HostFunction,
+            Source::Graph(_) | Source::Pending(_, true) => InstructionKind::Graph,
+            Source::Pending(_, false) => InstructionKind::Launch,
+            Source::Record(_) => InstructionKind::Record,
+            Source::Sync(sync) | Source::Host(_, Some(sync)) => of_sync(sync),
+            Source::Host(call, None) => match self.rows.host_calls()[call as usize].event_use {
+                Some(EventUse::Record) => InstructionKind::Record,
+                Some(EventUse::Wait) => InstructionKind::Wait,
+                None => InstructionKind::Synchronize,
+            },
+        }
+    }
+
+    /// The work of an instruction; `None` if it is not GPU work with a row of its own.
+    pub fn activity(&self, number: u32) -> Option<&Activity> {
+        match self.sources[number as usize] {
+            Source::Work(work, _) => Some(&self.rows.activities()[work as usize].activity),
+            _ => None,
+        }
     }
 
     /// Kind of the instruction with this number, as [`get`](Self::get) returns it.
@@ -428,12 +457,7 @@ impl InstructionList {
         };
         let launch = graph.and_then(|graph| self.graphs[graph as usize].number);
         Instruction {
-            kind: match activity.detail {
-                Detail::Kernel(_) => InstructionKind::Kernel,
-                Detail::Copy(_) => InstructionKind::Copy,
-                Detail::Set(_) => InstructionKind::Fill,
-                Detail::Graph => InstructionKind::Graph,
-            },
+            kind: kind_of_work(activity),
             call,
             correlation: activity.correlation,
             device: Some(activity.device),
@@ -505,6 +529,15 @@ impl InstructionList {
             detail: InstructionDetail::Event { event: Some(record.event) },
             ..base
         }
+    }
+}
+
+fn kind_of_work(activity: &Activity) -> InstructionKind {
+    match activity.detail {
+        Detail::Kernel(_) => InstructionKind::Kernel,
+        Detail::Copy(_) => InstructionKind::Copy,
+        Detail::Set(_) => InstructionKind::Fill,
+        Detail::Graph => InstructionKind::Graph,
     }
 }
 

@@ -105,7 +105,12 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn new(rows: &JoinedRows) -> Self {
         let mut places = Self::default();
+        let mut last = None;
         for JoinedActivity { activity, .. } in rows.activities() {
+            let place = stream_key(activity);
+            if last.replace(place) == Some(place) {
+                continue;
+            }
             let known = places.devices.entry(activity.context).or_insert(Some(activity.device));
             *known = known.filter(|device| *device == activity.device);
             places.add_stream(activity.context, activity.stream);
