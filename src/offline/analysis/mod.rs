@@ -24,6 +24,7 @@ mod slowdown;
 mod states;
 mod stragglers;
 mod stream_order;
+mod two_threads;
 mod welch;
 mod work_spans;
 

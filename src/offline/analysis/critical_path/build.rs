@@ -1,7 +1,5 @@
 //! Builds the dependency graph of a run from its instructions.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::super::instructions::{
     AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, ThreadWait,
 };
@@ -10,14 +8,10 @@ use super::graph::{EdgeKind, Graph, HostCall, Moment, MomentId, MomentKind, NO_C
 use super::inferred::{End, add_inferred_edges};
 use super::lags::{Lags, Submitted};
 use super::programmatic::{Overlap, OverlapPlace, add_overlaps};
+use super::streams::{NO_STREAM, Streams};
 use super::thread_waits::{ThreadCalls, add_thread_edges};
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::{
-    ContextId, CorrelationId, Detail, IdMap, MemoryKind, StreamId, SyncKind, ThreadId,
-};
-
-/// Number that CUPTI gives to the legacy default stream of a context.
-pub(super) const DEFAULT_STREAM: StreamId = StreamId(7);
+use gpuflame_model::record::{ContextId, CorrelationId, Detail, IdMap, MemoryKind, SyncKind, ThreadId};
 
 /// Moments of an instruction on the GPU.
 #[derive(Clone, Copy, Debug)]
@@ -44,14 +38,11 @@ pub(super) struct Builder<'a> {
     /// By instruction.
     on_gpu: Vec<OnGpu>,
     call_of: Vec<u32>,
-    /// End of the last work, by stream.
-    last_work: BTreeMap<StreamKey, MomentId>,
-    /// Streams that do not wait for the default stream of their context.
-    exempt: BTreeSet<StreamKey>,
+    streams: Streams,
     /// Ends of GPU work, for dependencies that are inferred from times.
     ends: Vec<End>,
     /// Streams of the begins of work and graph launches.
-    stream_of: Vec<(MomentId, StreamKey)>,
+    stream_of: Vec<(MomentId, u32)>,
     has_waits: bool,
     /// Calls that wait for unknown work, by position.
     unknown_waits: Vec<u32>,
@@ -125,8 +116,7 @@ impl<'a> Builder<'a> {
             calls_by_id: IdMap::default(),
             on_gpu: Vec::new(),
             call_of: Vec::new(),
-            last_work: BTreeMap::new(),
-            exempt: BTreeSet::new(),
+            streams: Streams::default(),
             ends: Vec::new(),
             stream_of: Vec::new(),
             has_waits: false,
@@ -143,7 +133,6 @@ impl<'a> Builder<'a> {
     pub(super) fn build(mut self) -> Built {
         let count = self.list.len() as u32;
         self.on_gpu.reserve(self.list.len());
-        let mut ends = BTreeMap::new();
         let waits = (0..count).filter(|number| self.list.kind(*number) == InstructionKind::Synchronize);
         self.calls_by_id = waits.map(|number| (self.list.get(number).correlation, NO_CALL)).collect();
         for number in 0..count {
@@ -151,9 +140,10 @@ impl<'a> Builder<'a> {
             self.has_waits |= matches!(instruction.kind, InstructionKind::Wait | InstructionKind::Record);
             self.add_call(&instruction);
             self.note_lags(&instruction);
-            self.note_exempt(&instruction, &mut ends);
+            self.streams.note(&instruction);
         }
         self.lags.finish();
+        self.streams.exempt_non_blocking(self.list);
         for number in 0..count {
             let instruction = self.list.get(number);
             let on_gpu = self.add_gpu(&instruction);
@@ -165,7 +155,7 @@ impl<'a> Builder<'a> {
         self.add_unknown_waits();
         add_thread_edges(&mut self.graph, &self.thread_calls, &mut self.waits);
         self.add_graph_edges();
-        add_inferred_edges(&mut self.graph, &self.ends, &self.stream_of, self.has_waits);
+        add_inferred_edges(&mut self.graph, (&self.ends, &self.stream_of), &self.streams, self.has_waits);
         self.graph.call_of = std::mem::take(&mut self.call_of);
         self.graph.knows_threads = !self.thread_calls.is_empty();
         Built { graph: self.graph, waits: self.waits, thread_calls: self.thread_calls }
@@ -218,23 +208,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Notes streams that ran beside the default stream of their context although one was submitted after the other. `ends`
-    /// are the ends of the last work of each stream.
-    fn note_exempt(&mut self, instruction: &Instruction<'_>, ends: &mut BTreeMap<StreamKey, u64>) {
-        let (Some(key), Some((begin, end))) = (key_of(instruction), instruction.ran) else { return };
-        let default: StreamKey = (key.0, key.1, DEFAULT_STREAM);
-        let runs_beside = |end: u64| end > begin.0;
-        if key == default {
-            let of_context = ends.range((key.0, key.1, StreamId(0))..=(key.0, key.1, StreamId(u32::MAX)));
-            let beside = of_context.filter(|(other, end)| **other != key && runs_beside(**end));
-            self.exempt.extend(beside.map(|(other, _)| *other));
-        } else if ends.get(&default).is_some_and(|end| runs_beside(*end)) {
-            self.exempt.insert(key);
-        }
-        let last = ends.entry(key).or_default();
-        *last = end.0.max(*last);
-    }
-
     fn call(&self, number: u32) -> Option<&HostCall> {
         self.graph.calls.get(self.call_of[number as usize] as usize)
     }
@@ -249,7 +222,7 @@ impl<'a> Builder<'a> {
                 let reached = self.add_reached(instruction, u64::MAX);
                 // A wait holds the streams that wait for its stream by the rule of default streams.
                 if let Some(reached) = reached.filter(|_| kind == InstructionKind::Wait) {
-                    self.note_last_work(instruction, reached);
+                    self.streams.note_last_work(instruction, reached);
                 }
                 reached.map_or(NOT_ON_GPU, |reached| OnGpu { begin: reached, end: reached, kind })
             }
@@ -262,7 +235,7 @@ impl<'a> Builder<'a> {
                 let Some(reached) = self.add_reached(instruction, begin.0) else { return NOT_ON_GPU };
                 let done = self.graph.add_moment(moment(end.0, MomentKind::GraphEnd));
                 self.note_end(instruction, reached, done);
-                self.note_last_work(instruction, done);
+                self.streams.note_last_work(instruction, done);
                 OnGpu { begin: reached, end: done, kind }
             }
             (_, Some((begin, end))) => {
@@ -275,7 +248,7 @@ impl<'a> Builder<'a> {
                 } else {
                     self.note_end(instruction, began, done);
                     self.add_work_edges(instruction, began, done);
-                    self.note_last_work(instruction, done);
+                    self.streams.note_last_work(instruction, done);
                 }
                 OnGpu { begin: began, end: done, kind }
             }
@@ -283,9 +256,11 @@ impl<'a> Builder<'a> {
     }
 
     fn note_end(&mut self, instruction: &Instruction<'_>, begin: MomentId, end: MomentId) {
-        let stream = key_of(instruction);
+        let stream = self.streams.of(instruction.number);
         self.ends.push(End { time: self.graph.time(end), moment: end, stream });
-        self.stream_of.extend(stream.map(|stream| (begin, stream)));
+        if stream != NO_STREAM {
+            self.stream_of.push((begin, stream));
+        }
     }
 
     /// Adds the moment at which a stream reaches a record or a wait: the earliest at which all before it is done. A graph
@@ -311,8 +286,8 @@ impl<'a> Builder<'a> {
                 causes.push((before.end, kind, 0));
             }
         }
-        let ends = self.default_stream_ends(instruction);
-        let ends = ends.into_iter().filter(|end| self.graph.time(*end) <= latest);
+        let ends = self.streams.default_stream_ends(self.streams.of(instruction.number));
+        let ends = ends.filter(|end| self.graph.time(*end) <= latest);
         causes.extend(ends.map(|end| (end, EdgeKind::DefaultStream, 0)));
         let times = causes.iter().map(|(from, _, lag)| self.graph.time(*from).saturating_add(*lag));
         let time = if latest == u64::MAX { times.max()? } else { latest };
@@ -334,10 +309,10 @@ impl<'a> Builder<'a> {
         for after in instruction.after {
             match after.reason {
                 AfterReason::Stream => {
-                    let implied = self.default_stream_ends(instruction);
-                    let implied = implied.iter().map(|end| self.graph.time(*end));
+                    let implied = self.streams.default_stream_ends(self.streams.of(instruction.number));
+                    let implied = implied.map(|end| self.graph.time(end));
                     let other = implied.chain(launched).max();
-                    self.add_stream_edge(after.number, (began, done), other);
+                    self.add_stream_edge(after.number, instruction, (began, done), other);
                 }
                 AfterReason::SameGraph => {
                     let before = self.on_gpu[after.number as usize];
@@ -348,7 +323,9 @@ impl<'a> Builder<'a> {
                 AfterReason::Event | AfterReason::Graph | AfterReason::GraphEdge | AfterReason::Context => {}
             }
         }
-        self.add_default_stream_edges(instruction, began);
+        for end in self.streams.default_stream_ends(self.streams.of(instruction.number)) {
+            self.graph.add_edge(end, began, EdgeKind::DefaultStream, 0);
+        }
     }
 
     /// Returns the time that a launch took at least until its work could begin, if the work began at `start`. If that was
@@ -360,14 +337,19 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds the edge from the instruction before it on the stream. `other` is the latest time of the other causes.
-    fn add_stream_edge(&mut self, before: u32, (began, done): (MomentId, MomentId), other: Option<u64>) {
+    fn add_stream_edge(
+        &mut self,
+        before: u32,
+        instruction: &Instruction<'_>,
+        (began, done): (MomentId, MomentId),
+        other: Option<u64>,
+    ) {
         let before = self.last_that_takes_time(before);
         let OnGpu { begin, end, kind } = self.on_gpu[before as usize];
         if end == u32::MAX {
             return;
         }
-        let after = self.graph.moments[began as usize].instruction;
-        let is_programmatic = self.list.get(after).programmatic;
+        let (after, is_programmatic) = (instruction.number, instruction.programmatic);
         let overlaps = self.graph.time(end) > self.graph.time(began);
         let may_overlap = kind == InstructionKind::Kernel
             && self.graph.time(begin) <= self.graph.time(began)
@@ -399,34 +381,6 @@ impl<'a> Builder<'a> {
             number = before.number;
         }
         number
-    }
-
-    /// Adds edges by the rule of default streams: work of the default stream waits for the other streams of its context, and
-    /// they for it. Streams that do not block are exempt, and streams that ever ran beside the default stream.
-    fn add_default_stream_edges(&mut self, instruction: &Instruction<'_>, began: MomentId) {
-        for end in self.default_stream_ends(instruction) {
-            self.graph.add_edge(end, began, EdgeKind::DefaultStream, 0);
-        }
-    }
-
-    /// Returns the ends of the work for which an instruction waits by the rule of default streams.
-    fn default_stream_ends(&self, instruction: &Instruction<'_>) -> Vec<MomentId> {
-        let Some(key) = key_of(instruction) else { return Vec::new() };
-        let default: StreamKey = (key.0, key.1, DEFAULT_STREAM);
-        match key == default {
-            true => {
-                let others =
-                    self.last_work.range((key.0, key.1, StreamId(0))..=(key.0, key.1, StreamId(u32::MAX)));
-                let others = others.filter(|(other, _)| **other != key && !self.is_exempt(other));
-                others.map(|(_, end)| *end).collect()
-            }
-            false if self.is_exempt(&key) => Vec::new(),
-            false => self.last_work.get(&default).copied().into_iter().collect(),
-        }
-    }
-
-    fn is_exempt(&self, stream: &StreamKey) -> bool {
-        self.exempt.contains(stream) || self.list.is_blocking(stream.1, stream.2) == Some(false)
     }
 
     /// Adds the edges to a node of a graph: from the launch, and from the nodes that the graph's edges name.
@@ -467,8 +421,7 @@ impl<'a> Builder<'a> {
         if end == u32::MAX {
             return;
         }
-        let are_kernels =
-            kind == InstructionKind::Kernel && self.list.get(after).kind == InstructionKind::Kernel;
+        let are_kernels = kind == InstructionKind::Kernel && self.list.kind(after) == InstructionKind::Kernel;
         if are_kernels && self.graph.time(begin) <= self.graph.time(began) {
             self.overlaps.push(Overlap {
                 before,
@@ -551,20 +504,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn note_last_work(&mut self, instruction: &Instruction<'_>, end: MomentId) {
-        let mut note = |key: StreamKey| {
-            self.last_work.insert(key, end);
-        };
-        match instruction.detail {
-            InstructionDetail::Graph { streams: Some(streams), .. } => streams.iter().copied().for_each(note),
-            _ => {
-                if let Some(key) = key_of(instruction) {
-                    note(key);
-                }
-            }
-        }
-    }
-
     /// Adds edges to the end of the call that waits for this instruction, or for other work.
     fn add_host_waits(&mut self, instruction: &Instruction<'_>) {
         match instruction.kind {
@@ -638,9 +577,12 @@ impl<'a> Builder<'a> {
     fn add_implied_waits(&mut self, instruction: &Instruction<'_>, at: u32) {
         let is_known = key_of(instruction)
             .is_some_and(|(_, context, stream)| self.list.is_blocking(context, stream).is_some());
-        let ends = if is_known { self.default_stream_ends(instruction) } else { Vec::new() };
+        if !is_known {
+            return;
+        }
         let returned = self.graph.calls[at as usize].end;
-        for end in ends {
+        let ends = self.streams.default_stream_ends(self.streams.of(instruction.number));
+        for end in ends.collect::<Vec<_>>() {
             if self.graph.time(end) <= returned {
                 self.add_wait(at, end, EdgeKind::Wait);
             }

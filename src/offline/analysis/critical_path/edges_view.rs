@@ -4,6 +4,9 @@
 
 use super::graph::{Edge, Graph, MomentId};
 
+/// Maximum number of edges that a search tries one after another. The edges that a path leaves out are few.
+const MAX_STEPS: usize = 64;
+
 /// Edges, with their own lags or with others.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct EdgesView<'a> {
@@ -22,9 +25,22 @@ impl<'a> EdgesView<'a> {
         self.edges.len()
     }
 
+    #[inline]
     pub(in super::super) fn get(&self, at: usize) -> Option<Edge> {
         let edge = *self.edges.get(at)?;
         Some(self.lags.map_or(edge, |lags| Edge { lag: lags[at], ..edge }))
+    }
+
+    /// Returns the position of the first edge whose `to` is not before a moment. The edges are sorted by `to`, and the position
+    /// is probably just before `near`.
+    pub(super) fn first_to(&self, to: MomentId, near: usize) -> usize {
+        let before = &self.edges[..near.min(self.edges.len())];
+        let steps = before.iter().rev().take(MAX_STEPS).take_while(|edge| edge.to >= to).count();
+        let at = before.len() - steps;
+        match steps < MAX_STEPS && self.edges.get(at).is_none_or(|edge| edge.to >= to) {
+            true => at,
+            false => self.edges.partition_point(|edge| edge.to < to),
+        }
     }
 
     pub(in super::super) fn iter(self) -> impl Iterator<Item = Edge> + Clone + use<'a> {
@@ -52,8 +68,17 @@ impl<'a> TimedGraph<'a> {
         Self { graph, times: Some(times) }
     }
 
+    #[inline]
     pub(super) fn time(&self, moment: MomentId) -> u64 {
         self.times.map_or_else(|| self.graph.time(moment), |times| times[moment as usize])
+    }
+
+    /// Returns the earliest time, and the moments with the latest time.
+    pub(super) fn bounds(&self) -> (u64, Vec<MomentId>) {
+        match self.times {
+            Some(times) => bounds_of(times.iter().copied()),
+            None => bounds_of(self.graph.moments.iter().map(|moment| moment.time)),
+        }
     }
 
     /// End of the call at this position.
@@ -68,8 +93,36 @@ impl<'a> TimedGraph<'a> {
     }
 }
 
+fn bounds_of(times: impl Iterator<Item = u64> + Clone) -> (u64, Vec<MomentId>) {
+    let latest = times.clone().max();
+    let last = (0..).zip(times.clone()).filter(|(_, time)| Some(*time) == latest).map(|(at, _)| at);
+    (times.min().unwrap_or(0), last.collect())
+}
+
 impl<'a> From<&'a Graph> for TimedGraph<'a> {
     fn from(graph: &'a Graph) -> Self {
         Self { graph, times: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::graph::EdgeKind;
+    use super::*;
+
+    #[test]
+    fn the_first_edge_to_a_moment_is_found_from_any_place() {
+        let edge = |to| Edge { from: 0, to, kind: EdgeKind::Host, lag: 0 };
+        let edges: Vec<Edge> = [1, 1, 2, 4, 4, 4].map(edge).into();
+        let view = EdgesView::from(edges.as_slice());
+        for near in 0..=edges.len() {
+            let found = [0, 1, 2, 3, 4, 5].map(|to| view.first_to(to, near));
+            assert_eq!(found, [0, 0, 2, 3, 3, 6], "near {near}");
+        }
+        // More edges than are tried one after another.
+        let many: Vec<Edge> = [1].into_iter().chain([2; 3 * MAX_STEPS]).chain([3]).map(edge).collect();
+        let view = EdgesView::from(many.as_slice());
+        let found = [many.len(), 1].map(|near| (view.first_to(2, near), view.first_to(3, near)));
+        assert_eq!(found, [(1, 1 + 3 * MAX_STEPS); 2]);
     }
 }

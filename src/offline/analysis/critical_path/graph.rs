@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::super::two_threads::{in_parallel, is_large};
 use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
@@ -263,6 +264,14 @@ impl Graph {
         for (at, id) in (0_u32..).zip(&order) {
             position[*id as usize] = at;
         }
+        let mut edges = std::mem::take(&mut self.edges);
+        let is_large = is_large(edges.len());
+        in_parallel(is_large, || self.move_moments(order, &position), || move_edges(&mut edges, &position));
+        self.edges = edges;
+    }
+
+    /// Puts the moments into an order. `position` has the new place of each moment.
+    fn move_moments(&mut self, order: Vec<MomentId>, position: &[MomentId]) {
         self.launch_of = std::mem::take(&mut self.launch_of)
             .into_iter()
             .map(|(moment, launch)| (position[moment as usize], launch))
@@ -272,36 +281,46 @@ impl Graph {
         for (moment, _) in &mut self.order_limits {
             *moment = position[*moment as usize];
         }
-        for edge in &mut self.edges {
-            (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
-        }
         for call in &mut self.calls {
             call.moments = (position[call.moments.0 as usize], position[call.moments.1 as usize]);
         }
-        // An edge between moments of one time in the wrong order would close a circle. It says nothing about time.
-        self.edges.retain(|edge| edge.from < edge.to);
     }
 }
 
+/// Gives edges the new places of their moments.
+fn move_edges(edges: &mut Vec<Edge>, position: &[MomentId]) {
+    edges.retain_mut(|edge| {
+        (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
+        // An edge between moments of one time in the wrong order would close a circle. It says nothing about time.
+        edge.from < edge.to
+    });
+}
+
 /// Sorts edges by `to`, `from` and kind. `moments` is the number of moments. A moment has few edges, so the edges are first placed
-/// by counting those of each `to`, which takes linear time.
-pub(in super::super) fn sort_edges(edges: &mut Vec<Edge>, moments: usize) {
+/// by counting those of each `to`, which takes linear time. They change places one by one: a second list would have 75 MB for a
+/// million kernels.
+pub(in super::super) fn sort_edges(edges: &mut [Edge], moments: usize) {
     if edges.is_sorted_by_key(edge_key) {
         return;
     }
-    let mut next = vec![0_u32; moments + 1];
-    edges.iter().for_each(|edge| next[edge.to as usize + 1] += 1);
-    for at in 1..next.len() {
-        next[at] += next[at - 1];
+    let mut ends = vec![0_u32; moments];
+    edges.iter().for_each(|edge| ends[edge.to as usize] += 1);
+    let mut next = vec![0_u32; moments];
+    let mut total = 0;
+    for (next, end) in next.iter_mut().zip(&mut ends) {
+        *next = total;
+        total += *end;
+        *end = total;
     }
-    let mut sorted = edges.clone();
-    for edge in edges.iter() {
-        let place = &mut next[edge.to as usize];
-        sorted[*place as usize] = *edge;
-        *place += 1;
+    for to in 0..moments {
+        while next[to] < ends[to] {
+            let at = next[to] as usize;
+            let place = &mut next[edges[at].to as usize];
+            edges.swap(at, *place as usize);
+            *place += 1;
+        }
     }
-    sort_each_moment(&mut sorted);
-    *edges = sorted;
+    sort_each_moment(edges);
 }
 
 /// Adds other edges. All are sorted by `to`, and so is the result; edges with equal `to` are sorted by `from` and kind. The edges
@@ -340,6 +359,13 @@ mod tests {
 
     fn edges(list: &[(u32, u32)]) -> Vec<Edge> {
         list.iter().map(|&(from, to)| Edge { from, to, kind: EdgeKind::Host, lag: 0 }).collect()
+    }
+
+    #[test]
+    fn edges_are_sorted_by_their_later_and_then_by_their_earlier_moment() {
+        let mut all = edges(&[(3, 4), (1, 2), (0, 4), (2, 5), (0, 1), (1, 4), (4, 5), (0, 2)]);
+        sort_edges(&mut all, 7);
+        assert_eq!(all, edges(&[(0, 1), (0, 2), (1, 2), (0, 4), (1, 4), (3, 4), (2, 5), (4, 5)]));
     }
 
     #[test]

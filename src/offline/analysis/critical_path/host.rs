@@ -1,5 +1,6 @@
 //! The order of calls on each thread, and hand-offs between threads.
 
+use super::super::two_threads::{in_parallel, is_large};
 use super::functions::Functions;
 use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, merge_edges, sort_edges};
 use gpuflame_model::profile::Profile;
@@ -23,6 +24,16 @@ struct Line {
 /// Adds the edges between the moments of each thread. The moments of `graph` are sorted. If the calls that wait for other
 /// threads are not recorded, hand-offs are inferred.
 pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile: &Profile) {
+    let mut edges = std::mem::take(&mut graph.edges);
+    let moments = graph.moments.len();
+    let sort = || sort_edges(&mut edges, moments);
+    let (of_host, ()) = in_parallel(is_large(moments), || host_edges(graph, waits, profile), sort);
+    merge_edges(&mut edges, of_host);
+    graph.edges = edges;
+}
+
+/// Returns the edges between the moments of each thread, sorted by the later moment.
+fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<Edge> {
     let shortest = shortest_calls(graph, waits, profile);
     let line_of = number_threads(graph);
     let mut lines: Vec<Line> = Vec::new();
@@ -66,9 +77,7 @@ pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile
             }
         }
     }
-    drop((lines, line_of));
-    sort_edges(&mut graph.edges, graph.moments.len());
-    merge_edges(&mut graph.edges, edges);
+    edges
 }
 
 /// Whether the call that begins at `begin` probably waited for a call of another thread that ended last, at `end`: the

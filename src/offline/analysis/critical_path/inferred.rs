@@ -1,7 +1,7 @@
 //! Dependencies that follow from times alone, where the recorded ones leave a long delay unexplained.
 
-use super::super::states::StreamKey;
 use super::graph::{EdgeKind, Graph, MAX_LATENCY_NS, MomentId};
+use super::streams::{NO_STREAM, Streams};
 
 /// Maximum number of ends before a begin among which its cause is looked for.
 const MAX_CANDIDATES: usize = 64;
@@ -11,7 +11,8 @@ const MAX_CANDIDATES: usize = 64;
 pub(super) struct End {
     pub(super) time: u64,
     pub(super) moment: MomentId,
-    pub(super) stream: Option<StreamKey>,
+    /// Number of the stream, or [`NO_STREAM`].
+    pub(super) stream: u32,
 }
 
 /// Adds an edge to each begin that comes late although everything recorded was done: from the work of the same stream that
@@ -19,8 +20,8 @@ pub(super) struct End {
 /// `stream_of` are the streams of begins.
 pub(super) fn add_inferred_edges(
     graph: &mut Graph,
-    ends: &[End],
-    stream_of: &[(MomentId, StreamKey)],
+    (ends, stream_of): (&[End], &[(MomentId, u32)]),
+    streams: &Streams,
     has_waits: bool,
 ) {
     let mut earliest = vec![0; graph.moments.len()];
@@ -39,8 +40,10 @@ pub(super) fn add_inferred_edges(
         let close = ends[..after].iter().rev().take(MAX_CANDIDATES);
         let mut close =
             close.take_while(|end| start - end.time <= MAX_LATENCY_NS).filter(|end| end.moment < begin);
-        let of_stream = close.clone().find(|end| end.stream == Some(stream));
-        let is_of_gpu = |end: &&End| !has_waits && end.stream.is_some_and(|other| other.0 == stream.0);
+        let of_stream = close.clone().find(|end| end.stream == stream);
+        let device = streams.device(stream);
+        let is_of_gpu =
+            |end: &&End| !has_waits && end.stream != NO_STREAM && streams.device(end.stream) == device;
         let found = match of_stream {
             Some(end) => Some((end.moment, EdgeKind::InferredOrder)),
             None => close.find(is_of_gpu).map(|end| (end.moment, EdgeKind::InferredEvent)),

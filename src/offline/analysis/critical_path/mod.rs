@@ -23,6 +23,7 @@ mod lags;
 mod path;
 mod programmatic;
 mod slack;
+mod streams;
 mod thread_order;
 mod thread_waits;
 

@@ -130,28 +130,21 @@ pub(in super::super) fn each_part_in_order(
     facts: &dyn InstructionFacts,
     each: &mut dyn FnMut(&PathPart),
 ) {
-    let mut deciding = vec![NO_EDGE; graph.graph.moments.len()];
-    let mut latest = None;
-    for (id, edge) in (0..).zip(edges.iter()) {
+    let (begin, last) = graph.bounds();
+    let last = last.into_iter().max_by_key(|at| place(*at)).unwrap_or(0);
+    let (mut path, mut at, mut near) = (Vec::new(), last, edges.len());
+    loop {
+        near = edges.first_to(at, near);
+        let of_moment =
+            (near..).map_while(|id| edges.get(id).filter(|edge| edge.to == at).map(|edge| (id, edge)));
         // Of equal causes, the one with the last place decides, as in a graph that is sorted.
-        let key = (edge.to, earliest(graph, &edge), place(edge.from));
-        if latest.as_ref().is_none_or(|latest| key >= *latest) {
-            deciding[edge.to as usize] = id;
-            latest = Some(key);
-        }
-    }
-    let ids = 0..graph.graph.moments.len() as MomentId;
-    let times = || ids.clone().map(|at| graph.time(at));
-    let last = ids.clone().max_by_key(|at| (graph.time(*at), place(*at))).unwrap_or(0);
-    let mut path = Vec::new();
-    let mut at = last;
-    while let Some(edge) = edges.get(deciding[at as usize] as usize) {
-        path.push(deciding[at as usize]);
+        let latest = of_moment.max_by_key(|(_, edge)| (earliest(graph, edge), place(edge.from)));
+        let Some((id, edge)) = latest else { break };
+        path.push(id as u32);
         at = edge.from;
     }
-    drop(deciding);
     path.reverse();
-    each_part_of((graph, edges), &path, (times().min().unwrap_or(0), last), facts, each);
+    each_part_of((graph, edges), &path, (begin, last), facts, each);
 }
 
 /// Calls `each` with the parts of a path, which is given by the positions of its edges. `begin` is the start of the run, and

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::super::two_threads::{in_parallel, is_large};
 use super::edges_view::TimedGraph;
 use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind};
 use gpuflame_model::record::IdMap;
@@ -14,20 +15,37 @@ pub(super) const NO_EDGE: u32 = u32::MAX;
 /// Finds for each moment the edge that decides its time, and gives this edge the time that was recorded. Edges are sorted by
 /// `to`.
 pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
+    let mut edges = std::mem::take(&mut graph.edges);
     let mut deciding = vec![NO_EDGE; graph.moments.len()];
-    let mut from = 0;
-    while from < graph.edges.len() {
-        let to = graph.edges[from].to;
-        let count = graph.edges[from..].iter().take_while(|edge| edge.to == to).count();
-        let latest = (from..from + count)
-            .max_by_key(|at| earliest((&*graph).into(), &graph.edges[*at]))
-            .unwrap_or(from);
-        let recorded = graph.time(to) - graph.time(graph.edges[latest].from);
-        graph.edges[latest].lag = recorded;
-        deciding[to as usize] = latest as u32;
-        from += count;
-    }
+    let half = edges.get(edges.len() / 2).map_or(0, |edge| edge.to);
+    let first = edges.partition_point(|edge| edge.to < half);
+    let (edges_before, edges_after) = edges.split_at_mut(first);
+    let (before, after) = deciding.split_at_mut(half as usize);
+    let graph_view = &*graph;
+    in_parallel(
+        is_large(graph.moments.len()),
+        || decide_part(graph_view, edges_before, 0, (0, before)),
+        || decide_part(graph_view, edges_after, first as u32, (half, after)),
+    );
+    graph.edges = edges;
     deciding
+}
+
+/// Decides the moments from `moment` on. `edges` lead to these, and the first has the position `position` in the graph.
+fn decide_part(
+    graph: &Graph,
+    edges: &mut [Edge],
+    mut position: u32,
+    (moment, deciding): (MomentId, &mut [u32]),
+) {
+    for of_moment in edges.chunk_by_mut(|a, b| a.to == b.to) {
+        let latest = (0..of_moment.len()).max_by_key(|at| earliest(graph.into(), &of_moment[*at]));
+        let Some(latest) = latest else { continue };
+        let edge = &mut of_moment[latest];
+        edge.lag = graph.time(edge.to) - graph.time(edge.from);
+        deciding[(edge.to - moment) as usize] = position + latest as u32;
+        position += of_moment.len() as u32;
+    }
 }
 
 /// Key by which the last edge of a moment decides its time: when it allows the moment. Of several edges, the one from the latest

@@ -1,0 +1,161 @@
+//! Streams of a run by number, and the rule of default streams: work of the default stream waits for the other streams of its
+//! context, and they wait for it.
+
+use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
+use super::super::states::StreamKey;
+use super::build::key_of;
+use super::graph::MomentId;
+use gpuflame_model::record::{DeviceId, GpuContextId, IdMap, StreamId};
+
+/// Number that CUPTI gives to the legacy default stream of a context.
+pub(super) const DEFAULT_STREAM: StreamId = StreamId(7);
+
+/// Stands for no stream.
+pub(super) const NO_STREAM: u32 = u32::MAX;
+/// Stands for no moment.
+const NO_MOMENT: MomentId = MomentId::MAX;
+
+/// The streams. Every instruction asks for its stream and for the default stream, so both are found by number.
+#[derive(Default)]
+pub(super) struct Streams {
+    numbers: IdMap<StreamKey, u32>,
+    streams: Vec<Stream>,
+    /// Positions in `contexts`.
+    context_numbers: IdMap<(DeviceId, GpuContextId), u32>,
+    contexts: Vec<Context>,
+    /// Stream that was looked up last. Most instructions have the stream of the one before.
+    last: Option<(StreamKey, u32)>,
+    of_instruction: Vec<u32>,
+}
+
+/// A stream.
+struct Stream {
+    key: StreamKey,
+    /// Position in [`Streams::contexts`].
+    context: u32,
+    /// Latest end of its work so far, while exempt streams are looked for.
+    end: u64,
+    /// Whether the stream and the default stream of its context do not wait for each other.
+    is_exempt: bool,
+    /// End of its last work so far, while edges are added.
+    last_work: MomentId,
+}
+
+/// Streams of a context.
+struct Context {
+    default: u32,
+    /// All streams, by id.
+    members: Vec<u32>,
+}
+
+impl Streams {
+    /// Returns the number of a stream.
+    fn number(&mut self, key: StreamKey) -> u32 {
+        if let Some((last, number)) = self.last
+            && last == key
+        {
+            return number;
+        }
+        let next = self.streams.len() as u32;
+        let number = *self.numbers.entry(key).or_insert(next);
+        if number == next {
+            self.add(key);
+        }
+        self.last = Some((key, number));
+        number
+    }
+
+    fn add(&mut self, key: StreamKey) {
+        let number = self.streams.len() as u32;
+        let next = self.contexts.len() as u32;
+        let context = *self.context_numbers.entry((key.0, key.1)).or_insert(next);
+        if context == next {
+            self.contexts.push(Context { default: NO_STREAM, members: Vec::new() });
+        }
+        self.streams.push(Stream { key, context, end: 0, is_exempt: false, last_work: NO_MOMENT });
+        let Context { default, members } = &mut self.contexts[context as usize];
+        if key.2 == DEFAULT_STREAM {
+            *default = number;
+        }
+        let at = members.partition_point(|other| self.streams[*other as usize].key.2 < key.2);
+        members.insert(at, number);
+    }
+
+    /// Notes the stream of the next instruction, and whether that stream ran beside the default stream of its context although
+    /// one was submitted after the other. Such streams are exempt from the rule.
+    pub(super) fn note(&mut self, instruction: &Instruction<'_>) {
+        let number = key_of(instruction).map_or(NO_STREAM, |key| self.number(key));
+        self.of_instruction.push(number);
+        if let InstructionDetail::Graph { streams: Some(streams), .. } = instruction.detail {
+            for key in streams {
+                self.number(*key);
+            }
+        }
+        let (Some((begin, end)), false) = (instruction.ran, number == NO_STREAM) else { return };
+        let context = &self.contexts[self.streams[number as usize].context as usize];
+        if number == context.default {
+            for other in context.members.iter().filter(|other| **other != number) {
+                let other = &mut self.streams[*other as usize];
+                other.is_exempt |= other.end > begin.0;
+            }
+        } else if let Some(default) = self.streams.get(context.default as usize)
+            && default.end > begin.0
+        {
+            self.streams[number as usize].is_exempt = true;
+        }
+        let known = &mut self.streams[number as usize].end;
+        *known = end.0.max(*known);
+    }
+
+    /// Exempts the streams that are recorded as non-blocking. Call once, after the last instruction was noted.
+    pub(super) fn exempt_non_blocking(&mut self, list: &InstructionList) {
+        for stream in &mut self.streams {
+            stream.is_exempt |= list.is_blocking(stream.key.1, stream.key.2) == Some(false);
+        }
+    }
+
+    /// Number of the stream of an instruction; [`NO_STREAM`] if it has none.
+    pub(super) fn of(&self, instruction: u32) -> u32 {
+        self.of_instruction[instruction as usize]
+    }
+
+    /// Device of a stream.
+    pub(super) fn device(&self, stream: u32) -> DeviceId {
+        self.streams[stream as usize].key.0
+    }
+
+    /// Ends of the work for which an instruction of this stream waits by the rule of default streams.
+    pub(super) fn default_stream_ends(&self, stream: u32) -> impl Iterator<Item = MomentId> {
+        let none: &[u32] = &[];
+        let others = match self.streams.get(stream as usize) {
+            None => none,
+            Some(own) => match &self.contexts[own.context as usize] {
+                context if context.default == stream => context.members.as_slice(),
+                _ if own.is_exempt => none,
+                context => std::slice::from_ref(&context.default),
+            },
+        };
+        let others = others.iter().filter(move |other| **other != stream);
+        let others = others.filter_map(|other| self.streams.get(*other as usize));
+        let others = others.filter(|other| other.key.2 == DEFAULT_STREAM || !other.is_exempt);
+        others.map(|other| other.last_work).filter(|end| *end != NO_MOMENT)
+    }
+
+    /// Notes the end of the last work so far of the streams of an instruction.
+    pub(super) fn note_last_work(&mut self, instruction: &Instruction<'_>, end: MomentId) {
+        match instruction.detail {
+            InstructionDetail::Graph { streams: Some(streams), .. } => {
+                for key in streams {
+                    let number = self.number(*key);
+                    self.streams[number as usize].last_work = end;
+                }
+            }
+            _ => {
+                let number = self.of(instruction.number) as usize;
+                if let Some(stream) = self.streams.get_mut(number) {
+                    stream.last_work = end;
+                }
+            }
+        }
+    }
+}
