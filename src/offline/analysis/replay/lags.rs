@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::critical_path::graph::{Edge, EdgeKind, Graph, MomentKind};
 use super::super::critical_path::{CriticalPath, Functions, MAX_LATENCY_NS, Submitted};
-use super::super::instructions::{InstructionDetail, InstructionKind, InstructionList};
+use super::super::instructions::{InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{IdMap, Work};
 
@@ -71,7 +71,30 @@ pub struct Lags {
     /// Function of each call, as an index into `names`. The index is the position of the call in the graph.
     functions: Vec<u32>,
     names: Vec<String>,
+    /// The same lags, by place, for edges other than launches.
+    of_places: Vec<Option<Lag>>,
+    /// By instruction that the run launches: position in `of_groups`, or [`NO_GROUP`].
+    group_of: Vec<u32>,
+    /// The same lags of launches, by group. The launches of a group have the same key and the same work.
+    of_groups: Vec<Option<Lag>>,
 }
+
+/// Stands for no group.
+const NO_GROUP: u32 = u32::MAX;
+
+/// Number of kinds of moments.
+const MOMENT_KINDS: usize = MomentKind::CallEnd as usize + 1;
+
+/// Number of places.
+const PLACES: usize = (EdgeKind::CollectiveTie as usize + 1) * MOMENT_KINDS;
+
+/// Place of the lag of an edge that is not a launch.
+fn place_of(kind: EdgeKind, from: MomentKind) -> usize {
+    kind as usize * MOMENT_KINDS + from as usize
+}
+
+/// Launches with the same key and the same work.
+type GroupKey = (LagKey, Option<WorkKey>);
 
 /// Lags of one kind, counted from the begin and from the end of the call.
 #[derive(Clone, Debug, Default)]
@@ -85,6 +108,11 @@ impl Samples {
     fn add(&mut self, lag: u64, call: Option<u64>) {
         self.from_begin.push(lag as i64);
         self.from_end.extend(call.map(|call| lag as i64 - call as i64));
+    }
+
+    fn extend(&mut self, others: &Self) {
+        self.from_begin.extend(&others.from_begin);
+        self.from_end.extend(&others.from_end);
     }
 
     fn median(&mut self) -> Lag {
@@ -111,31 +139,56 @@ impl Lags {
         let functions = Functions::new(&graph.calls, profile);
         let names = functions.names.iter().map(|name| (*name).to_owned()).collect();
         let mut lags = Self { functions: functions.of_call, names, ..Self::default() };
-        let mut samples: IdMap<LagKey, Samples> = IdMap::default();
-        let mut of_work: IdMap<(LagKey, WorkKey), Samples> = IdMap::default();
+        let mut of_places: Vec<(Option<LagKey>, Samples)> = Vec::new();
+        of_places.resize_with(PLACES, Default::default);
+        let mut groups: IdMap<GroupKey, u32> = IdMap::default();
+        let mut of_groups: Vec<(GroupKey, Samples)> = Vec::new();
+        let mut group_of = vec![NO_GROUP; list.len()];
         for (at, edge) in edges.iter().enumerate() {
+            let Some(key) = lags.key(graph, list, edge) else { continue };
+            let of_key = if key.submitted.is_some() {
+                let instruction = graph.moments[edge.to as usize].instruction;
+                let key = (key, work(list, instruction));
+                let next = of_groups.len() as u32;
+                let group = *groups.entry(key).or_insert(next);
+                if group == next {
+                    of_groups.push((key, Samples::default()));
+                }
+                group_of[instruction as usize] = group;
+                &mut of_groups[group as usize].1
+            } else {
+                let of_place = &mut of_places[place_of(key.kind, key.from)];
+                of_place.0 = Some(key);
+                &mut of_place.1
+            };
             if !path.decided(at) || graph.time(edge.to) > until {
                 continue;
             }
-            let Some(key) = lags.key(graph, list, edge) else { continue };
             let lag = graph.time(edge.to) - graph.time(edge.from);
             let call = call_duration(graph, edge).filter(|_| edge.kind == EdgeKind::Launch);
             // A late begin may have a cause that is not recorded; a late return is that of the thread.
             let is_return = matches!(edge.kind, EdgeKind::Wait | EdgeKind::InferredWait);
-            if !is_return && lag > MAX_LATENCY_NS + call.unwrap_or(0) {
-                continue;
+            if is_return || lag <= MAX_LATENCY_NS + call.unwrap_or(0) {
+                of_key.add(lag, call);
             }
-            let of_key = samples.entry(key).or_default();
-            of_key.add(lag, call);
-            if let Some(work) = work(graph, list, edge).filter(|_| call.is_some()) {
-                of_work.entry((key, work)).or_default().add(lag, call);
+        }
+        drop(groups);
+        let mut samples: IdMap<LagKey, Samples> = IdMap::default();
+        for ((key, _), of_group) in &of_groups {
+            if !of_group.from_begin.is_empty() {
+                samples.entry(*key).or_default().extend(of_group);
+            }
+        }
+        for (key, of_place) in of_places {
+            if let Some(key) = key
+                && !of_place.from_begin.is_empty()
+            {
+                samples.insert(key, of_place);
             }
         }
         let mut by_kind: BTreeMap<EdgeKind, Samples> = BTreeMap::new();
         for (key, of_key) in &samples {
-            let of_kind = by_kind.entry(key.kind).or_default();
-            of_kind.from_begin.extend(&of_key.from_begin);
-            of_kind.from_end.extend(&of_key.from_end);
+            by_kind.entry(key.kind).or_default().extend(of_key);
         }
         lags.by_kind = by_kind.into_iter().map(|(kind, mut samples)| (kind, samples.median())).collect();
         for (key, mut of_key) in samples {
@@ -147,13 +200,31 @@ impl Lags {
             };
             lags.typical.insert(key, lag);
         }
-        of_work.retain(|_, samples| samples.from_begin.len() >= MIN_SAMPLES);
-        let lag = |((key, work), mut samples): ((LagKey, WorkKey), Samples)| {
-            let anchor = lags.typical.get(&key)?.anchor;
-            Some(((key, work), samples.from(anchor)))
-        };
-        lags.by_work = of_work.into_iter().filter_map(lag).collect();
+        for ((key, work), mut of_group) in of_groups {
+            let mut lag = None;
+            if let (Some(work), Some(of_key), MIN_SAMPLES..) =
+                (work, lags.typical.get(&key), of_group.from_begin.len())
+            {
+                let own = of_group.from(of_key.anchor);
+                lags.by_work.insert((key, work), own);
+                lag = Some(own);
+            }
+            lags.of_groups.push(lag.or_else(|| lags.of_key(&key)));
+        }
+        lags.group_of = group_of;
+        lags.of_places = vec![None; PLACES];
+        for (place, of_place) in lags.of_places.chunks_mut(MOMENT_KINDS).enumerate() {
+            let of_kind = lags.by_kind.iter().find(|(kind, _)| **kind as usize == place);
+            of_place.fill(of_kind.map(|(_, lag)| *lag));
+        }
+        for (key, lag) in lags.typical.iter().filter(|(key, _)| key.submitted.is_none()) {
+            lags.of_places[place_of(key.kind, key.from)] = Some(*lag);
+        }
         lags
+    }
+
+    fn of_key(&self, key: &LagKey) -> Option<Lag> {
+        self.typical.get(key).or_else(|| self.by_kind.get(&key.kind)).copied()
     }
 
     /// By call: the position of its function in the names of all functions.
@@ -161,10 +232,23 @@ impl Lags {
         (&self.functions, &self.names)
     }
 
-    fn of(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<&Lag> {
+    fn of(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<Lag> {
         let key = self.key(graph, list, edge)?;
-        let of_work = key.submitted.and_then(|_| self.by_work.get(&(key, work(graph, list, edge)?)));
-        of_work.or_else(|| self.typical.get(&key)).or_else(|| self.by_kind.get(&key.kind))
+        if key.submitted.is_none() {
+            return self.of_places.get(place_of(key.kind, key.from)).copied().flatten();
+        }
+        let (from, to) = (&graph.moments[edge.from as usize], &graph.moments[edge.to as usize]);
+        let instruction = to.instruction as usize;
+        // An edit may have moved the launch to another call.
+        let is_of_run = from.kind == MomentKind::CallBegin && graph.call_of[instruction] == from.call;
+        let group = self.group_of.get(instruction).filter(|group| is_of_run && **group != NO_GROUP);
+        match group {
+            Some(group) => self.of_groups[*group as usize],
+            None => {
+                let of_work = work(list, to.instruction).and_then(|work| self.by_work.get(&(key, work)));
+                of_work.copied().or_else(|| self.of_key(&key))
+            }
+        }
     }
 
     /// The typical lag of an edge in ns; `None` if its lag is a duration, or if there are no samples.
@@ -239,12 +323,9 @@ fn call_duration(graph: &Graph, edge: &Edge) -> Option<u64> {
     Some(call.end - call.begin)
 }
 
-/// The work that an edge leads to: the kernel, or kind and size of a copy or fill.
-fn work(graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<WorkKey> {
-    match list.get(graph.moments[edge.to as usize].instruction).detail {
-        InstructionDetail::Work { activity, .. } => Some((activity.work(), activity.bytes())),
-        _ => None,
-    }
+/// The work of an instruction: the kernel, or kind and size of a copy or fill.
+fn work(list: &InstructionList, instruction: u32) -> Option<WorkKey> {
+    list.activity(instruction).map(|activity| (activity.work(), activity.bytes()))
 }
 
 /// Median distance from the median.
@@ -256,6 +337,8 @@ fn deviation(values: &[i64]) -> i64 {
 }
 
 fn median(values: &mut [i64]) -> i64 {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
+    match values.len() {
+        0 => 0,
+        count => *values.select_nth_unstable(count / 2).1,
+    }
 }

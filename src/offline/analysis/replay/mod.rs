@@ -66,36 +66,14 @@ impl<'a> Replay<'a> {
 
     /// Prepares the run for replays with lags that were typical before a moment in ns since 1970.
     pub fn fitted(path: &'a CriticalPath, list: &'a InstructionList, profile: &Profile, until: u64) -> Self {
-        let (graph, edges) = path.graph();
         let lags = Lags::fit(path, list, profile, until);
-        let lag = |edge: &Edge| {
-            let recorded = graph.time(edge.to) - graph.time(edge.from);
-            lags.typical(graph, list, edge).map_or(edge.lag, |lag| lag.min(recorded))
-        };
-        let edge_lags = edges.iter().map(lag).collect();
+        let edge_lags = keep_recorded(path, list, &lags);
         let (unwaited, overlapping) = (IdMap::default(), Selection::default());
         let mut replay =
             Self { path, list, lags, edge_lags, unwaited, overlapping, knows_order: OnceLock::new() };
-        replay.keep_recorded();
         replay.unwaited = replay.find_unwaited();
         replay.overlapping = replay.find_overlapping();
         replay
-    }
-
-    /// Gives the edge that decides each moment the recorded lag.
-    fn keep_recorded(&mut self) {
-        let (graph, edges) = self.path.graph();
-        let mut rest = self.edge_lags.as_mut_slice();
-        for of_moment in edges.chunk_by(|a, b| a.to == b.to) {
-            let (lags, others) = rest.split_at_mut(of_moment.len());
-            rest = others;
-            let earliest = |(edge, lag): &(&Edge, &mut u64)| {
-                (graph.time(edge.from) + **lag, graph.time(edge.from), edge.kind != EdgeKind::Host)
-            };
-            if let Some((edge, lag)) = of_moment.iter().zip(lags).max_by_key(earliest) {
-                *lag = graph.time(edge.to) - graph.time(edge.from);
-            }
-        }
     }
 
     fn find_overlapping(&self) -> Selection {
@@ -155,7 +133,12 @@ impl<'a> Replay<'a> {
         self.path
     }
 
-    /// Replays the run as it was recorded.
+    /// Number of the function of a call, by the position of the call. Calls of one function have the same number.
+    pub fn function(&self, call: u32) -> Option<u32> {
+        self.lags.functions().0.get(call as usize).copied()
+    }
+
+    /// Replays the run as it was recorded. All times are the recorded ones, which [`check`](Self::check) shows.
     pub fn identity(&self) -> Schedule {
         Schedule::of(self.graph(), self.edges(), &|_, _| false)
     }
@@ -193,6 +176,30 @@ impl<'a> Replay<'a> {
         let place = |moment| schedule.place(moment);
         each_part_in_order(graph, self.view(edges), &place, &Causes::new(self.list), each);
     }
+}
+
+/// Lags of the edges: the edge that decides each moment has the recorded lag, and the others have typical lags.
+fn keep_recorded(path: &CriticalPath, list: &InstructionList, lags: &Lags) -> Vec<u64> {
+    let (graph, edges) = path.graph();
+    let mut all = Vec::with_capacity(edges.len());
+    for of_moment in edges.chunk_by(|a, b| a.to == b.to) {
+        let mut latest: Option<((u64, u64, bool), usize, u64)> = None;
+        for edge in of_moment {
+            let from = graph.time(edge.from);
+            let recorded = graph.time(edge.to) - from;
+            let typical = lags.typical(graph, list, edge);
+            let lag = typical.map_or(edge.lag, |lag| lag.min(recorded));
+            let key = (from + lag, from, edge.kind != EdgeKind::Host);
+            if latest.is_none_or(|(known, ..)| key >= known) {
+                latest = Some((key, all.len(), recorded));
+            }
+            all.push(lag);
+        }
+        if let Some((_, at, recorded)) = latest {
+            all[at] = recorded;
+        }
+    }
+    all
 }
 
 fn is_wait(kind: EdgeKind) -> bool {

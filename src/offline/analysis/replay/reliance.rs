@@ -119,18 +119,21 @@ impl Replay<'_> {
         add(Reliance::NoLaunch, begins.filter(|(_, is_launched)| !**is_launched).count() as u64);
         add(Reliance::NoTimes, self.path.untimed());
         let mut has_waits = false;
-        let mut calls: IdMap<ContextId, CallFacts> = IdMap::default();
+        let facts: IdMap<ContextId, CallFacts> =
+            profile.all_contexts().map(|(context, _)| (context, CallFacts::new(profile, context))).collect();
+        let is_special = |facts: &CallFacts| facts.submits_host_function || facts.has_attributes;
+        let has_special_calls = facts.values().any(is_special);
         for number in 0..self.list.len() as u32 {
+            let kind = self.list.kind(number);
+            has_waits |= matches!(kind, InstructionKind::Wait | InstructionKind::Record);
+            if kind != InstructionKind::Synchronize && !has_special_calls {
+                continue;
+            }
             let instruction = self.list.get(number);
-            let mut of_call =
-                |context| *calls.entry(context).or_insert_with(|| CallFacts::new(profile, context));
-            let call = instruction.call.map(|call| of_call(call.context)).unwrap_or_default();
-            has_waits |= match instruction.kind {
-                InstructionKind::Wait | InstructionKind::Record => true,
-                InstructionKind::Synchronize => !call.is_of_threads,
-                _ => false,
-            };
-            if instruction.kind != InstructionKind::HostFunction {
+            let call =
+                instruction.call.and_then(|call| facts.get(&call.context)).copied().unwrap_or_default();
+            has_waits |= kind == InstructionKind::Synchronize && !call.is_of_threads;
+            if kind != InstructionKind::HostFunction {
                 add(Reliance::HostFunctions, u64::from(call.submits_host_function));
             }
             if instruction.programmatic.is_none() {

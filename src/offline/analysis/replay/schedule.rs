@@ -33,11 +33,14 @@ impl Schedule {
     /// one for which `is_fixed` returns true, keeps its recorded time.
     pub(super) fn of(graph: &Graph, edges: EdgesView<'_>, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Self {
         let mut times = vec![0; graph.moments.len()];
-        let mut edges = edges.iter().peekable();
+        let mut at = 0;
         for (position, moment) in graph.moments.iter().enumerate() {
             let mut time = None;
-            while let Some(edge) = edges.next_if(|edge| edge.to as usize == position) {
+            while let Some(edge) = edges.get(at)
+                && edge.to as usize == position
+            {
                 time = Some(times[edge.from as usize] + edge.lag).max(time);
+                at += 1;
             }
             times[position] = match time {
                 Some(time) if !is_fixed(position, moment) => time,
