@@ -14,7 +14,7 @@ use gpuflame_export::compose::{call, stack_names};
 use gpuflame_export::{short_kernels, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::{SampleSite, format_nanos};
-use gpuflame_model::record::{ContextId, CopyKind, Work};
+use gpuflame_model::record::{ContextId, CopyKind, IdMap, Work};
 use gpuflame_offline::analysis::{Edit, InstructionDetail, InstructionKind, Selection};
 
 /// Maximum number of names in a message.
@@ -271,9 +271,8 @@ impl WorkNames<'_> {
         otherwise: impl FnOnce() -> String,
     ) -> Result<Selection> {
         let list = &self.found.list;
-        let selection = Selection::new(list.len(), |number| {
-            matches!(list.get(number).detail, InstructionDetail::Work { .. }) && is_selected(number)
-        });
+        let selection =
+            Selection::new(list.len(), |number| list.activity(number).is_some() && is_selected(number));
         match selection.count() {
             0 => Err(self.error(&otherwise())),
             _ => Ok(selection),
@@ -281,13 +280,13 @@ impl WorkNames<'_> {
     }
 
     fn named(&self, regex: &Regex) -> Result<Selection> {
-        let mut matches: HashMap<Work, bool> = HashMap::new();
+        let mut matches: IdMap<Work, bool> = IdMap::default();
         let names = self.found.names();
-        let is_match = |number: u32| match self.found.list.get(number).detail {
-            InstructionDetail::Work { activity, .. } => {
-                *matches.entry(activity.work()).or_insert_with(|| regex.is_match(&names.instruction(number)))
-            }
-            _ => false,
+        let is_match = |number: u32| {
+            let work = self.found.list.activity(number).map(|activity| activity.work());
+            work.is_some_and(|work| {
+                *matches.entry(work).or_insert_with(|| regex.is_match(&names.instruction(number)))
+            })
         };
         self.selected(is_match, || {
             format!("no work has a name that matches `{regex}`; there are {}", self.longest())

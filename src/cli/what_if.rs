@@ -10,15 +10,14 @@ use super::found_path::FoundPath;
 use super::heading::heading;
 use super::input::Source;
 use super::length_change::{change_row, percent_change};
-use super::path_names::NameKey;
 use super::ranks::RankFlags;
 use super::ranks_even::write_even_ranks;
 use super::table_output::{Cell, ReportFlags, Table};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
-use gpuflame_model::record::IdMap;
+use gpuflame_model::record::{IdMap, Work};
 use gpuflame_offline::analysis::{
-    Edit, EditedRun, MomentKind, PathClass, PathPart, Reliance, Replay, Schedule,
+    Edit, EditedRun, InstructionKind, MomentKind, PathClass, PathPart, Reliance, Replay, Schedule, What,
 };
 
 /// Number of parts of the new critical path that are shown.
@@ -78,8 +77,7 @@ impl WhatIf {
         let replay = Replay::new(&found.path, &found.list, &found.explained.profile);
         let changes = self.edits.resolve(input, &found)?;
         let edits: Vec<Edit> = changes.iter().map(|change| change.edit.clone()).collect();
-        // A schedule has a time for each moment, so the first one is freed before the second one is made.
-        let before = Lengths::of(&found, &replay.identity());
+        let before = Lengths::recorded(&found);
         let edited = replay.edit(&edits);
         let after = Lengths::of(&found, &edited.schedule);
         let path = PathSums::of(&found, &replay, &edited);
@@ -109,14 +107,28 @@ impl WhatIf {
 }
 
 /// Duration of a stretch of the recorded run in a schedule: from its first call to the first call after it, or the end.
-pub(super) fn duration(found: &FoundPath, schedule: &Schedule, (from, to): (u64, u64)) -> Option<u64> {
+pub(super) fn duration(found: &FoundPath, schedule: &Schedule, span: (u64, u64)) -> Option<u64> {
+    duration_with(found, &|moment| schedule.time(moment), schedule.window().1, span)
+}
+
+/// Like [`duration`], with the recorded times.
+pub(super) fn recorded_duration(found: &FoundPath, span: (u64, u64)) -> Option<u64> {
+    duration_with(found, &|moment| found.path.moments()[moment].time, found.path.window().1, span)
+}
+
+fn duration_with(
+    found: &FoundPath,
+    time: &dyn Fn(usize) -> u64,
+    end: u64,
+    (from, to): (u64, u64),
+) -> Option<u64> {
     let moments = found.path.moments();
     let first_call = |from: u64| {
         let at = moments.partition_point(|moment| moment.time < from);
         moments[at..].iter().position(|moment| moment.kind == MomentKind::CallBegin).map(|offset| at + offset)
     };
-    let start = schedule.time(first_call(from)?);
-    let end = first_call(to).map_or(schedule.window().1, |at| schedule.time(at));
+    let start = time(first_call(from)?);
+    let end = first_call(to).map_or(end, time);
     end.checked_sub(start)
 }
 
@@ -132,9 +144,21 @@ struct Lengths {
 
 impl Lengths {
     fn of(found: &FoundPath, schedule: &Schedule) -> Self {
-        let (start, end) = schedule.window();
+        Self::with(found, schedule.window(), &|span| duration(found, schedule, span))
+    }
+
+    /// Durations in the recorded run. A replay without changes would give the same.
+    fn recorded(found: &FoundPath) -> Self {
+        Self::with(found, found.path.window(), &|span| recorded_duration(found, span))
+    }
+
+    fn with(
+        found: &FoundPath,
+        (start, end): (u64, u64),
+        duration: &dyn Fn((u64, u64)) -> Option<u64>,
+    ) -> Self {
         let steps = found.explained.facts.steps.spans().into_iter();
-        Self { whole: end - start, end, steps: steps.map(|span| duration(found, schedule, span)).collect() }
+        Self { whole: end - start, end, steps: steps.map(duration).collect() }
     }
 
     /// Median duration of a step; `None` if fewer than two steps are known.
@@ -145,17 +169,44 @@ impl Lengths {
     }
 }
 
-/// The critical path after the changes, added up.
-struct PathSums<'a> {
-    /// Time, number of parts and last part, by class and key of the name.
-    by_key: IdMap<(PathClass, NameKey<'a>), (u64, u64, PathPart)>,
+/// Key of a part of a path: parts with the same key have the same name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum PartKey {
+    Work(InstructionKind, Work),
+    Instruction(u32),
+    /// A call, by the number of its function.
+    Call(Option<u32>),
+    /// A stretch between two calls, by the numbers of their functions.
+    Between(Option<u32>, Option<u32>),
+    Nothing,
 }
 
-impl<'a> PathSums<'a> {
-    fn of(found: &'a FoundPath, replay: &Replay<'_>, edited: &EditedRun) -> Self {
-        let (names, mut by_key) = (found.names(), IdMap::default());
+impl PartKey {
+    fn new(found: &FoundPath, replay: &Replay<'_>, part: &PathPart) -> Self {
+        match part.what {
+            What::Instruction(number) => match found.list.activity(number) {
+                Some(activity) => Self::Work(found.list.kind(number), activity.work()),
+                None => Self::Instruction(number),
+            },
+            What::Call(at) => Self::Call(replay.function(at)),
+            What::Between(after, before) => Self::Between(replay.function(after), replay.function(before)),
+            What::Nothing => Self::Nothing,
+        }
+    }
+}
+
+/// The critical path after the changes, added up.
+struct PathSums {
+    /// Time, number of parts and last part, by class and key of the name.
+    by_key: IdMap<(PathClass, PartKey), (u64, u64, PathPart)>,
+}
+
+impl PathSums {
+    fn of(found: &FoundPath, replay: &Replay<'_>, edited: &EditedRun) -> Self {
+        let mut by_key = IdMap::default();
         replay.each_path_part(edited, &mut |part| {
-            let sum = by_key.entry((part.class, names.key(part))).or_insert((0, 0, *part));
+            let key = (part.class, PartKey::new(found, replay, part));
+            let sum = by_key.entry(key).or_insert((0, 0, *part));
             *sum = (sum.0 + (part.end - part.start), sum.1 + 1, *part);
         });
         Self { by_key }
@@ -203,7 +254,7 @@ fn bound_words(class: PathClass) -> &'static str {
 }
 
 /// The kind of time that is most of a path, and its share in percent.
-fn bound(path: &PathSums<'_>) -> Option<(&'static str, f64)> {
+fn bound(path: &PathSums) -> Option<(&'static str, f64)> {
     let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
     for ((class, _), (nanos, ..)) in &path.by_key {
         *sums.entry(bound_words(*class)).or_default() += nanos;
@@ -213,7 +264,7 @@ fn bound(path: &PathSums<'_>) -> Option<(&'static str, f64)> {
     Some((word, 100.0 * nanos as f64 / total as f64))
 }
 
-fn answer(before: &Lengths, after: &Lengths, path: &PathSums<'_>) -> String {
+fn answer(before: &Lengths, after: &Lengths, path: &PathSums) -> String {
     let (old, new) = (before.whole, after.whole);
     let bound = bound(path)
         .map_or_else(String::new, |(word, share)| format!("; the new critical path is {share:.0} % {word}"));
@@ -232,7 +283,7 @@ fn answer(before: &Lengths, after: &Lengths, path: &PathSums<'_>) -> String {
 }
 
 /// The largest parts of the critical path after the change.
-fn path_table(found: &FoundPath, path: &PathSums<'_>) -> Table {
+fn path_table(found: &FoundPath, path: &PathSums) -> Table {
     let names = found.names();
     let mut sums: BTreeMap<(PathClass, String), (u64, u64)> = BTreeMap::new();
     for ((class, _), (nanos, count, part)) in &path.by_key {
