@@ -112,7 +112,7 @@ impl CallRecords {
     #[inline]
     fn end_of(&self, number: u32) -> i64 {
         match self.calls[number as usize].nanos {
-            LONG => self.long_ends.get(&number).copied().unwrap_or(0),
+            LONG => long_value(&self.long_ends, number),
             nanos => self.starts.get(number) + i64::from(nanos),
         }
     }
@@ -120,7 +120,7 @@ impl CallRecords {
     #[inline]
     pub(super) fn correlation_of(&self, number: u32) -> u64 {
         match self.calls[number as usize].correlation {
-            LONG => self.long_ids.get(&number).copied().unwrap_or(0),
+            LONG => long_value(&self.long_ids, number),
             correlation => correlation.into(),
         }
     }
@@ -128,7 +128,7 @@ impl CallRecords {
     #[inline]
     pub(super) fn thread_of(&self, number: u32) -> u32 {
         match self.calls[number as usize].packed & THREAD {
-            THREAD => self.long_threads.get(&number).copied().unwrap_or(0),
+            THREAD => long_value(&self.long_threads, number),
             thread => thread,
         }
     }
@@ -136,7 +136,7 @@ impl CallRecords {
     #[inline]
     fn ops_of(&self, number: u32) -> u32 {
         match self.calls[number as usize].packed >> OPS_SHIFT {
-            MAX_OPS => self.long_ops.get(&number).copied().unwrap_or(0),
+            MAX_OPS => long_value(&self.long_ops, number),
             ops => ops,
         }
     }
@@ -190,6 +190,11 @@ impl CallRecords {
         let packed = &mut self.calls[number as usize].packed;
         *packed = if is_set { *packed | bit } else { *packed & !bit };
     }
+}
+
+#[cold]
+fn long_value<T: Copy + Default>(values: &IdMap<u32, T>, number: u32) -> T {
+    values.get(&number).copied().unwrap_or_default()
 }
 
 impl FromIterator<CallRecord> for CallRecords {

@@ -29,6 +29,7 @@ mod job;
 mod launch_flows;
 mod lines;
 mod link;
+mod link_ids;
 mod lz4;
 mod model;
 mod name_table;

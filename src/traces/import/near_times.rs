@@ -47,9 +47,14 @@ impl NearTimes {
     #[inline]
     pub(super) fn get(&self, number: u32) -> i64 {
         match *self.offsets.get(number) {
-            FAR => self.far.get(&number).copied().unwrap_or(0),
+            FAR => self.far_time(number),
             offset => self.bases[number as usize / BLOCK] + i64::from(offset),
         }
+    }
+
+    #[cold]
+    fn far_time(&self, number: u32) -> i64 {
+        self.far.get(&number).copied().unwrap_or(0)
     }
 }
 

@@ -149,6 +149,7 @@ impl OpRecords {
     }
 
     /// Returns the operation with this number.
+    #[inline]
     pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
         self.view(number, *self.ops.get(number))
     }
@@ -166,10 +167,11 @@ impl OpRecords {
         self.starts.iter()
     }
 
+    #[inline]
     fn view(&self, number: u32, op: StoredOp) -> OpRecord<'_> {
         let start = self.starts.get(number);
         let end = match op.nanos {
-            LONG => self.long_ends.get(&number).copied().unwrap_or(start),
+            LONG => self.long_end(number, start),
             nanos => start + i64::from(nanos),
         };
         let launch = match () {
@@ -178,11 +180,21 @@ impl OpRecords {
             () => OpLaunch::Unknown,
         };
         let correlation = match () {
-            () if op.has(LONG_ID) => self.long_ids.get(&number).copied().unwrap_or(0),
+            () if op.has(LONG_ID) => self.long_id(number),
             () if op.has(LINKED) => 0,
             () => op.link.into(),
         };
         OpRecord { start, end, correlation, launch, shape: &self.shapes[op.shape() as usize] }
+    }
+
+    #[cold]
+    fn long_end(&self, number: u32, start: i64) -> i64 {
+        self.long_ends.get(&number).copied().unwrap_or(start)
+    }
+
+    #[cold]
+    fn long_id(&self, number: u32) -> u64 {
+        self.long_ids.get(&number).copied().unwrap_or(0)
     }
 
     /// Links an operation to a call, which has the correlation id `correlation`. An operation is linked once.

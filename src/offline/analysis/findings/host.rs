@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::launched::Launched;
-use super::lost_time::{Piece, usual_count};
+use super::pieces::{Piece, usual_count};
 use super::places::{Class, Place};
 use super::thresholds::{
     MAX_FRAGMENT_NS, MAX_HARDWARE_GAP_NS, MAX_PAUSES_PERCENT, MAX_READ_NS, MAX_TINY_GAP_NS, MIN_COST_PERCENT,

@@ -10,7 +10,8 @@ use std::rc::Rc;
 
 use super::super::work_spans::{PlausibleSpans, WorkSpan};
 use super::host_states::HostStates;
-use super::marks::{MAX_LISTED, Marks};
+use super::marks::Marks;
+use super::pieces::{Key, Piece, Pieces};
 use super::places::{Class, Place, Places};
 use super::reads::{Lead, reads};
 use gpuflame_explain::join::Launched;
@@ -20,28 +21,6 @@ use gpuflame_model::record::{ContextId, DeviceId, IdMap, ThreadId, Work};
 
 /// Longest time in ns from the return of a launch to the beginning of its work on a free GPU.
 const MAX_DELIVERY_NS: u64 = 10_000;
-
-/// Time for which one cause and one place in the code are responsible.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Piece {
-    pub(super) site: SampleSite,
-    pub(super) cause: Cause,
-    /// Call in which the host was when the GPU ran out of work. If this call waited for the GPU, the wait is the reason.
-    pub(super) waited_at: Option<ContextId>,
-    /// Whether the host launched work, or did something short between launches.
-    pub(super) is_launching: bool,
-    pub(super) nanos: u64,
-    /// Number of gaps in which this piece is at least half of the time.
-    pub(super) gaps: u64,
-    /// Sum of the squared parts of single gaps, from which [`usual_count`] follows.
-    pub(super) squares: f64,
-}
-
-/// Returns the number of parts that have most of the time: as many parts of equal length would have this sum and this sum of
-/// squares. If two parts take a second and a thousand parts a microsecond, the number is 2.
-pub(super) fn usual_count(nanos: u64, squares: f64) -> u64 {
-    if squares > 0.0 { ((nanos as f64) * (nanos as f64) / squares).round().max(1.0) as u64 } else { 1 }
-}
 
 /// A gap between two kernels of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,73 +43,6 @@ pub(super) struct LostTime {
 
 /// Frames, executed line and cause of a piece of idle time.
 type PlaceName = (Vec<Rc<str>>, String, u8);
-
-/// A [`Key`] as a key of a hash table.
-type KeyParts = (SampleSite, u8, Option<ContextId>, bool);
-
-/// Site, cause and wait of a piece. Pieces with equal keys are added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    site: SampleSite,
-    cause: Cause,
-    waited_at: Option<ContextId>,
-    is_launching: bool,
-}
-
-impl Key {
-    fn new(site: SampleSite, cause: Cause) -> Self {
-        Self { site, cause, waited_at: None, is_launching: false }
-    }
-
-    fn parts(self) -> KeyParts {
-        (self.site, self.cause as u8, self.waited_at, self.is_launching)
-    }
-}
-
-#[derive(Debug, Default)]
-struct Pieces {
-    /// Pieces of late launches by context and [`Key::is_launching`], plus 1; 0 if there is none. A trace needs some of them a
-    /// million times.
-    late: Vec<[u32; 2]>,
-    /// All other pieces.
-    index: IdMap<KeyParts, usize>,
-    pieces: Vec<Piece>,
-}
-
-impl Pieces {
-    /// Returns the index of a piece, which is created if there is none.
-    fn number(&mut self, key: Key) -> usize {
-        let next = self.pieces.len();
-        let Key { site, cause, waited_at, is_launching } = key;
-        let at = match site {
-            SampleSite::Context(context)
-                if (cause, waited_at) == (Cause::HostLate, None) && context.0 < MAX_LISTED =>
-            {
-                let listed = context.0 as usize;
-                if self.late.len() <= listed {
-                    self.late.resize(listed + 1, [0; 2]);
-                }
-                let number = &mut self.late[listed][usize::from(is_launching)];
-                if *number == 0 {
-                    *number = next as u32 + 1;
-                }
-                *number as usize - 1
-            }
-            _ => *self.index.entry(key.parts()).or_insert(next),
-        };
-        if at == next {
-            self.pieces.push(Piece { site, cause, waited_at, is_launching, nanos: 0, gaps: 0, squares: 0.0 });
-        }
-        at
-    }
-
-    /// Adds time that consists of `gaps` gaps of equal length; 0 if it is a smaller part of one gap.
-    fn add(&mut self, at: usize, nanos: u64, gaps: u64) {
-        add_to(&mut self.pieces[at].nanos, nanos);
-        self.pieces[at].gaps += gaps;
-        self.pieces[at].squares += nanos as f64 * nanos as f64 / gaps.max(1) as f64;
-    }
-}
 
 impl LostTime {
     /// Returns the idle time of a GPU in the steady part of a recording.

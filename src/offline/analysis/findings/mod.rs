@@ -12,6 +12,7 @@ mod launched;
 mod lost_time;
 mod marks;
 mod names;
+mod pieces;
 mod places;
 mod ranks;
 mod reads;
