@@ -39,7 +39,7 @@ pub(super) fn command_for(
     Some(format!("gpuflame {}", arguments.replace("FILE", file)))
 }
 
-/// Returns the command that compares the ranks of a job and draws all of them.
+/// Returns the command that compares the ranks of a job and draws the job.
 pub(super) fn merge_command(files: &[String], ranks: RankFlags) -> String {
     format!("gpuflame merge-ranks {} -o job.svg{}", files.join(" "), ranks.as_text())
 }

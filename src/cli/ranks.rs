@@ -17,7 +17,7 @@ use gpuflame_traces::steps::Ops;
 use super::console::{Console, usage_error};
 use super::input::Source;
 
-/// How the files of a job are found and numbered.
+/// Rule by which the files of a job are found and numbered.
 #[derive(Debug, Default, Clone, Copy, Args)]
 pub(super) struct RankFlags {
     /// Number the files of several ranks 0, 1, 2 ... in their order, regardless of their names.

@@ -50,7 +50,7 @@ pub(super) enum PagePath {
 /// All runs of a page.
 pub(super) struct Job {
     pub(super) ranks: Vec<RankFacts>,
-    /// How the files of the ranks are numbered.
+    /// Rule by which the files of the ranks are numbered.
     pub(super) flags: RankFlags,
     pub(super) views: ReportViews,
     pub(super) work: WorkSums,

@@ -138,7 +138,7 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>) -> Vec<Cost> {
             let typical = costs.into_iter().flatten().min_by_key(|cost| cost.nanos.abs_diff(common));
             let why = |cost: &Cost| match id {
                 "exposed_communication" => format!(
-                    "nothing was computed during {} of communication, even on the rank that waits least for others",
+                    "nothing was computed during {} of communication, even on the rank that waits least",
                     format_nanos(common)
                 ),
                 _ => cost.why.clone(),

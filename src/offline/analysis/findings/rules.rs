@@ -234,7 +234,7 @@ fn move_to_profiler(found: &mut Vec<Cost>, worked: u64) {
     }
     let nanos = at_gaps + moved;
     let why = format!(
-        "a profiler worked for {} on the program's threads, and the GPU ran no kernel for {} because of it",
+        "a profiler worked for {} on the program's threads, which left the GPU without a kernel for {}",
         format_nanos(worked),
         format_nanos(nanos)
     );
