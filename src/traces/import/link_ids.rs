@@ -5,8 +5,8 @@ use gpuflame_model::record::{IdMap, hash_one};
 use super::call_records::CallRecords;
 use super::op_records::OpRecord;
 
-/// Returns the number of calls at the beginning of `calls` for which `is_before` returns true. There are usually few, so the search
-/// goes further in ever larger steps.
+/// Returns the number of calls at the beginning of `calls` for which `is_before` returns true. There are usually few, so the
+/// search goes further in ever larger steps.
 pub(super) fn count_while(calls: &[u32], is_before: impl Fn(&u32) -> bool) -> usize {
     let mut known = 0;
     let mut step = 1;

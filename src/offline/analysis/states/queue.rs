@@ -30,8 +30,8 @@ impl Queue {
         self.longest = self.longest.max(self.ends.len() as u64);
     }
 
-    /// Returns the maximum number. `ops` returns the operations again, which are needed if they were not launched, or did not end,
-    /// in the order in which they began.
+    /// Returns the maximum number. `ops` returns the operations again, which are needed if they were not launched, or did not
+    /// end, in the order in which they began.
     pub(super) fn longest<I: Iterator<Item = StreamOp>>(&self, ops: impl Fn() -> I) -> u64 {
         if !self.is_unsorted {
             return self.longest;
