@@ -3,12 +3,11 @@
 use super::super::instructions::{
     AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, ThreadWait,
 };
-use super::super::states::StreamKey;
 use super::graph::{EdgeKind, Graph, HostCall, Moment, MomentId, MomentKind, NO_CALL};
 use super::inferred::{End, add_inferred_edges};
 use super::lags::{Lags, Submitted};
 use super::programmatic::{Overlap, OverlapPlace, add_overlaps};
-use super::streams::{NO_STREAM, Streams};
+use super::streams::{NO_STREAM, Streams, key_of};
 use super::thread_waits::{ThreadCalls, add_thread_edges};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, CorrelationId, Detail, IdMap, MemoryKind, SyncKind, ThreadId};
@@ -634,8 +633,4 @@ pub(in super::super) fn is_node(instruction: &Instruction<'_>) -> bool {
 /// Whether the instruction is a graph launch whose nodes are instructions of their own.
 fn is_graph_of_nodes(instruction: &Instruction<'_>) -> bool {
     matches!(instruction.detail, InstructionDetail::Graph { .. })
-}
-
-pub(super) fn key_of(instruction: &Instruction<'_>) -> Option<StreamKey> {
-    Some((instruction.device?, instruction.context?, instruction.stream?))
 }

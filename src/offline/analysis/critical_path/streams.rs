@@ -3,7 +3,6 @@
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::super::states::StreamKey;
-use super::build::key_of;
 use super::graph::MomentId;
 use gpuflame_model::record::{DeviceId, GpuContextId, IdMap, StreamId};
 
@@ -158,4 +157,9 @@ impl Streams {
             }
         }
     }
+}
+
+/// Returns the stream of an instruction; `None` if it has none, or several.
+pub(super) fn key_of(instruction: &Instruction<'_>) -> Option<StreamKey> {
+    Some((instruction.device?, instruction.context?, instruction.stream?))
 }

@@ -16,9 +16,9 @@ use super::super::instructions::{
     Instruction, InstructionDetail, InstructionKind, InstructionList, ThreadWait,
 };
 use super::super::states::StreamKey;
-use super::build::{is_node, key_of};
+use super::build::is_node;
 use super::graph::{Graph, MomentId, NO_CALL};
-use super::streams::DEFAULT_STREAM;
+use super::streams::{DEFAULT_STREAM, key_of};
 use super::thread_waits::ThreadCalls;
 use gpuflame_model::record::{EventId, GpuContextId, GraphId, SyncKind, ThreadId};
 
