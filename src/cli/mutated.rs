@@ -16,7 +16,8 @@ use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
 /// Numbers of mutations with which a verb has panicked in the past.
-const REGRESSION_TURNS: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
+const REGRESSION_TURNS: [u64; 15] =
+    [76, 534, 1476, 2872, 3276, 783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
 
 /// Returns a recording of rows.
 fn rows_recording() -> Vec<u8> {

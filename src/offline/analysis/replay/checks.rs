@@ -65,7 +65,7 @@ impl Replay<'_> {
             let first = by_from.partition_point(|edge| edge.from < at);
             for edge in by_from[first..].iter().take_while(|edge| edge.from == at) {
                 let to = edge.to as usize;
-                times[to] = times[to].max(time + edge.lag);
+                times[to] = times[to].max(time.saturating_add(edge.lag));
                 missing[to] -= 1;
                 if missing[to] == 0 {
                     ready.push(edge.to);

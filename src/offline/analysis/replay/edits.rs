@@ -204,7 +204,7 @@ impl Replay<'_> {
                     let call = &self.graph().calls[from as usize];
                     let old = call.end - call.begin;
                     if let Some(new) = duration(from, old) {
-                        edge.lag = (edge.lag + new).saturating_sub(old);
+                        edge.lag = edge.lag.saturating_add(new).saturating_sub(old);
                     }
                 }
                 _ => {}

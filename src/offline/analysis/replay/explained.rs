@@ -51,7 +51,7 @@ impl ExplainedStarts {
             let computed = (first..at).filter_map(|at| edges.get(at)).map(|edge| {
                 // The lag of the edge that decided is the recorded one, unless it is a typical one.
                 let lag = replay.lags.typical(graph, replay.list, &edge).unwrap_or(edge.lag);
-                (graph.time(edge.from) + lag, edge.kind)
+                (graph.time(edge.from).saturating_add(lag), edge.kind)
             });
             found.count += 1;
             let Some((time, kind)) = computed.max() else {

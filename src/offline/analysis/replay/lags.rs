@@ -107,7 +107,7 @@ impl Samples {
     /// Adds a lag; of launches, also the duration of the call.
     fn add(&mut self, lag: u64, call: Option<u64>) {
         self.from_begin.push(lag as i64);
-        self.from_end.extend(call.map(|call| lag as i64 - call as i64));
+        self.from_end.extend(call.map(|call| (lag as i64).saturating_sub(call as i64)));
     }
 
     fn extend(&mut self, others: &Self) {
@@ -258,7 +258,7 @@ impl Lags {
             LaunchAnchor::End => call_duration(graph, edge).unwrap_or(0) as i64,
             LaunchAnchor::Begin => 0,
         };
-        Some((call + lag.nanos).max(0) as u64)
+        Some(call.saturating_add(lag.nanos).max(0) as u64)
     }
 
     /// Whether the lag of a launch is counted from the end of its call.

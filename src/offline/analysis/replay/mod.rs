@@ -189,7 +189,7 @@ fn keep_recorded(path: &CriticalPath, list: &InstructionList, lags: &Lags) -> Ve
             let recorded = graph.time(edge.to) - from;
             let typical = lags.typical(graph, list, edge);
             let lag = typical.map_or(edge.lag, |lag| lag.min(recorded));
-            let key = (from + lag, from, edge.kind != EdgeKind::Host);
+            let key = (from.saturating_add(lag), from, edge.kind != EdgeKind::Host);
             if latest.is_none_or(|(known, ..)| key >= known) {
                 latest = Some((key, all.len(), recorded));
             }

@@ -29,7 +29,7 @@ impl Replay<'_> {
                 }
                 EdgeKind::Stream | EdgeKind::GraphEdge if to.kind == MomentKind::End && edge.lag > 0 => {
                     if let Some((old, new)) = changed.get(&to.instruction) {
-                        edge.lag = (edge.lag + new).saturating_sub(*old);
+                        edge.lag = edge.lag.saturating_add(*new).saturating_sub(*old);
                     }
                 }
                 _ => {}

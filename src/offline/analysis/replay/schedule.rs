@@ -32,14 +32,14 @@ impl Schedule {
     /// Computes the time of each moment. `edges` are sorted by `to` and lead to later positions. A moment without edges, and
     /// one for which `is_fixed` returns true, keeps its recorded time.
     pub(super) fn of(graph: &Graph, edges: EdgesView<'_>, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Self {
-        let mut times = vec![0; graph.moments.len()];
+        let mut times = vec![0_u64; graph.moments.len()];
         let mut at = 0;
         for (position, moment) in graph.moments.iter().enumerate() {
             let mut time = None;
             while let Some(edge) = edges.get(at)
                 && edge.to as usize == position
             {
-                time = Some(times[edge.from as usize] + edge.lag).max(time);
+                time = Some(times[edge.from as usize].saturating_add(edge.lag)).max(time);
                 at += 1;
             }
             times[position] = match time {
@@ -65,7 +65,7 @@ impl Schedule {
         edges.iter().for_each(|edge| missing[edge.to as usize] += 1);
         let mut ready: BinaryHeap<Reverse<u32>> =
             (0..count as u32).filter(|at| missing[*at as usize] == 0).map(Reverse).collect();
-        let mut times = vec![0; count];
+        let mut times = vec![0_u64; count];
         ready.iter().for_each(|Reverse(at)| times[*at as usize] = graph.time(*at));
         let (mut places, mut next) = (vec![0; count], 0);
         while let Some(Reverse(at)) = ready.pop() {
@@ -74,7 +74,7 @@ impl Schedule {
             let first = by_from.partition_point(|edge| edge.from < at);
             for edge in by_from[first..].iter().take_while(|edge| edge.from == at) {
                 let to = edge.to as usize;
-                times[to] = times[to].max(times[at as usize] + edge.lag);
+                times[to] = times[to].max(times[at as usize].saturating_add(edge.lag));
                 missing[to] -= 1;
                 if missing[to] == 0 {
                     ready.push(Reverse(edge.to));

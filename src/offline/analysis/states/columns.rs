@@ -39,7 +39,7 @@ impl StateColumns {
         let mut at = start;
         while at < end {
             let column = at / self.step;
-            let until = end.min((column + 1) * self.step);
+            let until = end.min((column + 1).saturating_mul(self.step));
             columns[column as usize][interval.state as usize] += until - at;
             at = until;
         }
