@@ -264,10 +264,13 @@ impl Labels {
         self.intern_text(&frame.text, (frame.kind, frame.tag))
     }
 
+    /// Returns the label of a text. If frames of several kinds have one text, as `cudaMalloc` may be a call and a host function,
+    /// the later kind in the order of [`ShownFrameKind`] counts, so that the order of the stacks does not matter.
     fn intern_text(&mut self, text: &str, shape: (ShownFrameKind, usize)) -> u32 {
         let label = self.texts.intern(&clean::frame(text)).index();
-        if label == self.shapes.len() {
-            self.shapes.push(shape);
+        match self.shapes.get_mut(label) {
+            Some(known) => *known = shape.max(*known),
+            None => self.shapes.push(shape),
         }
         label as u32
     }
@@ -466,6 +469,21 @@ impl Flame {
                 let above = &mut self.nodes[parent.index()].total;
                 *above = above.saturating_add(total);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_two_kinds_has_the_same_kind_in_each_order() {
+        let (code, call) = (ShownFrameKind::Code, ShownFrameKind::Call);
+        for kinds in [[code, call], [call, code]] {
+            let mut labels = Labels::default();
+            let [first, second] = kinds.map(|kind| labels.intern_text("cudaMalloc", (kind, 0)));
+            assert_eq!((first, labels.get(second).kind), (second, call));
         }
     }
 }
