@@ -5,9 +5,10 @@
 //! - A graph has many nodes, and a node may run several times.
 //!
 //! This module therefore remembers the last activity of each launch. For graphs, it remembers the last tens of
-//! thousands of node runs instead. Each is stored as a hash of the fields that distinguish it from other runs.
+//! thousands of node runs instead, and so it does for activities whose launch has no row. Each is stored as a hash of
+//! the fields that distinguish it from other activities.
 
-use gpuflame_model::record::{Activity, GraphId};
+use gpuflame_model::record::{Activity, CorrelationId, GraphId};
 
 /// Number of hashes per set (one cache line), and number of sets. All sets together have room for the hashes of 6 MiB
 /// of records; CUPTI delivers up to 1 MiB at once.
@@ -15,10 +16,11 @@ const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 
 /// Detects activities that were delivered twice. See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DuplicateDetector {
-    /// Hashes of the latest runs of graph nodes, newest first in each set. Empty until a graph node runs.
-    nodes: Vec<[u64; WAYS]>,
+    /// Hashes of the latest runs of graph nodes and of the latest activities without a launch, newest first in each set.
+    /// Empty until there is such an activity.
+    latest: Vec<[u64; WAYS]>,
 }
 
 /// Hash of the stream and times of a launch's last activity. No two activities can run on one stream at the same time.
@@ -55,20 +57,27 @@ impl DuplicateDetector {
             return false;
         }
         if activity.graph != GraphId(0) {
-            return self.is_duplicate_node(activity);
+            return self.is_in_latest(activity);
         }
         last == Some(ActivityHash::from_activity(activity))
     }
 
-    /// Whether the node run was delivered before. From this call on, the node run counts as delivered.
-    fn is_duplicate_node(&mut self, activity: &Activity) -> bool {
-        if self.nodes.is_empty() {
-            self.nodes.resize(SETS, [0; WAYS]);
+    /// Whether `activity`, whose launch has no row, was delivered before. Work that the GPU itself launched may have the
+    /// id 0, as other work of the same stream and time may; so only nodes of graphs are compared if the id is 0.
+    pub(super) fn is_duplicate_without_launch(&mut self, activity: &Activity) -> bool {
+        let has_id = activity.correlation != CorrelationId(0) || activity.graph != GraphId(0);
+        has_id && is_timed(activity) && self.is_in_latest(activity)
+    }
+
+    /// Whether the activity is one of the latest. From this call on, it is.
+    fn is_in_latest(&mut self, activity: &Activity) -> bool {
+        if self.latest.is_empty() {
+            self.latest.resize(SETS, [0; WAYS]);
         }
         let ids = u64::from(activity.correlation.0) << 32 ^ u64::from(activity.graph.0);
         // The lowest bit is set, because a hash of 0 marks an empty entry.
         let hash = mix(mix(hash_activity(activity), activity.graph_node.0), ids) | 1;
-        let set = &mut self.nodes[(hash >> 32) as usize % SETS];
+        let set = &mut self.latest[(hash >> 32) as usize % SETS];
         if set.contains(&hash) {
             return true;
         }
@@ -78,6 +87,6 @@ impl DuplicateDetector {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<[u64; WAYS]>()
+        self.latest.capacity() * size_of::<[u64; WAYS]>()
     }
 }

@@ -160,10 +160,12 @@ impl Join {
             }
             LookUp::AliasOfAlias => self.abandon(activity, sink),
             LookUp::NotYet(id) | LookUp::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
-                Some(over) => deliver_outside(&mut self.tally, activity, over, sink),
+                Some(over) => {
+                    deliver_outside(&mut self.tally, &mut self.duplicates, activity, over, sink);
+                }
                 None if self.order.has_impossible_id(activity) => self.abandon(activity, sink),
                 None if self.order.was_reported(activity) => self.push_orphan(id, activity, sink),
-                None => deliver_muted(&mut self.tally, activity, sink),
+                None => deliver_muted(&mut self.tally, &mut self.duplicates, activity, sink),
             },
         }
     }
@@ -176,12 +178,12 @@ impl Join {
         self.tally.launches.outside += u64::from(launches.count);
         let (first, last) = (self.order.unroll(launches.first), self.order.unroll(launches.last));
         self.outside.add(first, last, launches.over);
-        let Self { by_id, orphans, outside, order, tally, .. } = self;
+        let Self { by_id, orphans, outside, order, duplicates, tally } = self;
         let mut theirs = Vec::new();
         orphans.for_each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
         for (id, over) in theirs {
             by_id.shorten(id, |chain| {
-                orphans.take_all(chain, |activity| deliver_outside(tally, activity, over, sink));
+                orphans.take_all(chain, |activity| deliver_outside(tally, duplicates, activity, over, sink));
                 None
             });
         }
@@ -191,8 +193,8 @@ impl Join {
     /// partner count as abandoned, and are passed to `sink`. The join itself does not change, so this function may be
     /// called at any time.
     pub fn final_tally(&self, sink: &mut impl Sink) -> Tally {
-        let mut tally = self.tally;
-        self.orphans.for_each(|activity| abandon(&mut tally, &self.order, activity, sink));
+        let (mut tally, mut duplicates) = (self.tally, self.duplicates.clone());
+        self.orphans.for_each(|activity| abandon(&mut tally, &self.order, &mut duplicates, activity, sink));
         self.by_id.for_each(|id, entry| {
             if let IdEntry::Launch(launched, progress) = *entry {
                 retire(&mut tally, id, launched, progress, sink);
@@ -284,11 +286,11 @@ impl Join {
 
     /// Abandons the activity that has waited longest. Returns false if no activity waits.
     fn abandon_oldest(&mut self, sink: &mut impl Sink) -> bool {
-        let Self { by_id, orphans, order, tally, .. } = self;
+        let Self { by_id, orphans, order, duplicates, tally, .. } = self;
         let Some(id) = orphans.oldest() else { return false };
         let found = by_id.shorten(id, |chain| {
             let (activity, rest) = orphans.take_first(chain);
-            abandon(tally, order, &activity, sink);
+            abandon(tally, order, duplicates, &activity, sink);
             rest
         });
         debug_assert!(found, "the table of ids has each orphan");
@@ -297,12 +299,12 @@ impl Join {
 
     /// Stores `entry`. Returns the activities that waited for this entry, if there are any.
     fn store(&mut self, id: CorrelationId, entry: IdEntry, sink: &mut impl Sink) -> Option<Chain> {
-        let Self { by_id, orphans, order, tally, .. } = self;
+        let Self { by_id, orphans, order, duplicates, tally, .. } = self;
         let mut forget = |id, entry| match entry {
             IdEntry::Launch(launched, progress) => retire(tally, id, launched, progress, sink),
             IdEntry::Alias(_) => {}
             IdEntry::Orphans(chain) => {
-                orphans.take_all(chain, |activity| abandon(tally, order, activity, sink));
+                orphans.take_all(chain, |activity| abandon(tally, order, duplicates, activity, sink));
             }
         };
         match by_id.insert(id, entry, &mut forget)? {
@@ -315,7 +317,7 @@ impl Join {
     }
 
     fn abandon(&mut self, activity: &Activity, sink: &mut impl Sink) {
-        abandon(&mut self.tally, &self.order, activity, sink);
+        abandon(&mut self.tally, &self.order, &mut self.duplicates, activity, sink);
     }
 }
 
@@ -330,9 +332,7 @@ fn deliver(
 ) {
     let outside = launched.context == ContextId::OUTSIDE;
     if duplicates.is_duplicate(progress.last(), activity) {
-        tally.activities.seen -= 1;
-        tally.activities.repeated += 1;
-        return;
+        return tally.activities.count_duplicate();
     }
     if *progress == MatchState::Waiting && !outside {
         let is_graph = activity.graph != GraphId(0);
@@ -359,27 +359,53 @@ fn deliver(
 }
 
 /// Counts and delivers an activity whose launch was made outside of windows and has no row of its own.
-fn deliver_outside(tally: &mut Tally, activity: &Activity, over: Nanos, sink: &mut impl Sink) {
+fn deliver_outside(
+    tally: &mut Tally,
+    duplicates: &mut DuplicateDetector,
+    activity: &Activity,
+    over: Nanos,
+    sink: &mut impl Sink,
+) {
+    if duplicates.is_duplicate_without_launch(activity) {
+        return tally.activities.count_duplicate();
+    }
     tally.activities.outside += 1;
     sink.outside(activity, Launched { time: over, duration: 1, context: ContextId::OUTSIDE });
 }
 
 /// Counts and delivers an activity that was launched while the tracer's callbacks were off.
-fn deliver_muted(tally: &mut Tally, activity: &Activity, sink: &mut impl Sink) {
+fn deliver_muted(
+    tally: &mut Tally,
+    duplicates: &mut DuplicateDetector,
+    activity: &Activity,
+    sink: &mut impl Sink,
+) {
+    if duplicates.is_duplicate_without_launch(activity) {
+        return tally.activities.count_duplicate();
+    }
     tally.activities.outside += 1;
     tally.activities.not_told += 1;
     sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
 }
 
 /// Counts and delivers an activity whose launch is no longer expected.
-fn abandon(tally: &mut Tally, order: &IdOrder, activity: &Activity, sink: &mut impl Sink) {
+fn abandon(
+    tally: &mut Tally,
+    order: &IdOrder,
+    duplicates: &mut DuplicateDetector,
+    activity: &Activity,
+    sink: &mut impl Sink,
+) {
     if order.find_muted(activity) != muted::Muted::No {
-        return deliver_muted(tally, activity, sink);
+        return deliver_muted(tally, duplicates, activity, sink);
     }
     if order.has_impossible_id(activity) {
         tally.activities.seen -= 1;
         tally.activities.of_no_call += 1;
         return;
+    }
+    if duplicates.is_duplicate_without_launch(activity) {
+        return tally.activities.count_duplicate();
     }
     let missing = order.reason(activity);
     match missing {

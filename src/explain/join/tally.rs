@@ -80,6 +80,12 @@ impl Launches {
 }
 
 impl Activities {
+    /// Counts the activity that was just counted as seen as a duplicate instead.
+    pub(super) fn count_duplicate(&mut self) {
+        self.seen -= 1;
+        self.repeated += 1;
+    }
+
     /// Counts with their words, in the order in which the ledger prints them. With [`Activities::open`] they
     /// add up to `seen`.
     pub fn parts(&self) -> [(&'static str, u64); 5] {

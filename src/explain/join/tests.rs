@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 use gpuflame_model::record::testing::{Rng, alias, kernel, launch};
-use gpuflame_model::record::{ContextId, DeviceId, GraphId, GraphNodeId};
+use gpuflame_model::record::{ContextId, DeviceId, GraphId, GraphNodeId, OutsideLaunches};
 
 /// A sink that stores everything it receives.
 #[derive(Default)]
@@ -144,6 +144,44 @@ fn a_duplicate_activity_counts_once_and_parts_of_a_copy_count_separately() {
             "{before}"
         );
         assert_eq!((tally.activities.seen, tally.activities.repeated), (5, 2), "{before}");
+    }
+}
+
+/// Launches of two activities have no row: launch 7 was lost, and launch 5 is in a range of launches outside of windows.
+/// The GPU launched the last two activities itself.
+#[test]
+fn duplicates_without_a_launch_count_once() {
+    let part = |id, start| Row::Activity(kernel(id, start, start + 10));
+    let node = |start| {
+        let (graph, graph_node) = (GraphId(3), GraphNodeId(9));
+        Row::Activity(Activity { graph, graph_node, device_launched: true, ..kernel(0, start, start + 10) })
+    };
+    let delivered =
+        [part(5, 100), part(5, 110), part(7, 120), part(7, 130), part(0, 140), node(150), node(160)];
+    let range = Row::Outside(OutsideLaunches {
+        first: CorrelationId(5),
+        last: CorrelationId(5),
+        count: 1,
+        over: Nanos(90),
+    });
+    let all: Vec<_> = delivered.iter().flat_map(|row| [row, row]).chain(&delivered).cloned().collect();
+    for orphans in [1, 100] {
+        for before in 0..=all.len() {
+            let mut rows = all.clone();
+            rows.insert(before, range.clone());
+            rows.insert(0, Row::Launch(launch(4, 11)));
+            let (seen, tally) = run(Limits { orphans, ..Limits::default() }, &rows);
+            let sum = |times: &mut dyn Iterator<Item = &Activity>| times.map(|a| a.start.0).sum::<u64>();
+            let Activities { outside, no_stack, launched_before, device_graph, repeated, .. } =
+                tally.activities;
+            if orphans == 100 || before == 0 {
+                assert_eq!((outside, sum(&mut seen.outside.iter())), (2, 210), "{before}");
+            }
+            // With room for one, an activity may be given up before its range comes.
+            assert_eq!(outside + no_stack, 4, "{before}");
+            assert_eq!((launched_before, device_graph), (3, 2), "{before}: three copies with the id 0");
+            assert_eq!(repeated, 2 * 6, "{before}");
+        }
     }
 }
 
