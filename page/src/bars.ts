@@ -8,9 +8,11 @@ const FIRST_BARS = 8;
 /** Minimum share of a bar, in percent, that a part needs for a label; the second value is for narrow screens. */
 const [LABEL_PERCENT, NARROW_LABEL_PERCENT] = [9, 20];
 
-/** Returns the bars, with one legend for all of them. `part` names the part of the run that a bar shows. */
+/** Returns the bars, with one legend for all of them. `part` names the part of the run that a bar shows. Empty if there are no
+ * bars, because the times are unknown. */
 export function bars(all: Bar[], part: string): HTMLElement {
   const list = element("div", { class: "bars" });
+  if (all.length === 0) return list;
   const add = (some: Bar[]) => some.forEach((bar) => list.append(row(bar)));
   add(all.slice(0, FIRST_BARS));
   const rest = all.slice(FIRST_BARS);

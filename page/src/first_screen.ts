@@ -32,8 +32,8 @@ function completeClass(report: Report): string {
 function findings(report: Report, show: (view: string) => void): HTMLElement {
   const cards = report.findings.map((finding) => card(finding, show));
   const list = element("ol", { class: "findings" }, ...cards.slice(0, FIRST_FINDINGS));
-  const base = report.wall > 0 ? element("span", { class: "base" }, ` in percent of ${report.part}, ${human(report.wall, "ns")}; costs overlap, so they do not add up`) : null;
-  const heading = report.findings.length > 0 ? element("h2", {}, "What costs time", base) : element("h2", {}, "Nothing stands out");
+  const base = report.wall > 0 && report.findings.length > 0 ? element("span", { class: "base" }, ` in percent of ${report.part}, ${human(report.wall, "ns")}; costs overlap, so they do not add up`) : null;
+  const heading = element("h2", {}, title(report.findings), base);
   const section = element("section", { class: "findings-section", "aria-label": "Findings" }, heading, list);
   if (cards.length === 0) section.append(element("p", {}, report.noneFound));
   const rest = cards.slice(FIRST_FINDINGS);
@@ -47,6 +47,11 @@ function findings(report: Report, show: (view: string) => void): HTMLElement {
     section.append(more);
   }
   return section;
+}
+
+function title(findings: Finding[]): string {
+  if (findings.length === 0) return "Nothing stands out";
+  return findings.every((finding) => finding.bad) ? "What is wrong in the data" : "What costs time";
 }
 
 function card(finding: Finding, show: (view: string) => void): HTMLElement {

@@ -72,6 +72,8 @@ pub(super) enum UnknownPath {
     TooLarge(usize),
     NoTimes,
     Contradiction,
+    /// GPU work lasts longer than its stream allows.
+    ImpossibleDurations,
 }
 
 /// The critical path of a run, or the reason why it is not known.
@@ -81,8 +83,12 @@ pub(super) enum RunPath {
 }
 
 impl RunPath {
-    /// Finds the path of a run.
-    pub(super) fn find(run: &mut Explained, PathRows { mut rows, count, max_count }: PathRows) -> Self {
+    /// Finds the path of a run. `are_times_known` tells whether the durations of its work are possible.
+    pub(super) fn find(run: &mut Explained, rows: PathRows, are_times_known: bool) -> Self {
+        let PathRows { mut rows, count, max_count } = rows;
+        if !are_times_known {
+            return Self::Unknown(UnknownPath::ImpossibleDurations);
+        }
         if run.facts.has_only_sums {
             return Self::Unknown(UnknownPath::OnlySums);
         }
@@ -124,6 +130,7 @@ impl RunPath {
             }
             Self::Unknown(UnknownPath::NoTimes) => "the run has no times".to_owned(),
             Self::Unknown(UnknownPath::Contradiction) => "the times contradict each other".to_owned(),
+            Self::Unknown(UnknownPath::ImpossibleDurations) => "some durations are impossible".to_owned(),
         };
         Some(format!("critical path: {unknown}; `gpuflame critical-path {file}` shows more"))
     }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::report;
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 use serde_json::Value;
@@ -181,11 +182,82 @@ fn the_summary_withholds_shares_of_the_time_if_durations_are_impossible() {
     let answers: Vec<_> =
         found["answers"].as_array().unwrap().iter().map(|row| row["answer"].as_str().unwrap()).collect();
     assert!(answers[0].starts_with("busy and idle time are withheld: "), "{answers:?}");
-    let of_time = ["GPU 0 busy", "kernels ran for", "bound", "critical path"];
+    let of_time = ["GPU 0 busy", "kernels ran for", "bound", "critical path of"];
     assert!(!answers.iter().any(|answer| of_time.iter().any(|words| answer.contains(words))), "{answers:?}");
+    assert!(answers.iter().any(|answer| answer.contains("critical path: some durations are impossible")));
     assert!(found.get("idle_causes").is_none() && found.get("critical_path").is_none(), "{found}");
-    let is_named = |row: &Value| row["id"] == "impossible_duration" && row["result"] == "BAD";
-    assert!(found["findings"].as_array().unwrap().iter().any(is_named), "{found}");
+    assert_eq!(
+        (found["findings"][0]["id"].as_str(), bad(&found)),
+        (Some("impossible_duration"), 2),
+        "{found}"
+    );
+    for row in found["work"].as_array().unwrap() {
+        assert!(row["share_percent"].is_null() && row["total_ns"].as_u64() > Some(0), "{found}");
+    }
+    let page = page(&folder, &["t.json"]);
+    assert!(page["firstLine"].as_str().unwrap().starts_with("busy and idle time are withheld: "));
+    assert_eq!((page["title"].as_str(), page["bars"].as_array().unwrap().len()), (Some("t.json"), 0));
+    assert_eq!(
+        (page["findings"][0]["id"].as_str(), page["wall"].as_u64()),
+        (Some("impossible_duration"), Some(0))
+    );
+    let path = page["path"].to_string();
+    assert!(path.contains("Some durations are impossible"), "{path}");
+}
+
+/// Number of findings about wrong data.
+fn bad(found: &Value) -> usize {
+    found["findings"].as_array().unwrap().iter().filter(|row| row["result"] == "BAD").count()
+}
+
+/// Returns the data of the page of these files.
+fn page(folder: &Path, files: &[&str]) -> Value {
+    gpuflame(folder, [&["report"], files, &["-o", "page.html"]].concat()).ok();
+    report::data(&fs::read_to_string(folder.join("page.html")).unwrap())
+}
+
+#[test]
+fn a_rank_with_impossible_durations_is_withheld_and_the_others_are_compared() {
+    let folder = scratch("withheld-rank");
+    write(&folder, &impossible());
+    fs::rename(folder.join("t.json"), folder.join("rank2.json")).unwrap();
+    // Rank 0 works for 40 of 50 us, rank 1 for 20.
+    for (rank, duration) in [(0, 20.0), (1, 10.0)] {
+        let events = [
+            call("cudaLaunchKernel", 1, 1.0),
+            call("cudaLaunchKernel", 2, 3.0),
+            kernel("honest", 1, 10.0, duration),
+            kernel("honest", 2, 60.0 - duration, duration),
+        ];
+        write(&folder, &events);
+        fs::rename(folder.join("t.json"), folder.join(format!("rank{rank}.json"))).unwrap();
+    }
+    let files = ["rank0.json", "rank1.json", "rank2.json"];
+    let found = json(&folder, &[&["summary"], &files[..]].concat());
+    let answers: Vec<_> =
+        found["answers"].as_array().unwrap().iter().map(|row| row["answer"].as_str().unwrap()).collect();
+    assert!(answers[0].starts_with("rank 0: GPU 0 busy 80.0 %"), "{answers:?}");
+    assert!(answers[1].starts_with("rank 1: GPU 0 busy 40.0 %"), "{answers:?}");
+    assert!(answers[2].starts_with("rank 2: busy and idle time are withheld: "), "{answers:?}");
+    let first = &found["findings"][0];
+    assert_eq!(
+        (first["id"].as_str(), first["culprit"].as_str()),
+        (Some("impossible_duration"), Some("rank 2"))
+    );
+    let busy: Vec<_> = found["ranks"].as_array().unwrap().iter().map(|row| row["busy_ns"].as_u64()).collect();
+    assert_eq!(busy, [Some(40_000), Some(20_000), None], "{found}");
+    assert_eq!(found["next"][0]["command"], "gpuflame check rank2.json");
+    let page = page(&folder, &files);
+    let labels: Vec<_> =
+        page["bars"].as_array().unwrap().iter().map(|bar| bar["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["rank 0, GPU 0", "rank 1, GPU 0"]);
+    let finding = &page["findings"][0];
+    assert_eq!(
+        (finding["culprit"].as_str(), finding["command"].as_str()),
+        (Some("rank 2"), Some("gpuflame check rank2.json"))
+    );
+    // Times of 4 ms would be in the base of the shares.
+    assert_eq!(page["wall"], 50_000);
 }
 
 #[test]

@@ -131,11 +131,19 @@ fn job_line(job: &Job) -> String {
         let sum = |of: fn(&DeviceBar) -> u64| saturating_sum(bars.iter().map(of));
         (sum(|bar| bar.busy), sum(|bar| bar.window))
     };
-    let of_ranks: Vec<(u32, (u64, u64))> =
-        job.ranks.iter().map(|rank| (rank.rank, sums(&rank.bars))).collect();
+    // A rank without bars has no times, or none that can be true.
+    let known = || job.ranks.iter().filter(|rank| !rank.bars.is_empty());
+    let of_ranks: Vec<(u32, (u64, u64))> = known().map(|rank| (rank.rank, sums(&rank.bars))).collect();
     let busy = saturating_sum(of_ranks.iter().map(|(_, (busy, _))| *busy));
     let window = saturating_sum(of_ranks.iter().map(|(_, (_, window))| *window));
-    let mut line = format!("{} ranks: GPUs busy {:.1} % of the time", job.ranks.len(), percent(busy, window));
+    let mut line = match (of_ranks.len(), job.ranks.len()) {
+        (0, all) => {
+            return format!("{all} ranks: busy and idle time are unknown");
+        }
+        (some, all) if some < all => format!("{all} ranks: GPUs of {some} ranks"),
+        (_, all) => format!("{all} ranks: GPUs"),
+    };
+    line += &format!(" busy {:.1} % of the time", percent(busy, window));
     let mut shares: Vec<(f64, u32)> =
         of_ranks.iter().map(|(rank, (busy, window))| (percent(*busy, *window), *rank)).collect();
     shares.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
@@ -211,7 +219,7 @@ fn with_count(finding: &Finding, is_bad: bool) -> String {
 
 /// Returns the command that shows more about a finding, and the view of the page that shows it.
 fn next_step(id: &str, is_bad: bool, job: &Job) -> (String, &'static str) {
-    let files = job.files();
+    let files = if is_bad { job.files_with_wrong_data() } else { job.files() };
     let command = command_for(id, is_bad, &files, job.has_rows(), job.flags);
     let view = match (&command, id) {
         (None, _) | (Some(_), "launch_bound" | "starved_thread" | "profiler_cost") if !is_bad => "idle",

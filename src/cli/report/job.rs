@@ -2,13 +2,14 @@
 
 use super::super::console::Console;
 use super::super::critical_path_job::JobReport;
-use super::super::input::{Facts, Source};
+use super::super::explain::Explained;
+use super::super::input::Source;
 use super::super::measured_part::MeasuredPart;
 use super::super::name_flags::NameFlags;
 use super::super::next_command::quoted_for_shell;
 use super::super::ranks::{RankFlags, SameRank};
 use super::super::run_path::{PathRows, RunPath};
-use super::super::summary::{Answers, summarize};
+use super::super::summary::{Answers, JobRuns, are_times_withheld, measured_part, summarize};
 use super::super::table_output::group_digits;
 use super::bars::{DeviceBar, device_bars};
 use super::step_panel::RankSteps;
@@ -16,9 +17,7 @@ use super::work_panels::{WorkDurations, WorkSums};
 use gpuflame_export::{Options, run_facts, work_line};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
-use gpuflame_offline::analysis::{
-    Finding, LaunchDelays, RankComparison, RankRun, RankTime, compare_ranks, job_findings,
-};
+use gpuflame_offline::analysis::{Finding, LaunchDelays, RankComparison, RankRun, RankTime, compare_ranks};
 use gpuflame_offline::report::{ReportViews, Timeline, TimelineActivities};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
@@ -37,6 +36,8 @@ pub(super) struct RankFacts {
     pub(super) steps: RankSteps,
     pub(super) kind: Kind,
     has_only_sums: bool,
+    /// Whether all durations of GPU work are possible.
+    are_times_known: bool,
 }
 
 /// The critical path of the page.
@@ -61,7 +62,7 @@ pub(super) struct Job {
     pub(super) findings: Vec<Finding>,
     /// Work and communication by rank, compared with the other ranks. Empty if there is one rank.
     pub(super) times: Vec<(RankTime, RankComparison)>,
-    /// The part of the run to which the shares of findings refer.
+    /// The part of the run to which the shares of findings refer. Its length is 0 if no share of the time is true.
     pub(super) part: MeasuredPart,
 }
 
@@ -82,7 +83,7 @@ impl Job {
         order.sort_by_key(|&at| numbers[at]);
         let (mut views, mut work) = (ReportViews::default(), WorkSums::default());
         let (mut timeline, mut path, mut path_rows_of_job) = (Timeline::default(), None, 0);
-        let (mut ranks, mut runs, mut findings) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ranks, mut runs, mut findings) = (Vec::new(), JobRuns::default(), Vec::new());
         let mut part = MeasuredPart::default();
         for at in order {
             let (source, rank) = (&sources[at], numbers[at]);
@@ -93,7 +94,8 @@ impl Job {
             let sinks = (&mut delays, ((&mut durations, &mut activities), &mut path_rows));
             let (mut run, found) = summarize(source, reading.clone(), console, sinks)?;
             path_rows_of_job += path_rows.count();
-            path = (!is_job).then(|| RunPath::find(&mut run.explained, path_rows));
+            let is_known = !are_times_withheld(&found);
+            path = (!is_job).then(|| RunPath::find(&mut run.explained, path_rows, is_known));
             let parts = path.as_ref().map_or(&[][..], RunPath::parts);
             let (profile, facts) = (&run.explained.profile, &run.explained.facts);
             if facts.has_only_sums {
@@ -103,20 +105,21 @@ impl Job {
             views.add_run(profile, is_job.then_some(rank), &options);
             work.add(profile, (&delays, &durations), names.names());
             let answers = run.answers(&found, names.names());
-            ranks.push(rank_facts(source, rank, profile, facts, answers));
-            part = part.and(MeasuredPart::of(profile));
+            ranks.push(rank_facts(source, rank, &run.explained, &found, answers));
             if is_job {
-                runs.push(RankRun::new(rank, &run.evidence()));
+                runs.add(RankRun::new(rank, &run.evidence()), profile, &found);
             } else {
+                part = measured_part(profile, &found);
                 findings = found;
             }
         }
         let mut times = Vec::new();
         if is_job {
-            let all: Vec<RankTime> = runs.iter().map(|run| run.time.clone()).collect();
+            let all = runs.times();
+            part = runs.part();
             let compared = compare_ranks(&all.iter().collect::<Vec<_>>());
             times = all.into_iter().zip(compared).collect();
-            findings = job_findings(runs);
+            findings = runs.into_findings();
         }
         let path =
             path.map_or_else(|| job_path(sources, flags, &ranks, path_rows_of_job, console), PagePath::Run);
@@ -140,6 +143,14 @@ impl Job {
         self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect()
     }
 
+    /// Returns the input file with impossible durations, quoted for a shell; or all files, if there is none.
+    pub(super) fn files_with_wrong_data(&self) -> Vec<String> {
+        match self.ranks.iter().find(|rank| !rank.are_times_known) {
+            Some(rank) => vec![quoted_for_shell(&rank.source)],
+            None => self.files(),
+        }
+    }
+
     /// Whether all runs have every call.
     pub(super) fn has_rows(&self) -> bool {
         self.ranks.iter().all(|rank| !rank.has_only_sums)
@@ -159,6 +170,12 @@ fn job_path(
     rows: usize,
     console: Console,
 ) -> PagePath {
+    if let Some(rank) = ranks.iter().find(|rank| !rank.are_times_known) {
+        return PagePath::UnknownOfJob(format!(
+            "Some durations of rank {} are impossible, so that no path can be found: `gpuflame info` names them.",
+            rank.rank
+        ));
+    }
     if ranks.iter().any(|rank| rank.has_only_sums) {
         return PagePath::UnknownOfJob(
             "The critical path needs every call of each rank: record with `gpuflame run --rows COMMAND`."
@@ -178,23 +195,32 @@ fn job_path(
     }
 }
 
-fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answers: Answers) -> RankFacts {
+/// Returns the facts of a run, which has these findings. If its times cannot be true, it has no bars, and no shares in its heading.
+fn rank_facts(
+    source: &Source,
+    rank: u32,
+    Explained { profile, facts, .. }: &Explained,
+    findings: &[Finding],
+    answers: Answers,
+) -> RankFacts {
+    let is_known = !are_times_withheld(findings);
     RankFacts {
         rank,
         source: source.to_string(),
-        heading: heading(source, profile),
+        heading: heading(source, profile, is_known),
         answers,
-        work: work_line(profile),
-        bars: device_bars(profile),
+        work: work_line(profile).filter(|_| is_known),
+        bars: if is_known { device_bars(profile) } else { Vec::new() },
         steps: RankSteps::new(rank, profile.step_series()),
         kind: facts.kind,
         has_only_sums: facts.has_only_sums,
+        are_times_known: is_known,
     }
 }
 
 /// Returns the program and facts of its run, such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps`. If
 /// the program is unknown, the name of the file is used, without folders.
-fn heading(source: &Source, profile: &Profile) -> String {
+fn heading(source: &Source, profile: &Profile, are_times_known: bool) -> String {
     let name = match profile.process().filter(|(_, program)| !program.is_empty()) {
         Some((process, program)) => format!("{program} (process {process})"),
         None => {
@@ -202,5 +228,5 @@ fn heading(source: &Source, profile: &Profile) -> String {
             text.rsplit('/').next().unwrap_or(&text).to_owned()
         }
     };
-    name + &run_facts(profile, ": ", true)
+    if are_times_known { name + &run_facts(profile, ": ", true) } else { name }
 }

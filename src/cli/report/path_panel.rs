@@ -53,6 +53,10 @@ fn why_words(why: &UnknownPath) -> String {
         UnknownPath::Contradiction => {
             "The times contradict each other: `gpuflame critical-path` names the worst case.".to_owned()
         }
+        UnknownPath::ImpossibleDurations => {
+            "Some durations are impossible, so that no path can be found: `gpuflame info` names them."
+                .to_owned()
+        }
     }
 }
 

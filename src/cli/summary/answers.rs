@@ -12,7 +12,7 @@ use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{CommunicationFilter, Finding, PlausibleSpans};
 use gpuflame_traces::import::Kind;
 
-use super::findings::unchecked;
+use super::findings::{TIMES_WITHHELD, has_impossible_durations, unchecked};
 
 /// Sentences about a run, and the data that it lacks.
 pub(crate) struct Answers {
@@ -61,10 +61,8 @@ const LATE_PERCENT: f64 = 5.0;
 impl Screen<'_> {
     pub(super) fn answers(&self, spans: &PlausibleSpans) -> Answers {
         let mut sentences = Vec::new();
-        if self.has_impossible_durations() {
-            let why =
-                "some GPU work has impossible durations; `gpuflame info` names it, and has clamped figures";
-            sentences.push(format!("busy and idle time are withheld: {why}"));
+        if has_impossible_durations(self.findings) {
+            sentences.push(TIMES_WITHHELD.to_owned());
         } else {
             sentences.extend(busy_and_idle_lines(&self.explained.ledger, self.profile()));
             sentences.extend(self.kernel_line(spans));
@@ -163,11 +161,12 @@ impl Screen<'_> {
         last.end.0.saturating_sub(first.begin.0) > window.saturating_add(window / 4)
     }
 
-    /// Returns the sentence about the parts of the run that the tables cover; `None` if GPUs worked only in the steady part.
+    /// Returns the sentence about the parts of the run that the tables cover; `None` if GPUs worked only in the steady part, or
+    /// if their times cannot be true.
     fn scope_line(&self) -> Option<String> {
         let times = self.profile().times().iter();
         let apart = saturating_sum(times.flat_map(|time| [time.start_up.busy, time.shutdown.busy]));
-        (apart > 0).then(|| {
+        (apart > 0 && !has_impossible_durations(self.findings)).then(|| {
             format!(
                 "GPU work, lines and copies below are those of the whole run, with {} outside of the steady part",
                 format_nanos(apart)

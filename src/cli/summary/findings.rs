@@ -9,7 +9,25 @@ use crate::shorten::{MAX_NAME_CHARS, shortened};
 use crate::table_output::{Cell, Table};
 use gpuflame_export::percent;
 use gpuflame_model::error::Result;
+use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{Finding, Severity};
+
+/// Id of the finding about GPU work that lasts longer than its stream allows.
+pub(super) const IMPOSSIBLE_DURATION: &str = "impossible_duration";
+/// Sentence in place of busy and idle time if [`has_impossible_durations`] is true.
+pub(super) const TIMES_WITHHELD: &str = "busy and idle time are withheld: some GPU work has impossible durations; \
+     `gpuflame info` names it, and has clamped figures";
+
+/// Whether GPU work lasts longer than its stream allows, so that no share of the time is true.
+pub(crate) fn has_impossible_durations(findings: &[Finding]) -> bool {
+    let is_bad = |finding: &Finding| finding.severity == Severity::Bad;
+    findings.iter().any(|finding| finding.id == IMPOSSIBLE_DURATION && is_bad(finding))
+}
+
+/// Returns the part of a run to which shares refer. Its length is 0 if no share of the time is true.
+pub(crate) fn measured_part(profile: &Profile, findings: &[Finding]) -> MeasuredPart {
+    if has_impossible_durations(findings) { MeasuredPart::default() } else { MeasuredPart::of(profile) }
+}
 
 /// Writes the findings, and the checks without data.
 pub(super) fn write_findings(
@@ -76,7 +94,7 @@ pub(super) fn finding_table(findings: &[Finding], wall: u64, most: usize) -> Tab
             finding.severity.word().into(),
             finding.id.into(),
             finding.cost.map_or(Cell::Nothing, Cell::Nanos),
-            finding.cost.map_or(Cell::Nothing, |cost| Cell::share(cost, wall)),
+            finding.cost.filter(|_| wall > 0).map_or(Cell::Nothing, |cost| Cell::share(cost, wall)),
             Cell::Text(shortened(&finding.culprit, MAX_NAME_CHARS)),
             Cell::Text(shortened(&finding.why, 4 * MAX_NAME_CHARS)),
         ]);
@@ -84,11 +102,15 @@ pub(super) fn finding_table(findings: &[Finding], wall: u64, most: usize) -> Tab
     table
 }
 
-/// Returns sentences about findings: what, where, and why.
+/// Returns sentences about findings: what, where, and why. Costs are shares of `wall`, or times if `wall` is 0.
 pub(super) fn finding_sentences(findings: &[Finding], wall: u64, most: usize) -> Vec<String> {
     let shown = findings.iter().filter(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
     let sentence = |finding: &Finding| {
-        let share = finding.cost.map_or(String::new(), |cost| format!("{:.1} %, ", percent(cost, wall)));
+        let cost = |nanos| match wall {
+            0 => format!("{}, ", format_nanos(nanos)),
+            _ => format!("{:.1} %, ", percent(nanos, wall)),
+        };
+        let share = finding.cost.map_or(String::new(), cost);
         let place = if finding.culprit.is_empty() { String::new() } else { format!(" {}", finding.culprit) };
         let mark = if finding.severity == Severity::Bad { "BAD " } else { "" };
         format!(

@@ -3,16 +3,16 @@
 use std::io::Write as _;
 
 use super::findings::{
-    answer_table, finding_table, next_table, not_recorded_table, unchecked, write_findings,
-    write_not_recorded,
+    TIMES_WITHHELD, answer_table, finding_table, has_impossible_durations, next_table, not_recorded_table,
+    unchecked, write_findings, write_not_recorded,
 };
 use super::fit::{Fit, MAX_JSON_BYTES, MAX_RANKS, MAX_ROWS, fitted, is_one_screen};
-use super::read::{SummarizedRun, read_run};
+use super::job_runs::JobRuns;
+use super::read::{SummarizedRun, summarize};
 use super::{COLUMNS, Summary};
 use crate::console::{Console, Outcome};
 use crate::input::Source;
 use crate::layout;
-use crate::measured_part::MeasuredPart;
 use crate::next_command::{command_for, merge_command, quoted_for_shell};
 use crate::page::Page;
 use crate::ranks::SameRank;
@@ -20,7 +20,7 @@ use crate::table_output::{Cell, ReportFormat, Table, write_tables};
 use gpuflame_export::{NameFolding, busy_and_idle_lines, clean_line};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::saturating_sum;
-use gpuflame_offline::analysis::{RankRun, RankTime, Severity, job_findings};
+use gpuflame_offline::analysis::{Finding, RankRun, RankTime, Severity};
 
 /// A rank in the summary of its job.
 struct RankRow {
@@ -32,20 +32,18 @@ struct RankRow {
 /// Summarises a job of several ranks.
 pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Result<Outcome> {
     let numbers = flags.ranks.assign(sources, SameRank::Refused)?;
-    let (mut ranks, mut rows, mut part) = (Vec::new(), Vec::new(), MeasuredPart::default());
+    let (mut ranks, mut rows) = (JobRuns::default(), Vec::new());
     let mut has_rows = true;
     for (source, &rank) in sources.iter().zip(&numbers) {
-        let run = read_run(source, flags.names.read_options(), console, ())?.into_evidence();
-        let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
-        let sentence = format!("rank {rank}: {}", lines.first().map_or("", |line| line));
+        let (run, found) = summarize(source, flags.names.read_options(), console, ())?;
         let of_rank = RankRun::new(rank, &run.evidence());
-        rows.push(RankRow { rank, sentence, cells: rank_cells(&run, &of_rank.time, flags.names.names()) });
+        rows.push(rank_row(&run, &found, &of_rank, flags.names.names()));
         has_rows &= !run.explained.facts.has_only_sums;
-        part = part.and(MeasuredPart::of(&run.explained.profile));
-        ranks.push(of_rank);
+        ranks.add(of_rank, &run.explained.profile, &found);
     }
     rows.sort_by_key(|row| row.rank);
-    let (all, findings) = (rows.len(), job_findings(ranks));
+    let (all, part, impossible_rank) = (rows.len(), ranks.part(), ranks.impossible_rank());
+    let findings = ranks.into_findings();
     let mut answers: Vec<String> = rows.iter().map(|row| row.sentence.clone()).collect();
     if all > MAX_RANKS {
         answers.truncate(MAX_RANKS);
@@ -54,7 +52,10 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     let files: Vec<String> = flags.inputs.iter().map(|input| quoted_for_shell(&input.to_string())).collect();
     let next = findings.iter().find(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
     let next = next.and_then(|finding| {
-        command_for(finding.id, finding.severity == Severity::Bad, &files, has_rows, flags.ranks)
+        let is_bad = finding.severity == Severity::Bad;
+        let wrong = numbers.iter().position(|rank| is_bad && Some(*rank) == impossible_rank);
+        let wrong = wrong.map(|at| vec![quoted_for_shell(&sources[at].to_string())]);
+        command_for(finding.id, is_bad, wrong.as_ref().unwrap_or(&files), has_rows, flags.ranks)
     });
     let next = next.unwrap_or_else(|| merge_command(&files, flags.ranks));
     let page = Page::of(&flags.report.output, console);
@@ -92,6 +93,23 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     }?;
     flags.report.output.write(console, |out| Ok(out.write_all(&text)?))?;
     Ok(Outcome::Clean)
+}
+
+/// Returns the row of a rank. If durations are impossible, it has no times of GPUs.
+fn rank_row(run: &SummarizedRun, found: &[Finding], of_rank: &RankRun, names: NameFolding) -> RankRow {
+    let rank = of_rank.rank;
+    let mut cells = rank_cells(run, &of_rank.time, names);
+    let sentence = match has_impossible_durations(found) {
+        true => {
+            cells.fill(Cell::Nothing);
+            TIMES_WITHHELD.to_owned()
+        }
+        false => {
+            let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
+            lines.into_iter().next().unwrap_or_default()
+        }
+    };
+    RankRow { rank, sentence: format!("rank {rank}: {sentence}"), cells }
 }
 
 /// Returns the figures of a rank: busy and idle time of its GPUs, work and communication, its median step, and its largest idle

@@ -8,6 +8,7 @@ mod answers;
 mod findings;
 mod fit;
 mod job;
+mod job_runs;
 mod read;
 mod screen;
 
@@ -16,8 +17,10 @@ use std::path::Path;
 use clap::Args;
 
 pub(super) use self::answers::Answers;
-use self::findings::finding_sentences;
+use self::findings::{finding_sentences, has_impossible_durations};
+pub(super) use self::findings::{has_impossible_durations as are_times_withheld, measured_part};
 use self::fit::{MAX_JSON_BYTES, fitted, is_one_screen};
+pub(super) use self::job_runs::JobRuns;
 use self::read::read_run;
 pub(super) use self::read::summarize;
 use self::screen::Screen;
@@ -71,12 +74,10 @@ impl Summary {
         let [input] = &sources[..] else { return job::run(self, &sources, console) };
         let mut rows = PathRows::with_max(MAX_PATH_ROWS);
         let (mut run, findings) = summarize(input, self.names.read_options(), console, &mut rows)?;
-        let path = RunPath::find(&mut run.explained, rows);
+        let path = RunPath::find(&mut run.explained, rows, !has_impossible_durations(&findings));
         let screen = Screen { path: Some(&path), ..run.screen(&findings, self.names.names()) };
         let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
-        if !screen.has_impossible_durations()
-            && let Some(sentence) = path.sentence(&quoted_for_shell(&input.to_string()))
-        {
+        if let Some(sentence) = path.sentence(&quoted_for_shell(&input.to_string())) {
             sentences.push(sentence + &path.limit_of_host_code(&run.explained.profile));
         }
         sentences.push(complete);

@@ -16,6 +16,7 @@ use gpuflame_offline::analysis::{
 use gpuflame_offline::run::ReadOptions;
 
 use super::answers::Answers;
+use super::findings::IMPOSSIBLE_DURATION;
 
 /// A run as it was read.
 pub(super) struct ReadRun {
@@ -112,6 +113,8 @@ fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOr
     });
     findings.retain(|finding| finding.severity == Severity::Bad);
     findings.extend(cost_findings(run));
-    findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
+    // Impossible durations come first, because other wrong data may follow from them.
+    let is_other = |finding: &Finding| finding.id != IMPOSSIBLE_DURATION;
+    findings.sort_by_key(|finding| (finding.severity, is_other(finding), std::cmp::Reverse(finding.cost)));
     findings
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use super::findings::{
-    answer_table, finding_table, next_table, not_recorded_table, write_findings, write_not_recorded,
+    answer_table, finding_table, has_impossible_durations, measured_part, next_table, not_recorded_table,
+    write_findings, write_not_recorded,
 };
 use super::fit::{Fit, TABLES};
 use crate::explain::Explained;
@@ -64,10 +65,8 @@ impl Screen<'_> {
         self.profile().samples(&IDLE).iter().filter(is_steady).filter(|_| known).collect()
     }
 
-    /// Whether GPU work lasts longer than its stream allows, so that no share of the time is true.
-    pub(super) fn has_impossible_durations(&self) -> bool {
-        let is_bad = |finding: &Finding| finding.severity == Severity::Bad;
-        self.findings.iter().any(|finding| finding.id == "impossible_duration" && is_bad(finding))
+    fn part(&self) -> MeasuredPart {
+        measured_part(self.profile(), self.findings)
     }
 
     pub(super) fn busy_percent(&self) -> Option<f64> {
@@ -82,7 +81,7 @@ impl Screen<'_> {
         let mut text = Vec::new();
         layout::write_sentences(answers, page, &mut text)?;
         text.push(b'\n');
-        write_findings(self.findings, MeasuredPart::of(self.profile()), fit.rows, page, &mut text)?;
+        write_findings(self.findings, self.part(), fit.rows, page, &mut text)?;
         layout::write(&[], &self.tables(fit), page, &mut text)?;
         text.push(b'\n');
         write_not_recorded(self.not_recorded(), page, &mut text)?;
@@ -93,7 +92,7 @@ impl Screen<'_> {
 
     /// Returns the whole screen as tables, for programs.
     pub(super) fn all_tables(&self, answers: &[String], input: &Source, fit: Fit) -> Vec<Table> {
-        let findings = finding_table(self.findings, MeasuredPart::of(self.profile()).nanos, fit.rows);
+        let findings = finding_table(self.findings, self.part().nanos, fit.rows);
         let unknown: Vec<_> = self.not_recorded();
         [answer_table(answers), findings]
             .into_iter()
@@ -105,13 +104,12 @@ impl Screen<'_> {
     fn tables(&self, Fit { rows: most, left_out }: Fit) -> Vec<Table> {
         let kept = &TABLES[..TABLES.len() - left_out];
         let mut tables = Vec::new();
-        let known_path = self.path.filter(|_| !self.has_impossible_durations());
-        if !self.has_impossible_durations() {
+        if !has_impossible_durations(self.findings) {
             tables.push(self.device_table(most));
             tables.extend(self.idle_tables(most));
         }
         tables.push(self.work_table(most));
-        tables.extend(known_path.and_then(|path| path.table(most, short_name)));
+        tables.extend(self.path.and_then(|path| path.table(most, short_name)));
         tables.push(self.line_table(most.min(3)));
         let mut copies = copy_table(self.copies, most.min(3));
         copies.set_all_rows(copies.rows().len());
@@ -145,7 +143,7 @@ impl Screen<'_> {
         let [causes, places] = self.sums.idle.get_or_init(|| self.idle_sums());
         let by_cause = Table::new("idle_causes", &["total_ns", "share_percent", "cause"]);
         let by_place = Table::new("idle_places", &["total_ns", "share_percent", "place"]);
-        [sum_table(by_cause, causes, most), sum_table(by_place, places, most)]
+        [self.sum_table(by_cause, causes, most), self.sum_table(by_place, places, most)]
     }
 
     fn idle_sums(&self) -> [NanosByName; 2] {
@@ -166,14 +164,14 @@ impl Screen<'_> {
             add_to(&mut sum.nanos, work.weight.nanos);
             add_to(&mut sum.count, work.weight.count);
         }
-        let total = saturating_sum(sums.values().map(|sum| sum.nanos));
+        let total = self.known_total(sums.values().map(|sum| sum.nanos));
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_by(|a, b| b.1.nanos.cmp(&a.1.nanos).then_with(|| a.0.cmp(&b.0)));
         let mut table = Table::new("work", &["total_ns", "share_percent", "count", "avg_ns", "name"]);
         for (name, sum) in sums.into_iter().take(most) {
             table.add_row([
                 Cell::Nanos(sum.nanos),
-                Cell::share(sum.nanos, total),
+                total.map_or(Cell::Nothing, |total| Cell::share(sum.nanos, total)),
                 Cell::Count(sum.count),
                 Cell::Nanos(sum.nanos / sum.count.max(1)),
                 Cell::Kernels(vec![shortened(&name, MAX_NAME_CHARS)]),
@@ -185,7 +183,7 @@ impl Screen<'_> {
     /// Returns source lines by the GPU time that they launched. Empty if no line is known.
     fn line_table(&self, most: usize) -> Table {
         let lines = self.sums.lines.get_or_init(|| self.line_sums());
-        sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
+        self.sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
     }
 
     /// Returns GPU time by line; empty if no line is known.
@@ -200,6 +198,25 @@ impl Screen<'_> {
             lines.clear();
         }
         lines
+    }
+
+    /// Adds the largest sums to a table. A name that is not known is empty.
+    fn sum_table(&self, mut table: Table, sums: &NanosByName, most: usize) -> Table {
+        let total = self.known_total(sums.values().copied());
+        let mut sums: Vec<_> = sums.iter().filter(|(_, nanos)| **nanos > 0).collect();
+        sums.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
+        for (name, nanos) in sums.into_iter().take(most) {
+            let name =
+                if name.is_empty() { Cell::Nothing } else { Cell::Text(shortened(name, MAX_NAME_CHARS)) };
+            let share = total.map_or(Cell::Nothing, |total| Cell::share(*nanos, total));
+            table.add_row([Cell::Nanos(*nanos), share, name]);
+        }
+        table
+    }
+
+    /// Returns the sum to which shares refer; `None` if no share of the time is true.
+    fn known_total(&self, nanos: impl Iterator<Item = u64>) -> Option<u64> {
+        (!has_impossible_durations(self.findings)).then(|| saturating_sum(nanos))
     }
 
     fn next_command(&self, input: &Source) -> String {
@@ -228,16 +245,4 @@ impl Screen<'_> {
 
 fn short_name(name: &str) -> String {
     shortened(name, MAX_NAME_CHARS)
-}
-
-/// Adds the largest sums to a table. A name that is not known is empty.
-fn sum_table(mut table: Table, sums: &NanosByName, most: usize) -> Table {
-    let total = saturating_sum(sums.values().copied());
-    let mut sums: Vec<_> = sums.iter().filter(|(_, nanos)| **nanos > 0).collect();
-    sums.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
-    for (name, nanos) in sums.into_iter().take(most) {
-        let name = if name.is_empty() { Cell::Nothing } else { Cell::Text(shortened(name, MAX_NAME_CHARS)) };
-        table.add_row([Cell::Nanos(*nanos), Cell::share(*nanos, total), name]);
-    }
-    table
 }

@@ -1,0 +1,51 @@
+//! The runs of a job, without runs whose times cannot be true.
+
+use super::findings::{IMPOSSIBLE_DURATION, has_impossible_durations};
+use crate::measured_part::MeasuredPart;
+use gpuflame_model::profile::Profile;
+use gpuflame_offline::analysis::{Finding, RankRun, RankTime, job_findings};
+
+/// The runs of a job. Add every run, then ask for the findings.
+#[derive(Default)]
+pub(crate) struct JobRuns {
+    runs: Vec<RankRun>,
+    /// Findings about runs with impossible durations, each with its rank.
+    impossible: Vec<(u32, Finding)>,
+    part: MeasuredPart,
+}
+
+impl JobRuns {
+    /// Adds the run of a rank, which has these findings. If durations in the run are impossible, the job has a finding
+    /// about that instead.
+    pub(crate) fn add(&mut self, run: RankRun, profile: &Profile, findings: &[Finding]) {
+        if !has_impossible_durations(findings) {
+            self.part = self.part.and(MeasuredPart::of(profile));
+            self.runs.push(run);
+            return;
+        }
+        let about = findings.iter().find(|finding| finding.id == IMPOSSIBLE_DURATION);
+        let culprit = format!("rank {}", run.rank);
+        self.impossible.extend(about.map(|finding| (run.rank, Finding { culprit, ..finding.clone() })));
+    }
+
+    /// Times of the ranks that can be compared.
+    pub(crate) fn times(&self) -> Vec<RankTime> {
+        self.runs.iter().map(|run| run.time.clone()).collect()
+    }
+
+    /// The first rank with impossible durations.
+    pub(super) fn impossible_rank(&self) -> Option<u32> {
+        self.impossible.first().map(|(rank, _)| *rank)
+    }
+
+    /// The part of the runs to which shares of findings refer.
+    pub(crate) fn part(&self) -> MeasuredPart {
+        self.part
+    }
+
+    /// Returns the findings about the job, the worst first. Ranks are compared if there are at least two.
+    pub(crate) fn into_findings(self) -> Vec<Finding> {
+        let compared = if self.runs.len() > 1 { job_findings(self.runs) } else { Vec::new() };
+        self.impossible.into_iter().map(|(_, finding)| finding).chain(compared).collect()
+    }
+}
