@@ -201,7 +201,7 @@ fn the_summary_withholds_shares_of_the_time_if_durations_are_impossible() {
         (page["findings"][0]["id"].as_str(), page["wall"].as_u64()),
         (Some("impossible_duration"), Some(0))
     );
-    let path = page["path"].to_string();
+    let path = page.to_string();
     assert!(path.contains("Some durations are impossible"), "{path}");
 }
 

@@ -17,7 +17,6 @@ mod copies;
 mod cuda_calls;
 mod cupti_text;
 mod detect;
-mod field_hash;
 mod file_ids;
 mod folded;
 mod graph_captures;

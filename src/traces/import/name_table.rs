@@ -1,13 +1,13 @@
 //! A table that interns the names of a trace. Millions of events share a few hundred names.
 
 use super::Text;
-use super::field_hash::FieldMap;
+use gpuflame_model::record::IdMap;
 
 /// Interned names. Each name is stored once and has a number.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     texts: Vec<Box<str>>,
-    numbers: FieldMap<Box<[u8]>, u32>,
+    numbers: IdMap<Box<[u8]>, u32>,
 }
 
 impl NameTable {

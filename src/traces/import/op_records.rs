@@ -4,8 +4,7 @@
 //! Most operations are repeated: the same kernel runs with the same grid on the same stream in each step. So everything
 //! but the times and the ids is stored once, as a *shape*, for all operations that have it in common.
 
-use super::field_hash::{FieldMap, hash_fields};
-use gpuflame_model::record::{Detail, IdMap};
+use gpuflame_model::record::{Detail, IdMap, hash_one};
 
 use super::chunks::Chunks;
 use super::near_times::NearTimes;
@@ -17,7 +16,7 @@ pub(super) struct OpRecords {
     ops: Chunks<StoredOp>,
     shapes: Vec<OpShape>,
     /// Shapes by hash. Of several shapes with one hash, only the first is found.
-    known: FieldMap<u64, u32>,
+    known: IdMap<u64, u32>,
     /// Ends and correlation ids that do not fit into a stored operation, by number of the operation. Also the correlation ids
     /// of linked operations that differ from those of their calls.
     long_ends: IdMap<u32, i64>,
@@ -136,7 +135,7 @@ impl OpRecords {
 
     fn intern(&mut self, shape: OpShape) -> u32 {
         let next = self.shapes.len() as u32;
-        let number = *self.known.entry(hash_fields(&shape)).or_insert(next);
+        let number = *self.known.entry(hash_one(&shape)).or_insert(next);
         if self.shapes.get(number as usize) == Some(&shape) {
             return number;
         }
@@ -268,7 +267,7 @@ impl OpRecords {
 
     /// Frees the memory that is needed only to store more operations.
     pub(super) fn finish(&mut self) {
-        self.known = FieldMap::default();
+        self.known = IdMap::default();
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::field_hash::FieldMap;
 use super::model::{CpuKind, SliceKind};
+use gpuflame_model::record::IdMap;
 
 /// A named span of time on a thread.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ impl FrameClass {
 #[derive(Debug, Default)]
 pub(super) struct StackTree {
     nodes: Vec<Node>,
-    index: FieldMap<Node, u32>,
+    index: IdMap<Node, u32>,
 }
 
 type Node = (u32, u32, FrameClass);
