@@ -1,4 +1,5 @@
 // Reads the data that the page contains.
+import type { View } from "./flame/index.ts";
 import type { Report } from "./report.ts";
 
 /** Decodes the content of an element of the page, which is zlib data in base64. */
@@ -9,8 +10,24 @@ function unpacked(encoded: string): Response {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate")));
 }
 
+export async function readJson(encoded: string): Promise<unknown> {
+  return JSON.parse(await unpacked(encoded).text());
+}
+
 export async function readReport(encoded: string): Promise<Report> {
-  return JSON.parse(await unpacked(encoded).text()) as Report;
+  const report = (await readJson(encoded)) as Report;
+  for (const view of [...report.views, ...(report.against?.views ?? [])]) setNumbers(view);
+  return report;
+}
+
+/** Sets the parent of each node, and the node of each value. The data has the distance to the parent, which is 1 for most nodes,
+ * and the distance to the node of the value before. */
+function setNumbers(view: View & { up?: number[]; ahead?: number[] }): void {
+  let node = 0;
+  view.parent = (view.up ?? []).map((distance, at) => at - distance);
+  view.node = (view.ahead ?? []).map((distance) => (node += distance));
+  delete view.up;
+  delete view.ahead;
 }
 
 export async function readBytes(encoded: string): Promise<Uint8Array> {

@@ -58,8 +58,10 @@ test("all panels learn of a selected step", () => {
   assert.deepEqual(seen, [7, null]);
 });
 
-test("the data is read out of base64 and zlib", async () => {
-  // printf '{"version":1,"title":"é"}' | python3 -c 'import base64,sys,zlib; print(base64.b64encode(zlib.compress(sys.stdin.buffer.read())).decode())'
-  const report = await readReport("eJyrVipLLSrOzM9TsjLUUSrJLMlJVbJSOrxSqRYAeoMJKg==");
-  assert.deepEqual({ ...report }, { version: 1, title: "é" });
+test("the data is read out of base64 and zlib, and distances become numbers of nodes", async () => {
+  // printf '%s' '{"version":1,"title":"é","views":[{"up":[1,1,1,2,4],"ahead":[2,0,1]}],"against":{"views":[{"up":[1,1],"ahead":[0]}]}}' |
+  // python3 -c 'import base64,sys,zlib; print(base64.b64encode(zlib.compress(sys.stdin.buffer.read())).decode())'
+  const report = await readReport("eJyrVipLLSrOzM9TsjLUUSrJLMlJVbJSOrxSSUepLDO1vFjJKrpaqbQASBnqgKCRjkmsjlJiRmpiClDMSMdAxzC2FiSSnpiZV1yiZFWNRR+SDgOg6tpaAJU7JMk=");
+  const views = [{ parent: [-1, 0, 1, 1, 0], node: [2, 2, 3] }];
+  assert.deepEqual({ ...report }, { version: 1, title: "é", views, against: { views: [{ parent: [-1, 0], node: [0] }] } });
 });

@@ -16,9 +16,10 @@ use gpuflame_model::record::Loss;
 /// A picture. If no frame has any width, the picture contains the reason instead.
 pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
 
-/// Maximum number of frames that are shown. This maximum limits the size of the file (to about 1.2 MB) and the time to
-/// draw it, whatever the number and depth of the stacks.
-const MAX_SHOWN_FRAMES: usize = 4_000;
+/// Maximum number of frames that are shown. This maximum limits the size of the file (to about 1 MB) and the time to
+/// draw it, whatever the number and depth of the stacks. With it, the default files of a program with 2,000 stacks of 60
+/// frames take less than 5 MB, of which the folded stacks are half.
+const MAX_SHOWN_FRAMES: usize = 3_700;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;

@@ -422,15 +422,15 @@ fn deep_stacks_without_common_frames_are_shown_up_to_the_maximum_number_of_frame
     assert_eq!((count(&all, "<title>"), count(&all, "more frame")), (2 + 3660, 0));
     assert!(all.contains("\"Matched:\""));
     // The 600 stacks are equally heavy. Each shows 6 frames, so 3,601 frames are shown, which is within the limit of
-    // 4,000.
+    // 3,700.
     let equal = stacks(600, &|_| 1000);
     assert_eq!(count(&equal, "<title>[55 more frames, too small to show] (1.000 us, 0.17 %)"), 600);
     assert_eq!(count(&equal, "<title>"), 2 + 600 * 7);
     assert!(equal.contains("<title>f7_5 (1.000 us, 0.17 %)") && !equal.contains("f7_6 "));
-    // Of 100 stacks, the heavier half is shown completely. The stacks of the other half show 18 frames each.
+    // Of 100 stacks, the heavier half is shown completely. The stacks of the other half show 12 frames each.
     let unequal = stacks(100, &|stack| 1000 + u64::from(stack % 2));
-    assert_eq!(count(&unequal, "<title>[43 more frames, too small to show] (1.000 us"), 50);
-    assert!(unequal.contains("f7_59") && !unequal.contains("f8_18") && unequal.contains("f8_17"));
+    assert_eq!(count(&unequal, "<title>[49 more frames, too small to show] (1.000 us"), 50);
+    assert!(unequal.contains("f7_59") && !unequal.contains("f8_12") && unequal.contains("f8_11"));
     assert!(unequal.contains("all (100.050 us, 100.00 %)"));
 }
 

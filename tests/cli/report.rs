@@ -64,8 +64,14 @@ fn numbers(list: &Value) -> Vec<i64> {
 /// Returns the stacks of a view in the page's data, and the sum of the values of each track.
 fn stacks(data: &Value, id: &str) -> Option<(Stacks, BTreeMap<usize, u64>)> {
     let view = data["views"].as_array().unwrap().iter().find(|view| view["id"] == id)?;
-    let [parents, names, nodes, tracks, values] =
-        ["parent", "name", "node", "track", "value"].map(|list| numbers(&view[list]));
+    let [up, names, ahead, tracks, values] =
+        ["up", "name", "ahead", "track", "value"].map(|list| numbers(&view[list]));
+    let parents: Vec<i64> = (0..).zip(up).map(|(at, distance): (i64, i64)| at - distance).collect();
+    let sum_to = |sum: &mut i64, distance: i64| {
+        *sum += distance;
+        Some(*sum)
+    };
+    let nodes = ahead.into_iter().scan(0, sum_to);
     assert_eq!((parents[0], names[0]), (-1, -1));
     let mut paths = vec![String::new()];
     for at in 1..parents.len() {
@@ -74,8 +80,8 @@ fn stacks(data: &Value, id: &str) -> Option<(Stacks, BTreeMap<usize, u64>)> {
         paths.push(if parent.is_empty() { name.to_owned() } else { format!("{parent};{name}") });
     }
     let (mut stacks, mut by_track) = (Stacks::new(), BTreeMap::new());
-    for ((node, track), value) in nodes.iter().zip(tracks).zip(values) {
-        *stacks.entry(paths[*node as usize].clone()).or_default() += value as u64;
+    for ((node, track), value) in nodes.zip(tracks).zip(values) {
+        *stacks.entry(paths[node as usize].clone()).or_default() += value as u64;
         *by_track.entry(track as usize).or_default() += value as u64;
     }
     Some((stacks, by_track))

@@ -1,6 +1,6 @@
 // A page with the viewer alone, for its tests.
 import "../../page/src/page.css";
-import { readReport } from "../../page/src/data.ts";
+import { readJson } from "../../page/src/data.ts";
 import { type FlameHandle, type FlameModel, mountFlame } from "../../page/src/flame/index.ts";
 
 declare global {
@@ -12,7 +12,7 @@ declare global {
 }
 
 async function mount(): Promise<void> {
-  const data: unknown = await readReport(document.getElementById("data")!.textContent!);
+  const data = await readJson(document.getElementById("data")!.textContent!);
   const { model, against } = data as { model: FlameModel; against?: FlameModel };
   window.chosen = [];
   window.flame = mountFlame(document.getElementById("host")!, model, {

@@ -220,7 +220,7 @@ fn write_frame(
     let scale = (WIDTH - 2.0 * MARGIN) / total as f64;
     let (x, width) = (MARGIN + frame.start as f64 * scale, frame.weight as f64 * scale);
     let drawn = if width < MIN_WIDTH_WITH_GAP { width } else { width - GAP };
-    write!(out, "<g class=\"{class}\" data-x=\"{}\" data-w=\"{}\"><title", frame.start, frame.weight)?;
+    write!(out, "<g class=\"{class}\" data-at=\"{} {}\"><title", frame.start, frame.weight)?;
     if let Some(short) = short {
         write!(out, " data-short=\"{}\"", Escaped(short))?;
     }
@@ -231,13 +231,12 @@ fn write_frame(
     }
     write!(out, ")</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{drawn:.2}\" height=\"{}\"/>", ROW - 1)?;
     let room = ((width - 6.0).max(0.0) / CHAR_WIDTH) as usize;
-    writeln!(
-        out,
-        "<text x=\"{:.2}\" y=\"{}\">{}</text></g>",
-        x + 3.0,
-        y + 11,
-        Escaped(&fitted(short.unwrap_or(whole), room))
-    )
+    let label = fitted(short.unwrap_or(whole), room);
+    // Most frames of a large picture have no room for a text. The script adds a text when such a frame grows.
+    if !label.is_empty() {
+        write!(out, "<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 3.0, y + 11, Escaped(&label))?;
+    }
+    writeln!(out, "</g>")
 }
 
 impl Weights<'_> {

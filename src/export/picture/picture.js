@@ -6,10 +6,12 @@
   const part = (name) => svg.querySelector("." + name);
   const [details, reset, matched, box, search] = ["details", "reset", "matched", "box", "search"].map(part);
   const frames = [...svg.querySelectorAll(".frames > g")].map((group) => {
-    const [title, rect, text] = group.children;
+    const [title, rect, text = group.appendChild(document.createElementNS(svg.namespaceURI, "text"))] = group.children;
+    const y = Number(rect.getAttribute("y"));
+    text.setAttribute("y", y + 11);
     const name = title.textContent.replace(/ \([^(]*\)$/, "");
-    const [start, weight] = [Number(group.dataset.x), Number(group.dataset.w)];
-    return { group, rect, text, title, name, label: title.dataset.short || name, start, end: start + weight, y: Number(rect.getAttribute("y")) };
+    const [start, weight] = group.dataset.at.split(" ").map(Number);
+    return { group, rect, text, title, name, label: title.dataset.short || name, start, end: start + weight, y };
   });
   const root = frames[frames.length - 1];
   const isAlone = svg === document.documentElement;

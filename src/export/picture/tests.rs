@@ -58,13 +58,16 @@ fn a_frame_has_its_place_tooltip_and_text() {
     let picture = Picture { title: "a < b", ..CHANGES };
     let text = drawn(&picture, &lines(&[("main;f<\"x\">", 3_000, 6_000), ("main;g", 1_000, 1_000)]));
     // 1,180 pixels are 4,000 ns, so 3,000 ns are 885 pixels. Rows are 16 pixels high, from 66 on.
-    let expected = "<g class=\"c2\" data-x=\"0\" data-w=\"3000\"><title>f&lt;&quot;x&quot;&gt; (3.000 us, 75.00 %; before \
+    let expected = "<g class=\"c2\" data-at=\"0 3000\"><title>f&lt;&quot;x&quot;&gt; (3.000 us, 75.00 %; before \
                     6.000 us)</title><rect x=\"10.00\" y=\"66\" width=\"884.40\" height=\"15\"/><text x=\"13.00\" \
                     y=\"77\">f&lt;&quot;x&quot;&gt;</text></g>";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("<rect x=\"895.00\" y=\"66\" width=\"294.40\" height=\"15\"/>"), "{text}");
     assert!(text.contains(">all (4.000 us, 100.00 %; before 7.000 us)<"), "{text}");
     assert!(text.contains(">a &lt; b</text>"));
+    // A frame of 11.8 pixels has no room for a text.
+    let text = drawn(&picture, &lines(&[("main;f", 990, 990), ("main;g", 10, 10)]));
+    assert!(text.contains("width=\"11.20\" height=\"15\"/></g>"), "{text}");
 }
 
 #[test]
@@ -147,9 +150,9 @@ fn the_legend_names_the_kinds_that_occur() {
     ]) {
         assert!(line.contains(&format!("legend {class}\"")) && line.contains(word), "{line}");
     }
-    assert!(text.contains(
-        "<g class=\"kernel\" data-x=\"0\" data-w=\"30000\"><title>gemm (30,000 gaps, 99.97 %)</title>"
-    ));
+    assert!(
+        text.contains("<g class=\"kernel\" data-at=\"0 30000\"><title>gemm (30,000 gaps, 99.97 %)</title>")
+    );
 }
 
 #[test]
