@@ -18,7 +18,7 @@ pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame grap
 
 /// Maximum number of frames that are shown. This maximum limits the size of the file (to about 1 MB) and the time to
 /// draw it, whatever the number and depth of the stacks. With it, the default files of a program with 2,000 stacks of 60
-/// frames take less than 5 MB, of which the folded stacks are half.
+/// frames take less than 5 MB; half of that are the folded stacks.
 const MAX_SHOWN_FRAMES: usize = 3_700;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {

@@ -210,14 +210,14 @@ fn bad(found: &Value) -> usize {
     found["findings"].as_array().unwrap().iter().filter(|row| row["result"] == "BAD").count()
 }
 
-/// Returns the data of the page of these files.
+/// Returns the data of the page that `report` writes for these files.
 fn page(folder: &Path, files: &[&str]) -> Value {
     gpuflame(folder, [&["report"], files, &["-o", "page.html"]].concat()).ok();
     report::data(&fs::read_to_string(folder.join("page.html")).unwrap())
 }
 
 #[test]
-fn a_rank_with_impossible_durations_is_withheld_and_the_others_are_compared() {
+fn a_rank_with_impossible_durations_is_withheld_and_other_ranks_are_compared() {
     let folder = scratch("withheld-rank");
     write(&folder, &impossible());
     fs::rename(folder.join("t.json"), folder.join("rank2.json")).unwrap();

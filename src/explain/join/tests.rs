@@ -177,7 +177,7 @@ fn duplicates_without_a_launch_count_once() {
             if orphans == 100 || before == 0 {
                 assert_eq!((outside, sum(&mut seen.outside.iter())), (2, 210), "{before}");
             }
-            // With room for one, an activity may be given up before its range comes.
+            // With room for one, the join may abandon an activity before its range comes.
             assert_eq!(outside + no_stack, 4, "{before}");
             assert_eq!((launched_before, device_graph), (3, 2), "{before}: three copies with the id 0");
             assert_eq!(repeated, 2 * 6, "{before}");
