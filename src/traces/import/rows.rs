@@ -2,41 +2,29 @@
 //! works on other tools' traces.
 //!
 //! The stack of a launch consists of the slices that enclose the call on its thread: Python frames, ranges and
-//! operators (`call_stacks`). The launch of an operation is found by correlation id (`link`). Ids are renumbered,
-//! because the ids of a trace may exceed our range, repeat between processes, or belong to calls that the trace
-//! lacks. In the new numbering each launch comes directly before its operations. Operations launched before the trace
-//! began get ids below all launches, and other operations without a launch get ids above all launches.
+//! operators (`call_stacks`). The launch of an operation is found by correlation id (`link`). `emitted_rows`
+//! then emits the rows.
 
 use std::cmp::Reverse;
 
-use super::file_ids::FileIds;
+use super::emitted_rows::to_row_time;
 use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
 use super::graph_edges::GraphEdges;
 use super::host_delays;
 use super::link::{LinkReport, Linking};
-use super::op_order::OpOrder;
 use super::op_records::OpRecord;
 use super::slices::{FrameClass, ROOT, StackTree};
 use super::stack_frames::StackFrames;
-use super::sync_rows::SyncCalls;
 use super::thread_stacks::{FoundStacks, ThreadSlices};
 use super::thread_states::ThreadStates;
 use super::trace_collector::TraceCollector;
 use super::{Kind, NameTable, Opened, Options, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::MAX_PLAUSIBLE_NS;
-use gpuflame_model::record::{
-    Activity, ContextFlags, ContextId, CorrelationId, Created, Detail, DeviceId, Frame, GpuContextId,
-    GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, LaunchAttributes, Loss, Missing,
-    NameId, Nanos, Row, Step, StreamId, ThreadId, Wait,
-};
+use gpuflame_model::record::{Detail, IdMap, Loss, Row};
 
 /// A start of 0 means "not recorded" if all other starts are later than this time, in ns on the trace's clock.
 const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
-
-/// Maximum number of frames of a stack; the frames at the root of deeper stacks are left out, and the stack is marked as
-/// truncated. Without the limit, slices that are nested by the thousand would make stacks with millions of frames.
-const MAX_FRAMES: usize = 2048;
 
 /// Minimum number of calls for which a second thread is started.
 const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
@@ -406,219 +394,6 @@ impl TraceCollector {
                 .push(functions.map(|function| self.labels.intern(Text::from(function))).collect());
         }
     }
-
-    fn emit_names(&self, each: &mut dyn FnMut(&Row<'_>)) {
-        for (id, text) in (0..).zip(self.kernels.texts()) {
-            each(&Row::Name { id: NameId(id), text });
-        }
-        for (id, text) in (0..).zip(self.labels.texts()) {
-            each(&Row::Label { id: LabelId(id), text });
-        }
-    }
-
-    /// Emits the steps. A step that several threads report is emitted once.
-    fn emit_steps(&mut self, offset: i64, each: &mut dyn FnMut(&Row<'_>)) {
-        let threads = self.thread_numbers();
-        self.steps.sort_unstable();
-        self.steps.dedup_by_key(|&mut (start, end, ..)| (start, end));
-        for (number, &(start, end, label, thread)) in (1..).zip(&self.steps) {
-            let (time, end) = (to_row_time(start, offset), Some(to_row_time(end, offset)));
-            let (thread, name) = (threads[thread as usize], self.labels.text(label));
-            each(&Row::Step(Step { time, end, thread, number, name }));
-        }
-    }
-
-    /// Emits a context for each (stack, thread) that launched work or that a GPU waited for, and the times of the
-    /// GPU's waits. Sets the contexts of the calls that become rows, and returns all others.
-    fn emit_contexts(
-        &mut self,
-        stacks: &StackTree,
-        delay_states: Vec<ThreadStates>,
-        created: IdMap<u32, Option<u32>>,
-        offset: i64,
-        each: &mut dyn FnMut(&Row<'_>),
-    ) -> RowContexts {
-        let threads = self.thread_numbers();
-        for (&id, (_, _, name)) in threads.iter().zip(&self.thread_facts) {
-            if !name.is_empty() {
-                each(&Row::Thread { id, name });
-            }
-        }
-        let mut known: IdMap<(u32, u32), ContextId> = IdMap::default();
-        let mut frames = Vec::new();
-        let mut context = |stack: u32, thread: u32, each: &mut dyn FnMut(&Row<'_>)| {
-            let next = ContextId(known.len() as u32 + ContextId::FIRST.0);
-            let id = *known.entry((stack, thread)).or_insert(next);
-            if id == next {
-                frames.clear();
-                frames.extend(stacks.leaf_first(stack).take(MAX_FRAMES + 1).map(to_frame));
-                let is_truncated = frames.len() > MAX_FRAMES;
-                frames.truncate(MAX_FRAMES);
-                let flags = ContextFlags(if is_truncated { ContextFlags::TRUNCATED } else { 0 });
-                each(&Row::Context { id, thread: threads[thread as usize], flags, frames: &frames });
-            }
-            id
-        };
-        for (number, states) in (0..).zip(delay_states) {
-            for (since, stack) in states.iter() {
-                let context = match stack {
-                    ROOT => ContextId::NONE,
-                    stack => context(stack, number, each),
-                };
-                let (thread, since) = (threads[number as usize], to_row_time(since, offset));
-                each(&Row::HostState(HostState { thread, since, context }));
-            }
-        }
-        let mut sync_calls = SyncCalls::find(self);
-        let stacks_of = |numbers: &[u32]| -> Vec<(u32, u32, u32)> {
-            let calls = numbers.iter().map(|number| (*number, self.calls.get(*number)));
-            calls.map(|(number, call)| (number, call.stack, call.thread)).collect()
-        };
-        let (waiting, thread_waits) = (stacks_of(&sync_calls.numbers()), stacks_of(&self.thread_waits));
-        for number in self.calls.numbers() {
-            let call = self.calls.get(number);
-            if call.is_shown() {
-                self.calls.set_stack(number, context(call.stack, call.thread, each).0);
-            }
-        }
-        for (number, stack, thread) in waiting.into_iter().filter(|(_, stack, _)| *stack != u32::MAX) {
-            sync_calls.contexts.insert(number, context(stack, thread, each));
-        }
-        let mut made: Vec<(u32, Option<u32>)> = created.into_iter().collect();
-        made.sort_unstable();
-        let mut created = IdMap::default();
-        for (op, stack) in made {
-            let thread = self.ops.get(op).call().map_or(0, |call| self.calls.thread_of(call));
-            let context = stack.map(|stack| context(stack, thread, each));
-            created.insert(op, context.map_or(Created::Unknown, Created::Context));
-        }
-        let thread_waits = thread_waits.into_iter().filter(|(_, stack, _)| *stack != u32::MAX);
-        let thread_waits =
-            thread_waits.map(|(at, stack, thread)| (at, context(stack, thread, each))).collect();
-        RowContexts { sync_calls, thread_waits, created }
-    }
-
-    /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
-    /// number.
-    pub(super) fn thread_numbers(&self) -> Vec<ThreadId> {
-        let mut used: IdMap<ThreadId, ()> = IdMap::default();
-        let mut spare = 1 << 31;
-        let number = |(_, number, _): &(u32, Option<u32>, Box<str>)| {
-            let mut id = ThreadId(number.unwrap_or(spare));
-            while used.insert(id, ()).is_some() {
-                spare += 1;
-                id = ThreadId(spare);
-            }
-            id
-        };
-        self.thread_facts.iter().map(number).collect()
-    }
-
-    fn emit_work(
-        &mut self,
-        contexts: RowContexts,
-        edges: &GraphEdges,
-        linked: &mut LinkReport,
-        each: &mut dyn FnMut(&Row<'_>),
-    ) {
-        let offset = linked.offset;
-        let nanos = |time: i64| to_row_time(time, offset);
-        let order = OpOrder::of(&self.ops);
-        let mut next = 0;
-        let is_before = |at: u32| match self.reasons.get(&at) {
-            Some(reason) => *reason == Missing::LaunchedBefore,
-            None => linked.launched_before(self.ops.get(at)),
-        };
-        let (before, other): (Vec<u32>, Vec<u32>) = order.orphans().iter().partition(|at| is_before(**at));
-        let mut file_ids = FileIds::default();
-        file_ids.push(0);
-        file_ids.extend(before.iter().map(|at| self.ops.get(*at).correlation));
-        let mut correlation = before.len() as u32;
-        let mut sync_ids = IdMap::default();
-        let mut host_launches = edges.host_launches();
-        let host_functions = edges.host_function_calls();
-        for (at, call) in (0..).zip(self.calls.iter()).filter(|(_, call)| call.is_shown()) {
-            correlation += 1;
-            let (id, context) = (CorrelationId(correlation), ContextId(call.stack));
-            let own = next..next + call.ops as usize;
-            next = own.end;
-            // A call without a correlation id may have been linked by a flow or an external id; then the id of its
-            // first operation is used.
-            let of_ops = || own.clone().next().map_or(0, |at| self.ops.get(order.linked(at)).correlation);
-            file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
-            if contexts.sync_calls.contexts.contains_key(&at) {
-                sync_ids.insert(at, id);
-            }
-            if let Some(known) = host_launches.get_mut(&call.correlation) {
-                *known = Some(id);
-            }
-            let duration = u32::try_from(call.end.saturating_sub(call.start).max(0)).unwrap_or(u32::MAX);
-            each(&Row::Launch(Launch {
-                time: nanos(call.start),
-                duration,
-                correlation: id,
-                within: id,
-                context,
-            }));
-            if let Some(&is_programmatic) = self.programmatic.get(&at) {
-                each(&Row::LaunchAttributes(LaunchAttributes { correlation: id, is_programmatic }));
-            }
-            linked.launches_without_op +=
-                u64::from(call.ops == 0 && !host_functions.contains(&call.correlation));
-            for at in own.map(|at| order.linked(at)) {
-                if order.is_as_stored() {
-                    self.ops.free_before(at);
-                }
-                let created = contexts.created.get(&at).copied();
-                each(&Row::Activity(Activity { created, ..to_activity(self.ops.get(at), id, &nanos) }));
-            }
-        }
-        let numbered = (1..).zip(before).chain((correlation + 1..).zip(other.iter().copied()));
-        for (id, at) in numbered {
-            let op = self.ops.get(at);
-            each(&Row::Activity(Activity {
-                created: contexts.created.get(&at).copied(),
-                device_launched: self.reasons.get(&at) == Some(&Missing::DeviceGraph),
-                ..to_activity(op, CorrelationId(id), &nanos)
-            }));
-        }
-        file_ids.extend(other.iter().map(|at| self.ops.get(*at).correlation));
-        let mut sync_calls = contexts.sync_calls;
-        sync_calls.ids = sync_ids;
-        self.emit_syncs(sync_calls, &mut file_ids, &nanos, each);
-        edges.emit(&host_launches, &nanos, each);
-        self.emit_thread_waits(contexts.thread_waits, &mut file_ids, &nanos, each);
-        linked.file_ids = file_ids;
-    }
-}
-
-impl TraceCollector {
-    /// Emits the calls that wait for other threads. They have no ids in the trace.
-    fn emit_thread_waits(
-        &self,
-        waits: Vec<(u32, ContextId)>,
-        file_ids: &mut FileIds,
-        nanos: &dyn Fn(i64) -> Nanos,
-        each: &mut dyn FnMut(&Row<'_>),
-    ) {
-        for (at, context) in waits {
-            let call = self.calls.get(at);
-            let (time, duration) = (nanos(call.start), call.end.saturating_sub(call.start).max(0) as u64);
-            let correlation = CorrelationId(file_ids.len() as u32);
-            file_ids.push(0);
-            each(&Row::Wait(Wait { time, duration, correlation, context }));
-        }
-    }
-}
-
-/// Contexts that rows refer to, other than those of launches.
-struct RowContexts {
-    /// Calls that waited or recorded an event.
-    sync_calls: SyncCalls,
-    /// Calls that waited for other threads, with their contexts.
-    thread_waits: Vec<(u32, ContextId)>,
-    /// Origin of the graph nodes of operations, by index of the operation.
-    created: IdMap<u32, Created>,
 }
 
 /// Parses a stack given as text: a letter per frame (`p` Python, `r` range), a line break, and the frames, root
@@ -649,37 +424,4 @@ fn parse_given_stack(
         };
         tree.child((node, labels.intern(Text::from(frame)), class))
     }))
-}
-
-/// Converts a time of the trace to the clock of the rows.
-pub(super) fn to_row_time(time: i64, offset: i64) -> Nanos {
-    Nanos(time.saturating_add(offset).max(0) as u64)
-}
-
-fn to_frame((label, class): (u32, FrameClass)) -> Frame {
-    let kind = match class {
-        FrameClass::Python => LabelKind::Python,
-        FrameClass::Range => LabelKind::Range,
-        FrameClass::Operator | FrameClass::Call => LabelKind::Call,
-    };
-    Frame::label_of(kind, LabelId(label))
-}
-
-fn to_activity(op: OpRecord<'_>, correlation: CorrelationId, nanos: &impl Fn(i64) -> Nanos) -> Activity {
-    let shape = op.shape;
-    Activity {
-        correlation,
-        device: DeviceId(shape.device),
-        context: GpuContextId(shape.context),
-        stream: StreamId(shape.stream),
-        channel: None,
-        start: nanos(op.start),
-        end: nanos(op.end),
-        graph: GraphId(shape.graph),
-        graph_node: GraphNodeId(shape.graph_node),
-        source_node: GraphNodeId(0),
-        device_launched: false,
-        created: None,
-        detail: shape.detail,
-    }
 }
