@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::output::{Trace, gpuflame, min_slacks, parts, spans, tables};
 
@@ -207,4 +207,70 @@ fn records_that_contradict_each_other_are_named_and_have_no_path() {
         assert!(text.contains(word), "{word}: {text}");
     }
     assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+/// The thread launches `one` on GPU 0, then its default stream waits for an event, then it launches `other` on GPU 1. Another thread
+/// then launches `late` on GPU 0. If GPU 0's default stream had waited, `late` would have begun after the end of `one`, at 100.
+#[test]
+fn later_work_shows_on_which_gpu_a_default_stream_waits() {
+    // Call that launches `late` and its attribute, start of `late`, kind of its stream, and context of the wait.
+    let plain = ("cudaLaunchKernel", None);
+    let cases = [
+        ("began-early", plain, 62, 1, Some(2)),
+        ("third-gpu", plain, 62, 1, None),
+        ("began-after", plain, 101, 1, None),
+        ("rounded", plain, 99, 1, None),
+        ("non-blocking", plain, 62, 2, None),
+        ("attributes-unknown", ("cudaLaunchKernelExC", None), 62, 1, None),
+        ("programmatic", ("cudaLaunchKernelExC", Some(1)), 62, 1, None),
+        ("not-programmatic", ("cudaLaunchKernelExC", Some(0)), 62, 1, Some(2)),
+    ];
+    for (name, (call, attribute), begin, kind, expected) in cases {
+        let stream = |context: u32, stream: u32, flag: u32| {
+            json!({
+                "ph": "M", "name": "cuda_stream", "pid": context - 1, "tid": stream, "ts": 0,
+                "args": { "context": context, "stream": stream, "flag": flag },
+            })
+        };
+        let wait = json!({
+            "ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 1, "tid": 7, "ts": 20, "dur": 0,
+            "args": {
+                "correlation": 2, "device": 0, "context": 1, "stream": 7, "cuda_sync_kind": "Stream Wait Event",
+                "wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1, "wait_on_cuda_event_id": 5,
+            },
+        });
+        let other = json!({
+            "ph": "X", "cat": "kernel", "name": "other", "pid": 1, "tid": 7, "ts": 45, "dur": 10,
+            "args": { "correlation": 3, "device": 1, "context": 2, "stream": 7 },
+        });
+        let mut launch = json!({
+            "ph": "X", "cat": "cuda_runtime", "name": call, "pid": 1, "tid": 6, "ts": 50, "dur": 10,
+            "args": { "correlation": 4 },
+        });
+        if let Some(attribute) = attribute {
+            launch["args"]["programmatic"] = attribute.into();
+        }
+        let trace = Trace::default()
+            .call("cudaLaunchKernel", 1, 5, (0, 10))
+            .kernel("one", 1, 8, (15, 100))
+            .call("cudaStreamWaitEvent", 2, 5, (20, 22))
+            .add(wait)
+            .call("cudaLaunchKernel", 3, 5, (30, 40))
+            .add(other)
+            .add(launch)
+            .kernel("late", 4, 9, (begin, 120));
+        let streams = [stream(1, 7, 3), stream(1, 8, 1), stream(1, 9, kind), stream(2, 7, 3)];
+        let third = (name == "third-gpu").then(|| stream(3, 7, 3));
+        let trace = streams.into_iter().chain(third).fold(trace, Trace::add);
+        let file = trace.write(&format!("by-hand-gpu-{name}"));
+        let output =
+            gpuflame(&["instructions", file.to_str().unwrap(), "--kind", "wait", "--format", "jsonl"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let wait: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
+        assert_eq!(wait["context"].as_u64(), expected, "{name}: {text}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+        let remarks = command.arg("critical-path").arg(&file).output().unwrap().stderr;
+        let is_remarked = String::from_utf8_lossy(&remarks).contains("1 waits of default streams");
+        assert_eq!(is_remarked, expected.is_none(), "{name}");
+    }
 }

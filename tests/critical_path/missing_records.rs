@@ -63,9 +63,17 @@ fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
     kinds.values().all(is_known)
 }
 
-/// Contexts of the work that a thread submitted just before and just after each wait of a default stream for an event, and the
-/// context of this stream.
-fn contexts_of_waits(schedule: &[Value]) -> impl Iterator<Item = ([Option<&Value>; 2], &Value)> {
+/// A wait of a default stream for an event.
+struct DefaultStreamWait<'a> {
+    /// Contexts of the work that the thread submitted just before and just after the wait.
+    around: [Option<&'a Value>; 2],
+    /// Context of the stream.
+    context: &'a Value,
+    /// Whether later work shows for all other contexts that their default streams did not wait.
+    is_only_one: bool,
+}
+
+fn waits_of_default_streams(schedule: &[Value]) -> impl Iterator<Item = DefaultStreamWait<'_>> {
     let works = |row: &&Value| row["what"] == "op" && (row["kind"] != "host" || row["graph"] != 0);
     let works: Vec<&Value> = schedule.iter().filter(works).collect();
     let waits = schedule.iter().filter(|row| row["what"] == "wait" && row["kind"] == "stream_wait");
@@ -75,22 +83,57 @@ fn contexts_of_waits(schedule: &[Value]) -> impl Iterator<Item = ([Option<&Value
         let (before, after): (Vec<_>, Vec<_>) = of_thread.partition(|op| number(op, "corr") < id);
         let before = before.into_iter().max_by_key(|op| number(op, "corr"));
         let after = after.into_iter().min_by_key(|op| number(op, "corr"));
-        ([before, after].map(|op| op.map(|op| &op["context"])), &wait["stream_context"])
+        let context = &wait["stream_context"];
+        let others: BTreeSet<u64> = works.iter().map(|op| number(op, "context")).collect();
+        let mut others = others.into_iter().filter(|other| *context != *other);
+        DefaultStreamWait {
+            around: [before, after].map(|op| op.map(|op| &op["context"])),
+            context,
+            is_only_one: others.all(|other| is_ruled_out(schedule, &works, other, id)),
+        }
     })
 }
 
-/// Whether the work that a thread submitted before and after each wait of a default stream ran on the GPU of this stream. The row
-/// of the wait has the context of the event, and all GPUs give their default streams the same number.
-fn has_wait_contexts(schedule: &[Value]) -> bool {
-    contexts_of_waits(schedule)
-        .all(|(around, context)| around.into_iter().flatten().all(|of_work| of_work == context))
+/// Whether work of the blocking streams of a context that was submitted after a call began before the end of such work that was
+/// submitted before the call. If a default stream waits for an event, it first waits for all blocking streams of its context,
+/// and they then wait for it. Kernels that may begin before the kernel before them ends are left out.
+fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -> bool {
+    let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
+    let calls: BTreeMap<u64, &Value> = rows("call").map(|row| (number(row, "corr"), row)).collect();
+    let blocking: BTreeSet<(u64, u64)> = rows("stream")
+        .filter(|row| row["blocking"] == true)
+        .map(|row| (number(row, "context"), number(row, "stream")))
+        .collect();
+    let is_held = |op: &&&Value| {
+        op["graph"] == 0 && op["context"] == context && blocking.contains(&(context, number(op, "stream")))
+    };
+    let held = || works.iter().filter(is_held).map(|op| (calls[&number(op, "corr")], op));
+    let call = calls[&call];
+    let before = held().filter(|(other, _)| number(other, "end") <= number(call, "begin"));
+    let after = held()
+        .filter(|(other, op)| number(other, "begin") >= number(call, "end") && op["programmatic"] == false);
+    let ended = before.map(|(_, op)| number(op, "end")).max();
+    let began = after.map(|(_, op)| number(op, "begin")).min();
+    began.zip(ended).is_some_and(|(began, ended)| began < ended)
 }
 
-/// Number of waits of default streams before and after which the thread submitted work to different GPUs.
+/// Whether the trace shows the GPU of each default stream that waits for an event: the thread submitted work to it before and after
+/// the wait, or it is the only one whose later work does not contradict the wait. The row of the wait has the context of the event,
+/// and all GPUs give their default streams the same number.
+fn has_wait_contexts(schedule: &[Value]) -> bool {
+    waits_of_default_streams(schedule).all(|wait| {
+        let is_around = wait.around.into_iter().flatten().all(|of_work| of_work == wait.context);
+        is_around || wait.is_only_one
+    })
+}
+
+/// Number of waits of default streams before and after which the thread submitted work to different GPUs, unless later work
+/// rules out all GPUs but one.
 pub(super) fn unclear_waits(schedule: &[Value]) -> u64 {
-    let is_unclear =
-        |around: [Option<&Value>; 2]| matches!(around, [Some(before), Some(after)] if before != after);
-    contexts_of_waits(schedule).filter(|(around, _)| is_unclear(*around)).count() as u64
+    let is_unclear = |wait: &DefaultStreamWait<'_>| {
+        matches!(wait.around, [Some(before), Some(after)] if before != after) && !wait.is_only_one
+    };
+    waits_of_default_streams(schedule).filter(is_unclear).count() as u64
 }
 
 /// Whether each graph of several nodes has an edge. A trace does not tell graphs without edges from those whose edges it lacks.

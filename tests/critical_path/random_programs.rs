@@ -81,13 +81,13 @@ fn assert_inferred(counts: &Counts) {
     }
 }
 
-/// With all rows, only a wait of a default stream of an unknown GPU is missing: in 5 of the 1,000 programs, of which one had 18
-/// wrong parts and one wrong cause.
+/// With all rows, only a wait of a default stream of an unknown GPU is missing: in 2 of the 1,000 programs, whose paths are right all
+/// the same.
 fn assert_with_rows(counts: &Counts) {
     for (what, most) in [
-        ("programs that lack WaitContexts", 8),
-        ("parts not on a longest path, some records missing", 30),
-        ("cause inferred wrong", 3),
+        ("programs that lack WaitContexts", 3),
+        ("parts not on a longest path, some records missing", 0),
+        ("cause inferred wrong", 0),
         ("slack inferred too large", 0),
         ("saving inferred too large", 0),
     ] {

@@ -13,7 +13,8 @@ use gpuflame_model::record::{
 
 use super::super::states::StreamKey;
 use super::node_edges::NodeEdges;
-use super::order::{GraphLaunch, Places, Source, is_for_event, record_of, stream_key};
+use super::order::{GraphLaunch, Source, is_for_event, record_of, stream_key};
+use super::places::Places;
 use super::topology::GraphRows;
 
 /// An instruction that has to be done first, and why.

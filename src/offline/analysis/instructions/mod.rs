@@ -12,10 +12,12 @@
 //! An instruction comes after all instructions that it waits for, so a reader can replay the list from top to bottom.
 //! Facts that the data does not contain are absent, such as the edges of a graph that another tool did not record.
 
+mod blocking_work;
 mod collect;
 mod dependencies;
 mod node_edges;
 mod order;
+mod places;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -35,7 +37,8 @@ use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, DeviceId, EventId, EventUse, GpuContextId, GraphId, HostNode,
     IdMap, Missing, Nanos, StreamId, SyncKind, SyncRecord, ThreadId,
 };
-use order::{GraphLaunch, Item, Places, Source};
+use order::{GraphLaunch, Item, Source};
+use places::Places;
 use topology::GraphRows;
 
 /// Kind of an instruction.
@@ -245,7 +248,7 @@ impl InstructionList {
         let (mut items, mut graphs) = order::place(&rows, &graph_rows.host_nodes, profile);
         items.sort_unstable_by_key(Item::sort_key);
         let sources: Vec<Source> = items.into_iter().map(|item| item.source).collect();
-        places.find_contexts_of_waits((&rows, &graphs, profile), &sources);
+        places.find_contexts_of_waits((&rows, &graphs, profile), &blocking, &sources);
         let thread_of = |context| profile.context(context).map(|context| context.thread);
         let mut found = dependencies::Finder::new(
             &rows,

@@ -10,8 +10,7 @@ use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, Detail, DeviceId, GpuContextId, GraphId, HostNode, IdMap, StreamId,
-    SyncId, SyncKind, SyncRecord, ThreadId,
+    Activity, ContextId, CorrelationId, Detail, GraphId, HostNode, IdMap, SyncId, SyncKind,
 };
 
 use super::super::states::StreamKey;
@@ -84,122 +83,6 @@ impl GraphLaunch {
             self.ran = Some((start.min(first), end.max(last)));
         }
         self.streams.insert(stream);
-    }
-}
-
-/// Contexts and streams of the run, for rows that name a stream without its device.
-#[derive(Debug, Default)]
-pub(super) struct Places {
-    /// Device by context, for contexts in which work ran. `None` for a context whose work ran on several devices, which happens if
-    /// the data does not give the contexts.
-    devices: IdMap<GpuContextId, Option<DeviceId>>,
-    streams: IdMap<(GpuContextId, StreamId), ()>,
-    /// Context by the stream's number. `None` if several contexts use the number.
-    contexts: IdMap<StreamId, Option<GpuContextId>>,
-    /// By correlation id: contexts of waits on streams whose number several contexts use. `None` if the context is not clear.
-    of_waits: IdMap<CorrelationId, Option<GpuContextId>>,
-    /// Number of such waits whose context is not clear.
-    pub(super) unclear_waits: u64,
-}
-
-impl Places {
-    pub(super) fn new(rows: &JoinedRows) -> Self {
-        let mut places = Self::default();
-        let mut last = None;
-        for JoinedActivity { activity, .. } in rows.activities() {
-            let place = stream_key(activity);
-            if last.replace(place) == Some(place) {
-                continue;
-            }
-            let known = places.devices.entry(activity.context).or_insert(Some(activity.device));
-            *known = known.filter(|device| *device == activity.device);
-            places.add_stream(activity.context, activity.stream);
-        }
-        rows.event_records().iter().for_each(|record| places.add_stream(record.context, record.stream));
-        places
-    }
-
-    pub(super) fn add_stream(&mut self, context: GpuContextId, stream: StreamId) {
-        if self.streams.insert((context, stream), ()).is_none() {
-            let known = self.contexts.entry(stream).or_insert(Some(context));
-            *known = known.filter(|known| *known == context);
-        }
-    }
-
-    /// Returns the device of a context, if it is known.
-    pub(super) fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
-        self.devices.get(&context).copied().flatten()
-    }
-
-    /// Finds the contexts of waits on streams whose number several contexts use, such as default streams: the row may have the
-    /// context of the event. A thread works in one context until it changes its device, so the context is that of the work
-    /// that the thread submitted before and after the wait. If these differ, the context is not clear.
-    pub(super) fn find_contexts_of_waits(
-        &mut self,
-        (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
-        sources: &[Source],
-    ) {
-        let thread_of = |context| profile.context(context).map(|context| context.thread);
-        // By thread: the context of its last work, and the waits after it.
-        let mut threads: IdMap<ThreadId, (Option<GpuContextId>, Vec<CorrelationId>)> = IdMap::default();
-        for source in sources {
-            let (launched, context) = match *source {
-                Source::Work(at, None) => {
-                    let JoinedActivity { activity, origin } = &rows.activities()[at as usize];
-                    let Origin::Launch(launched) = origin else { continue };
-                    (launched.context, activity.context)
-                }
-                Source::Graph(at) => {
-                    let graph = &graphs[at as usize];
-                    let Some(stream) = graph.streams.first() else { continue };
-                    (graph.launched.context, stream.1)
-                }
-                Source::Host(call, Some(sync)) => {
-                    let sync = rows.syncs()[sync as usize];
-                    let is_shared = |stream| self.contexts.get(&stream) == Some(&None);
-                    let thread = thread_of(rows.host_calls()[call as usize].context);
-                    if sync.kind == SyncKind::STREAM_WAIT
-                        && sync.stream.is_some_and(is_shared)
-                        && let Some(thread) = thread
-                    {
-                        threads.entry(thread).or_default().1.push(sync.correlation);
-                    }
-                    continue;
-                }
-                _ => continue,
-            };
-            let Some(thread) = thread_of(launched) else { continue };
-            let (last, waits) = threads.entry(thread).or_default();
-            let context = Some(context);
-            let same = context.filter(|_| last.is_none() || *last == context);
-            *last = context;
-            self.of_waits.extend(waits.drain(..).map(|wait| (wait, same)));
-        }
-        for (last, waits) in threads.into_values() {
-            self.of_waits.extend(waits.into_iter().map(|wait| (wait, last)));
-        }
-        self.unclear_waits = self.of_waits.values().filter(|context| context.is_none()).count() as u64;
-    }
-
-    /// Returns the context of the stream that waits, unless it is not clear. The row may have the context of the event, which
-    /// another GPU may have recorded. The stream is then the only one with its number.
-    pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
-        let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
-        match self.streams.contains_key(&(context, stream)) {
-            true => Some(context),
-            false => match self.contexts.get(&stream) {
-                Some(only) => *only,
-                None => Some(context).filter(|_| self.devices.len() < 2),
-            },
-        }
-    }
-
-    /// Returns the key of a stream. The streams of a context in which no work ran have no device; those of a context with
-    /// several devices have no key.
-    pub(super) fn find_stream(&self, context: GpuContextId, stream: StreamId) -> Option<StreamKey> {
-        const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
-        let device = self.devices.get(&context).copied().unwrap_or(Some(NO_DEVICE))?;
-        Some((device, context, stream))
     }
 }
 

@@ -1,0 +1,100 @@
+//! Work of the blocking streams of each context. It rules out contexts of waits whose context is not recorded.
+//!
+//! A default stream that waits for an event waits for all work that was submitted to the blocking streams of its context before. All work
+//! that is submitted to these streams later waits for the default stream. So if later work began before earlier work ended,
+//! no default stream of this context waited in between.
+//!
+//! ```text
+//! calls     first   wait   second
+//! stream 13         |##### first #####|
+//! stream 14                   |## second ##|
+//! ```
+
+use gpuflame_explain::events::{JoinedActivity, JoinedRows};
+use gpuflame_explain::join::Origin;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{Activity, Detail, GpuContextId, GraphId, IdMap, StreamId};
+
+/// Traces may round the start and the duration of a row to microseconds, each by up to 1 us.
+const ROUNDING_NS: u64 = 2_000;
+
+/// Work of the blocking streams, by context.
+pub(super) struct BlockingWork(IdMap<GpuContextId, ContextWork>);
+
+/// Work of the blocking streams of a context.
+#[derive(Default)]
+struct ContextWork {
+    /// Ends of calls, sorted, and the latest end of the work of all calls until then.
+    earlier: Vec<(u64, u64)>,
+    /// Starts of calls, sorted, and the earliest start of the work of all calls from then on.
+    later: Vec<(u64, u64)>,
+}
+
+impl BlockingWork {
+    /// `blocking` has the kinds of streams. Work of streams of unknown kind is left out.
+    pub(super) fn new(
+        rows: &JoinedRows,
+        blocking: &IdMap<(GpuContextId, StreamId), bool>,
+        profile: &Profile,
+    ) -> Self {
+        let mut contexts: IdMap<GpuContextId, ContextWork> = IdMap::default();
+        for JoinedActivity { activity, origin } in rows.activities() {
+            let Origin::Launch(launched) = origin else { continue };
+            if blocking.get(&(activity.context, activity.stream)) != Some(&true) || !is_in_order(activity) {
+                continue;
+            }
+            let of_context = contexts.entry(activity.context).or_default();
+            let call = (launched.time.0, launched.duration);
+            if !matches!(call.1, 0 | u32::MAX) {
+                let call_end = call.0.saturating_add(call.1.into());
+                of_context.earlier.push((call_end, activity.end.0));
+            }
+            // A kernel may begin before the kernel before it ends if its launch is programmatic.
+            let may_overlap = matches!(activity.detail, Detail::Kernel(_))
+                && rows.is_programmatic(activity.correlation).unwrap_or_else(|| {
+                    gpuflame_export::compose::call(profile, launched.context).contains("LaunchKernelEx")
+                });
+            if !may_overlap {
+                of_context.later.push((call.0, activity.start.0));
+            }
+        }
+        contexts.values_mut().for_each(ContextWork::sort);
+        Self(contexts)
+    }
+
+    /// Whether the default stream of a context did certainly not wait during a call with this start and end.
+    pub(super) fn rules_out(&self, context: GpuContextId, call: (u64, u64)) -> bool {
+        self.0.get(&context).is_some_and(|work| work.rules_out(call))
+    }
+}
+
+impl ContextWork {
+    fn sort(&mut self) {
+        self.earlier.sort_unstable();
+        let mut latest = 0;
+        for (_, end) in &mut self.earlier {
+            latest = latest.max(*end);
+            *end = latest;
+        }
+        self.later.sort_unstable();
+        let mut earliest = u64::MAX;
+        for (_, start) in self.later.iter_mut().rev() {
+            earliest = earliest.min(*start);
+            *start = earliest;
+        }
+    }
+
+    fn rules_out(&self, (start, end): (u64, u64)) -> bool {
+        let count = self.earlier.partition_point(|(end, _)| end.saturating_add(ROUNDING_NS) <= start);
+        let from = self.later.partition_point(|(start, _)| *start < end.saturating_add(ROUNDING_NS));
+        match (self.earlier[..count].last(), self.later.get(from)) {
+            (Some((_, ended)), Some((_, began))) => began.saturating_add(ROUNDING_NS) < *ended,
+            _ => false,
+        }
+    }
+}
+
+/// Whether an activity has times and is in the order of its stream, which nodes of graphs are not.
+fn is_in_order(activity: &Activity) -> bool {
+    activity.duration().is_some() && activity.graph == GraphId(0) && !activity.device_launched
+}

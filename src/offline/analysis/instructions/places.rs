@@ -1,0 +1,178 @@
+//! Contexts and devices of streams, for rows that do not name them.
+
+use std::collections::BTreeSet;
+
+use gpuflame_explain::events::{JoinedActivity, JoinedRows};
+use gpuflame_explain::join::Origin;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{
+    CorrelationId, DeviceId, GpuContextId, IdMap, StreamId, SyncKind, SyncRecord, ThreadId,
+};
+
+use super::super::states::StreamKey;
+use super::blocking_work::BlockingWork;
+use super::order::{GraphLaunch, Source, stream_key};
+
+/// Number that CUPTI gives to the legacy default stream of a context.
+const DEFAULT_STREAM: StreamId = StreamId(7);
+
+/// A wait on a stream whose number several contexts use.
+struct Wait {
+    id: CorrelationId,
+    stream: StreamId,
+    /// Start and end of the call.
+    call: (u64, u64),
+}
+
+/// Contexts and streams of the run, for rows that name a stream without its device.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Device by context, for contexts in which work ran. `None` for a context whose work ran on several devices, which happens if
+    /// the data does not give the contexts.
+    devices: IdMap<GpuContextId, Option<DeviceId>>,
+    streams: IdMap<(GpuContextId, StreamId), ()>,
+    /// Context by the stream's number. `None` if several contexts use the number.
+    contexts: IdMap<StreamId, Option<GpuContextId>>,
+    /// By correlation id: contexts of waits on streams whose number several contexts use. `None` if the context is not clear.
+    of_waits: IdMap<CorrelationId, Option<GpuContextId>>,
+    /// Number of such waits whose context is not clear.
+    pub(super) unclear_waits: u64,
+}
+
+impl Places {
+    pub(super) fn new(rows: &JoinedRows) -> Self {
+        let mut places = Self::default();
+        let mut last = None;
+        for JoinedActivity { activity, .. } in rows.activities() {
+            let place = stream_key(activity);
+            if last.replace(place) == Some(place) {
+                continue;
+            }
+            let known = places.devices.entry(activity.context).or_insert(Some(activity.device));
+            *known = known.filter(|device| *device == activity.device);
+            places.add_stream(activity.context, activity.stream);
+        }
+        rows.event_records().iter().for_each(|record| places.add_stream(record.context, record.stream));
+        places
+    }
+
+    pub(super) fn add_stream(&mut self, context: GpuContextId, stream: StreamId) {
+        if self.streams.insert((context, stream), ()).is_none() {
+            let known = self.contexts.entry(stream).or_insert(Some(context));
+            *known = known.filter(|known| *known == context);
+        }
+    }
+
+    /// Returns the device of a context, if it is known.
+    pub(super) fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
+        self.devices.get(&context).copied().flatten()
+    }
+
+    /// Finds the contexts of waits on streams whose number several contexts use, such as default streams: the row may have the
+    /// context of the event. A thread works in one context until it changes its device, so the context is that of the work
+    /// that the thread submitted before and after the wait. If these differ, or if later work rules out this context, the context
+    /// is the only one that is not ruled out. If several are left, the context is not clear.
+    pub(super) fn find_contexts_of_waits(
+        &mut self,
+        (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
+        blocking: &IdMap<(GpuContextId, StreamId), bool>,
+        sources: &[Source],
+    ) {
+        let waits = self.contexts_by_thread((rows, graphs, profile), sources);
+        if waits.is_empty() {
+            return;
+        }
+        let work = BlockingWork::new(rows, blocking, profile);
+        let mut all: BTreeSet<GpuContextId> = self.streams.keys().map(|(context, _)| *context).collect();
+        all.extend(rows.syncs().iter().map(|sync| sync.context));
+        for (Wait { id, stream, call }, of_thread) in waits {
+            // The times of different devices are not compared.
+            let is_possible = |context: &GpuContextId| {
+                stream != DEFAULT_STREAM
+                    || self.device_of(*context).is_none()
+                    || !work.rules_out(*context, call)
+            };
+            let context = of_thread.filter(is_possible).or_else(|| {
+                let mut possible = all.iter().copied().filter(is_possible);
+                possible.next().filter(|_| possible.next().is_none())
+            });
+            self.of_waits.insert(id, context);
+        }
+        self.unclear_waits = self.of_waits.values().filter(|context| context.is_none()).count() as u64;
+    }
+
+    /// Returns the waits on streams whose number several contexts use, and the context of the work that the thread submitted
+    /// before and after each wait, unless these differ.
+    fn contexts_by_thread(
+        &self,
+        (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
+        sources: &[Source],
+    ) -> Vec<(Wait, Option<GpuContextId>)> {
+        let thread_of = |context| profile.context(context).map(|context| context.thread);
+        let mut found = Vec::new();
+        // By thread: the context of its last work, and the waits after it.
+        let mut threads: IdMap<ThreadId, (Option<GpuContextId>, Vec<Wait>)> = IdMap::default();
+        for source in sources {
+            let (launched, context) = match *source {
+                Source::Work(at, None) => {
+                    let JoinedActivity { activity, origin } = &rows.activities()[at as usize];
+                    let Origin::Launch(launched) = origin else { continue };
+                    (launched.context, activity.context)
+                }
+                Source::Graph(at) => {
+                    let graph = &graphs[at as usize];
+                    let Some(stream) = graph.streams.first() else { continue };
+                    (graph.launched.context, stream.1)
+                }
+                Source::Host(call, Some(sync)) => {
+                    let (call, sync) = (&rows.host_calls()[call as usize], rows.syncs()[sync as usize]);
+                    if sync.kind == SyncKind::STREAM_WAIT
+                        && let Some(stream) = sync.stream
+                        && self.contexts.get(&stream) == Some(&None)
+                        && let Some(thread) = thread_of(call.context)
+                    {
+                        let call = (call.time.0, call.time.0.saturating_add(call.duration));
+                        threads.entry(thread).or_default().1.push(Wait {
+                            id: sync.correlation,
+                            stream,
+                            call,
+                        });
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(thread) = thread_of(launched) else { continue };
+            let (last, waits) = threads.entry(thread).or_default();
+            let context = Some(context);
+            let same = context.filter(|_| last.is_none() || *last == context);
+            *last = context;
+            found.extend(waits.drain(..).map(|wait| (wait, same)));
+        }
+        for (last, waits) in threads.into_values() {
+            found.extend(waits.into_iter().map(|wait| (wait, last)));
+        }
+        found
+    }
+
+    /// Returns the context of the stream that waits, unless it is not clear. The row may have the context of the event, which
+    /// another GPU may have recorded. The stream is then the only one with its number.
+    pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
+        let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
+        match self.streams.contains_key(&(context, stream)) {
+            true => Some(context),
+            false => match self.contexts.get(&stream) {
+                Some(only) => *only,
+                None => Some(context).filter(|_| self.devices.len() < 2),
+            },
+        }
+    }
+
+    /// Returns the key of a stream. The streams of a context in which no work ran have no device; those of a context with
+    /// several devices have no key.
+    pub(super) fn find_stream(&self, context: GpuContextId, stream: StreamId) -> Option<StreamKey> {
+        const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
+        let device = self.devices.get(&context).copied().unwrap_or(Some(NO_DEVICE))?;
+        Some((device, context, stream))
+    }
+}
