@@ -243,6 +243,7 @@ pub(super) fn why_words(why: Unexplained) -> &'static str {
         Unexplained::EarlierWork => "no earlier work of the stream is recorded",
         Unexplained::NoLaunch => "the launch is not recorded",
         Unexplained::FirstUse => "first use of the kernel; CUDA loads code at the first use",
+        Unexplained::UnknownGpu => "a default stream waited, and it is not recorded on which GPU",
         Unexplained::GraphEdges => "the edges of the graph are not recorded",
         Unexplained::NoWaitRecords => "waits for events are not recorded",
         Unexplained::Other => "all that is recorded was done before",

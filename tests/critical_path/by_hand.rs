@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::output::{Trace, gpuflame, min_slacks, parts, spans, tables};
+use super::output::{Trace, gpuflame, min_slacks, parts, read_json, spans, tables};
 
 pub(super) fn two_kernels() -> Trace {
     Trace::default()
@@ -162,7 +162,8 @@ fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
 }
 
 /// The thread launches a kernel on GPU 0, then its default stream waits for an event, then it launches a kernel on GPU 1. The thread
-/// changed its GPU before or after the wait, so it is not recorded whose default stream waits.
+/// changed its GPU before or after the wait, so it is not recorded whose default stream waits. The second kernel may have waited
+/// with the default stream of GPU 1, so this is the cause of the time from the end of its call.
 #[test]
 fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
     let wait = json!({
@@ -173,7 +174,7 @@ fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
         },
     });
     let other = json!({
-        "ph": "X", "cat": "kernel", "name": "other", "pid": 1, "tid": 7, "ts": 45, "dur": 10,
+        "ph": "X", "cat": "kernel", "name": "other", "pid": 1, "tid": 7, "ts": 145, "dur": 10,
         "args": { "correlation": 3, "device": 1, "context": 2, "stream": 7 },
     });
     let trace = Trace::default()
@@ -189,6 +190,16 @@ fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("1 waits of default streams") && text.contains("which GPU"), "{text}");
+    let tables = read_json(&["critical-path", file.to_str().unwrap(), "--list"]);
+    assert_eq!(
+        spans(&tables)[4..],
+        [
+            (30, 10, "call", "cudaLaunchKernel"),
+            (40, 105, "unexplained", "other"),
+            (145, 10, "kernel", "other")
+        ]
+    );
+    assert!(tables.to_string().contains(r#""cause":"unknown_gpu""#), "{tables}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::super::instructions::{
     AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList,
 };
 use super::graph::EdgeKind;
+use super::streams::DEFAULT_STREAM;
 use gpuflame_model::record::{IdMap, Missing, NameId, Work};
 
 /// Why a part of the path is not explained.
@@ -19,6 +20,8 @@ pub enum Unexplained {
     NoLaunch,
     /// The kernel runs for the first time, and may have to be loaded.
     FirstUse,
+    /// The stream may wait for an event with a default stream, but it is not recorded on which GPU that default stream is.
+    UnknownGpu,
     /// The edges of the graph are not recorded.
     GraphEdges,
     /// Waits for events are not recorded.
@@ -35,6 +38,7 @@ impl Unexplained {
             Self::EarlierWork => "earlier_work",
             Self::NoLaunch => "no_launch_record",
             Self::FirstUse => "first_use",
+            Self::UnknownGpu => "unknown_gpu",
             Self::GraphEdges => "graph_edges",
             Self::NoWaitRecords => "no_wait_records",
             Self::Other => "not_recorded",
@@ -61,6 +65,8 @@ struct Facts {
     /// First instruction of each kernel.
     first_uses: IdMap<u32, ()>,
     has_waits: bool,
+    /// Numbers of the waits of default streams whose GPU is not known.
+    unclear_waits: Vec<u32>,
 }
 
 impl<'a> Causes<'a> {
@@ -71,11 +77,18 @@ impl<'a> Causes<'a> {
     fn facts(&self) -> &Facts {
         self.facts.get_or_init(|| {
             let mut known: IdMap<NameId, ()> = IdMap::default();
-            let mut facts = Facts { first_uses: IdMap::default(), has_waits: false };
+            let mut facts =
+                Facts { first_uses: IdMap::default(), has_waits: false, unclear_waits: Vec::new() };
             for number in 0..self.list.len() as u32 {
                 let instruction = self.list.get(number);
                 facts.has_waits |=
                     matches!(instruction.kind, InstructionKind::Wait | InstructionKind::Record);
+                if instruction.kind == InstructionKind::Wait
+                    && instruction.stream == Some(DEFAULT_STREAM)
+                    && instruction.context.is_none()
+                {
+                    facts.unclear_waits.push(number);
+                }
                 if let InstructionDetail::Work { activity, .. } = instruction.detail
                     && let Work::Kernel(name) = activity.work()
                     && known.insert(name, ()).is_none()
@@ -96,6 +109,7 @@ impl<'a> Causes<'a> {
         );
         match kind {
             _ if has_no_launch => Unexplained::NoLaunch,
+            _ if self.may_wait_for_unknown_gpu(&instruction, kind) => Unexplained::UnknownGpu,
             _ if self.facts().first_uses.contains_key(&number) => Unexplained::FirstUse,
             EdgeKind::Launch if !has_predecessor(&instruction) => Unexplained::EarlierWork,
             EdgeKind::GraphNode | EdgeKind::GraphLaunch if !self.list.knows_edges(number) => {
@@ -104,6 +118,21 @@ impl<'a> Causes<'a> {
             _ if !self.facts().has_waits => Unexplained::NoWaitRecords,
             _ => Unexplained::Other,
         }
+    }
+
+    /// Whether a wait of a default stream whose GPU is not known was submitted after the previous instruction of the stream. If the
+    /// default stream is on the same GPU, the instruction waits with it. Nodes wait only for their graph.
+    fn may_wait_for_unknown_gpu(&self, instruction: &Instruction<'_>, kind: EdgeKind) -> bool {
+        let is_node = matches!(kind, EdgeKind::GraphNode | EdgeKind::GraphEdge | EdgeKind::GraphLaunch);
+        let is_exempt = instruction
+            .context
+            .zip(instruction.stream)
+            .is_some_and(|(context, stream)| self.list.is_blocking(context, stream) == Some(false));
+        let of_stream = instruction.after.iter().filter(|after| after.reason == AfterReason::Stream);
+        let since = of_stream.map(|after| after.number).max();
+        let waits = &self.facts().unclear_waits;
+        let next = waits.get(waits.partition_point(|wait| since.is_some_and(|since| *wait < since)));
+        !is_node && !is_exempt && next.is_some_and(|wait| *wait < instruction.number)
     }
 }
 
