@@ -2,6 +2,9 @@
 import type { View } from "./flame/index.ts";
 import type { Report } from "./report.ts";
 
+/** Characters that change the direction of the text around them, such as those of another name. */
+const DIRECTIONS = /[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
 /** Decodes the content of an element of the page, which is zlib data in base64. */
 function unpacked(encoded: string): Response {
   const binary = atob(encoded.trim());
@@ -11,7 +14,7 @@ function unpacked(encoded: string): Response {
 }
 
 export async function readJson(encoded: string): Promise<unknown> {
-  return JSON.parse(await unpacked(encoded).text());
+  return JSON.parse((await unpacked(encoded).text()).replace(DIRECTIONS, "\ufffd"));
 }
 
 export async function readReport(encoded: string): Promise<Report> {

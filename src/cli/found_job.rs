@@ -4,6 +4,7 @@ use super::console::Console;
 use super::found_path::FoundPath;
 use super::input::Source;
 use super::job_meetings::{MeetingRank, Meetings};
+use super::jobs::describe_missing;
 use super::path_names::PathNames;
 use super::ranks::{RankFlags, SameRank};
 use gpuflame_export::work_name;
@@ -70,6 +71,9 @@ fn read_ranks(sources: &[Source], flags: RankFlags, console: Console) -> Result<
     };
     let mut ranks = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<FoundRank>>>()?;
     ranks.sort_by_key(|rank| rank.number);
+    let world_size = ranks.iter().find_map(|rank| rank.found.explained.facts.world_size);
+    let missing = describe_missing(&numbers.into_iter().collect(), world_size, flags.assume_order);
+    missing.into_iter().for_each(|line| console.remark(line));
     Ok(ranks)
 }
 

@@ -1,4 +1,4 @@
-//! For `merge-ranks`: refuses files that are not ranks of one job, and lists the ranks that are missing.
+//! Refuses files that are not ranks of one job, and names the ranks that are missing.
 
 use std::collections::BTreeSet;
 
@@ -60,21 +60,30 @@ pub(super) fn report_missing(members: &[JobMember], are_guessed: bool, console: 
         count.map_or(Cell::Nothing, Cell::Count),
         listed.clone().map_or(Cell::Nothing, Cell::Text),
     ]);
-    match (world_size, count, listed) {
-        (Some(size), Some(count @ 1..), listed) => console.remark(format!(
-            "{count} of {} {} missing{}; the rest may have waited for {}",
-            count_ranks(size.into()),
-            if count == 1 { "is" } else { "are" },
-            listed.map(|listed| format!(": {listed}")).unwrap_or_default(),
-            if count == 1 { "it" } else { "them" },
-        )),
-        (Some(size), None, _) => console.remark(format!(
+    describe_missing(&ranks, world_size, are_guessed).into_iter().for_each(|line| console.remark(line));
+    table
+}
+
+/// Returns the sentence about the ranks of a job that are not among `ranks`. Returns `None` if no rank is missing, or if the number
+/// of ranks is unknown. `are_guessed` is as for [`report_missing`].
+pub(super) fn describe_missing(
+    ranks: &BTreeSet<u32>,
+    world_size: Option<u32>,
+    are_guessed: bool,
+) -> Option<String> {
+    let size = world_size?;
+    let Some(missing) = find_missing(ranks, size) else {
+        return Some(format!(
             "the files say that the job has {}, but number them otherwise: whether ranks are missing is unknown",
             count_ranks(size.into())
-        )),
-        _ => {}
-    }
-    table
+        ));
+    };
+    let count = count_in_ranges(&missing);
+    let listed = if are_guessed { String::new() } else { format!(": {}", list_ranges(&missing)) };
+    let (verb, pronoun) = if count == 1 { ("is", "it") } else { ("are", "them") };
+    let all = count_ranks(size.into());
+    (count > 0)
+        .then(|| format!("{count} of {all} {verb} missing{listed}; the rest may have waited for {pronoun}"))
 }
 
 fn count_ranks(count: u64) -> String {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::console::{Console, usage_error};
 use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
+use super::jobs::describe_missing;
 use super::op_collector::OpCollector;
 use super::ranks::{RankFlags, SameRank};
 use gpuflame_export::work_name;
@@ -23,17 +24,27 @@ pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) 
         return Err(usage_error("name the files of the ranks"));
     }
     let numbers = flags.assign(&sources, SameRank::Refused)?;
-    let read = |(source, rank): (&Source, &u32)| read_rank(source, *rank, console);
+    let mut world_size = None;
+    let read = |(source, rank): (&Source, &u32)| read_rank(source, *rank, &mut world_size, console);
     let mut all = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<_>>>()?;
+    let missing = describe_missing(&numbers.into_iter().collect(), world_size, flags.assume_order);
+    missing.into_iter().for_each(|line| console.remark(line));
     all.sort_by_key(|rank| rank.rank);
     Ok(all)
 }
 
-fn read_rank(source: &Source, rank: u32, console: Console) -> Result<RankTimeline> {
+/// Reads a rank. Sets the number of ranks of the job, if the file gives it.
+fn read_rank(
+    source: &Source,
+    rank: u32,
+    world_size: &mut Option<u32>,
+    console: Console,
+) -> Result<RankTimeline> {
     let mut ops = OpCollector::default();
     let explained = explain_sums_with(source, ReadOptions::default(), console, &mut ops)?;
     explained.facts.require_rows(source)?;
     explained.facts.require_work(source)?;
+    *world_size = world_size.or(explained.facts.world_size);
     if let Some(device) = ops.0.first().map(|op| op.3)
         && let Some(other) = ops.0.iter().map(|op| op.3).find(|&other| other != device)
     {

@@ -107,7 +107,8 @@ impl RunPath {
         let parts = path.parts().to_vec();
         let (from, to) = path.window();
         let groups = path_groups(names, &parts).into_iter().take(MAX_PARTS).collect();
-        Self::Found { answer: answer(&parts, to - from), groups, parts }
+        let limit = limit_of_host_code(&parts, profile);
+        Self::Found { answer: answer(&parts, to - from) + &limit, groups, parts }
     }
 
     /// Returns the parts by time; empty if the path is not known.
@@ -135,29 +136,6 @@ impl RunPath {
         Some(format!("critical path: {unknown}; `gpuflame critical-path {file}` shows more"))
     }
 
-    /// Returns the clause about the largest time that faster host code could save, if the host is most of the path although a
-    /// stream works most of the time. Otherwise returns an empty text. The bound is the work of one stream, because the work
-    /// of several streams may overlap more once it is launched earlier.
-    pub(super) fn limit_of_host_code(&self, profile: &Profile) -> String {
-        let streams = profile.streams().iter().filter(|stream| stream.stream.is_some());
-        let Some(longest) = streams.max_by_key(|stream| stream.nanos) else { return String::new() };
-        let length = |part: &PathPart| part.end - part.start;
-        let total: u64 = self.parts().iter().map(length).sum();
-        let is_host = |part: &&PathPart| {
-            matches!(part.class, PathClass::Host | PathClass::HandOff | PathClass::Call | PathClass::Return)
-        };
-        let host: u64 = self.parts().iter().filter(is_host).map(length).sum();
-        if 2 * host < total || 2 * longest.nanos < total || longest.nanos > total {
-            return String::new();
-        }
-        format!(
-            "; a stream of GPU {} works for {} meanwhile, so faster host code alone saves at most {}",
-            longest.device.0,
-            format_nanos(longest.nanos),
-            format_nanos(total - longest.nanos)
-        )
-    }
-
     /// Returns the table of the `most` largest parts; `None` if the path is not known. `shorten` cuts a name.
     pub(super) fn table(&self, most: usize, shorten: fn(&str) -> String) -> Option<Table> {
         let Self::Found { parts, groups, .. } = self else { return None };
@@ -175,6 +153,29 @@ impl RunPath {
         }
         Some(table)
     }
+}
+
+/// Returns the clause about the largest time that faster host code could save, if the host is most of the path although a
+/// stream works most of the time. Otherwise returns an empty text. The bound is the work of one stream, because the work
+/// of several streams may overlap more once it is launched earlier.
+fn limit_of_host_code(parts: &[PathPart], profile: &Profile) -> String {
+    let streams = profile.streams().iter().filter(|stream| stream.stream.is_some());
+    let Some(longest) = streams.max_by_key(|stream| stream.nanos) else { return String::new() };
+    let length = |part: &PathPart| part.end - part.start;
+    let total: u64 = parts.iter().map(length).sum();
+    let is_host = |part: &&PathPart| {
+        matches!(part.class, PathClass::Host | PathClass::HandOff | PathClass::Call | PathClass::Return)
+    };
+    let host: u64 = parts.iter().filter(is_host).map(length).sum();
+    if 2 * host < total || 2 * longest.nanos < total || longest.nanos > total {
+        return String::new();
+    }
+    format!(
+        "; a stream of GPU {} works for {} meanwhile, so faster host code alone saves at most {}",
+        longest.device.0,
+        format_nanos(longest.nanos),
+        format_nanos(total - longest.nanos)
+    )
 }
 
 #[cfg(test)]

@@ -112,12 +112,16 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
 }
 
 /// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless the step is
-/// much longer than the median step and takes a large part of the time of all steps.
+/// much longer than the median step and takes a large part of the time of all steps. Steps that together last less than
+/// half as long as the steady part only launch work, which runs later; their durations say nothing about the GPU.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
     let median = series.percentile(slow.kind.into(), 50);
-    let is_listed = slow.nanos / MIN_SLOW_FACTOR >= median && percent(slow.nanos, all) >= MIN_SLOW_PERCENT;
+    let window = profile.times().iter().map(|time| time.steady().window()).max().unwrap_or(0);
+    let is_listed = all >= window / 2
+        && slow.nanos / MIN_SLOW_FACTOR >= median
+        && percent(slow.nanos, all) >= MIN_SLOW_PERCENT;
     let (number, nanos) = (slow.number, format_nanos(slow.nanos));
     is_listed.then(|| format!("; step {number} took {nanos}, the median step {}", format_nanos(median)))
 }

@@ -75,6 +75,28 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     assert!(tables["job"][0]["missing"].is_null() && remarks.contains("number them otherwise"), "{remarks}");
 }
 
+/// Verbs that compare ranks say which are missing, because a missing rank may have delayed the others.
+#[test]
+fn verbs_about_a_job_name_missing_ranks() {
+    let folder = folder();
+    for rank in [0, 1] {
+        let name = format!("rank{rank}.json");
+        write(&folder, &name, &info(rank, 3), &[GEMM, ("ncclDevKernel_AllReduce", 10.0, 5.0)]);
+    }
+    let files = ["rank0.json", "rank1.json"];
+    let said = "1 of 3 ranks is missing: 2; the rest may have waited for it";
+    for verb in ["summary", "stragglers", "critical-path"] {
+        let ran = gpuflame(&folder, [&[verb], &files[..]].concat());
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(all.contains(said), "{verb}: {all}");
+    }
+    let page = crate::report::data(&crate::report::report(&folder, &files));
+    assert!(page["culprits"].as_array().unwrap().iter().any(|line| line == said), "{}", page["culprits"]);
+    write(&folder, "rank2.json", &info(2, 3), &[GEMM, ("ncclDevKernel_AllReduce", 10.0, 5.0)]);
+    let ran = gpuflame(&folder, [&["summary"], &files[..], &["rank2.json"]].concat()).ok();
+    assert!(!ran.stdout.contains("missing"), "{}", ran.stdout);
+}
+
 #[test]
 fn files_of_different_programs_are_refused_with_the_difference() {
     let folder = folder();

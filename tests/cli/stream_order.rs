@@ -205,6 +205,57 @@ fn the_summary_withholds_shares_of_the_time_if_durations_are_impossible() {
     assert!(path.contains("Some durations are impossible"), "{path}");
 }
 
+/// Two of ten kernels end 5 us before they begin, so the GPU seems to be idle while they run.
+#[test]
+fn the_summary_withholds_times_and_costs_if_work_ends_before_it_begins() {
+    let folder = scratch("backwards");
+    let events = |odd: f64| {
+        let mut events = Vec::new();
+        for at in 0..10_u32 {
+            let start = 100.0 * f64::from(at);
+            events.push(call("cudaLaunchKernel", at + 1, start));
+            events.push(kernel("gemm", at + 1, start + 10.0, if at % 5 == 2 { odd } else { 90.0 }));
+        }
+        events
+    };
+    write(&folder, &events(-5.0));
+    let found = json(&folder, &["summary", "t.json"]);
+    let first = found["answers"][0]["answer"].as_str().unwrap();
+    assert!(first.contains("withheld: some GPU work ends before it begins"), "{first}");
+    assert!(found["findings"].as_array().unwrap().iter().all(|row| row["result"] == "BAD"), "{found}");
+    write(&folder, &events(90.0));
+    let found = json(&folder, &["summary", "t.json"]);
+    assert!(found["answers"][0]["answer"].as_str().unwrap().starts_with("GPU 0 busy"), "{found}");
+}
+
+/// Two GPUs work in turn for 100 us each, and one call waits for both.
+#[test]
+fn a_gpu_that_waits_for_another_gpu_is_not_bound_by_the_host() {
+    let folder = scratch("in-turn");
+    let mut events = Vec::new();
+    for at in 0..20_u32 {
+        let start = 100.0 * f64::from(at);
+        events.push(call("cudaLaunchKernel", at + 1, start));
+        let args = format!(r#""correlation":{},"device":{},"context":1,"stream":7"#, at + 1, at % 2);
+        events.push(slice("kernel", "stage", (at % 2, 7), (start + 2.0, 99.0), &args));
+        events.push(slice(
+            "cuda_runtime",
+            "cudaDeviceSynchronize",
+            (1, 1),
+            (start + 3.0, 97.0),
+            r#""correlation":0"#,
+        ));
+    }
+    write(&folder, &events);
+    let found = json(&folder, &["summary", "t.json"]);
+    let answers = found["answers"].to_string();
+    // 20 x 99 us of the 1,999 us from the first begin to the last end.
+    assert!(
+        answers.contains("not host-bound: for 99.0 % of the time at least one of the GPUs works"),
+        "{answers}"
+    );
+}
+
 /// Number of findings about wrong data.
 fn bad(found: &Value) -> usize {
     found["findings"].as_array().unwrap().iter().filter(|row| row["result"] == "BAD").count()

@@ -40,15 +40,27 @@ pub(super) fn sentences(job: &Job, old: &Job) -> Vec<String> {
         let sum = |part: fn(&DeviceBar) -> u64| saturating_sum(bars().map(part));
         percent(sum(|bar| bar.busy), sum(|bar| bar.window))
     };
+    let busy_words = || match [job, old].iter().all(|of| of.ranks.iter().all(|rank| !rank.bars.is_empty())) {
+        true => format!("GPUs busy {:.1} %, before {:.1} %; ", busy(job), busy(old)),
+        false => String::new(),
+    };
     let work = |of: &Job| saturating_sum(of.work.kernels.values().map(|row| row.nanos));
     let title = old.title();
     let mut all = vec![format!(
-        "compared with {title}: {}; GPUs busy {:.1} %, before {:.1} %; GPU work {}",
+        "compared with {title}: {}; {}GPU work {}",
         lengths(job.part, old.part),
-        busy(job),
-        busy(old),
+        busy_words(),
         with_change(work(job), work(old))
     )];
+    let steps = |of: &Job| saturating_sum(of.ranks.iter().map(|rank| rank.step_count));
+    if let (now @ 1.., before @ 1..) = (steps(job), steps(old))
+        && now != before
+    {
+        all.push(format!(
+            "{now} steps were recorded, before {before}; GPU work of a step {}",
+            with_change(work(job) / now, work(old) / before)
+        ));
+    }
     let costs = |of: &Job| -> BTreeSet<&'static str> {
         of.findings.iter().filter(is_cost).map(|finding| finding.id).collect()
     };

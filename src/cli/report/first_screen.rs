@@ -69,7 +69,7 @@ pub(super) fn head(job: &Job, old: Option<&Job>) -> Head {
             let work = one.work.iter().map(|line| with_base(line, job.part.name()));
             (first, sentences.collect(), work.chain(one.answers.scope.clone()).collect())
         }
-        _ => (job_line(job), Vec::new(), Vec::new()),
+        _ => (job_line(job), job.missing_ranks().into_iter().collect(), Vec::new()),
     };
     let (first_line, culprits) = headline(job, first_line, culprits);
     let not_recorded = not_recorded(job);

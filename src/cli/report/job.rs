@@ -4,6 +4,7 @@ use super::super::console::Console;
 use super::super::critical_path_job::JobReport;
 use super::super::explain::Explained;
 use super::super::input::Source;
+use super::super::jobs::describe_missing;
 use super::super::measured_part::MeasuredPart;
 use super::super::name_flags::NameFlags;
 use super::super::next_command::quoted_for_shell;
@@ -38,6 +39,10 @@ pub(super) struct RankFacts {
     has_only_sums: bool,
     /// Whether all durations of GPU work are possible.
     are_times_known: bool,
+    /// Number of steps; 0 if none is marked.
+    pub(super) step_count: u64,
+    /// Number of ranks of the job, if the file gives it.
+    world_size: Option<u32>,
 }
 
 /// The critical path of the page.
@@ -130,6 +135,13 @@ impl Job {
         self.ranks.len() > 1
     }
 
+    /// Returns the sentence about ranks without a file; `None` if none is missing, or for a single run.
+    pub(super) fn missing_ranks(&self) -> Option<String> {
+        let present = self.ranks.iter().map(|rank| rank.rank).collect();
+        let world_size = self.ranks.iter().find_map(|rank| rank.world_size);
+        describe_missing(&present, world_size, self.flags.assume_order).filter(|_| self.is_job())
+    }
+
     /// Returns the title of the page.
     pub(super) fn title(&self) -> String {
         match &self.ranks[..] {
@@ -215,6 +227,8 @@ fn rank_facts(
         kind: facts.kind,
         has_only_sums: facts.has_only_sums,
         are_times_known: is_known,
+        step_count: profile.step_count(),
+        world_size: facts.world_size,
     }
 }
 

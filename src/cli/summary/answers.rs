@@ -12,7 +12,7 @@ use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{CommunicationFilter, Finding, PlausibleSpans};
 use gpuflame_traces::import::Kind;
 
-use super::findings::{TIMES_WITHHELD, has_impossible_durations, unchecked};
+use super::findings::{has_impossible_durations, unchecked, why_times_are_withheld};
 
 /// Sentences about a run, and the data that it lacks.
 pub(crate) struct Answers {
@@ -61,12 +61,12 @@ const LATE_PERCENT: f64 = 5.0;
 impl Screen<'_> {
     pub(super) fn answers(&self, spans: &PlausibleSpans) -> Answers {
         let mut sentences = Vec::new();
-        if has_impossible_durations(self.findings) {
-            sentences.push(TIMES_WITHHELD.to_owned());
+        if let Some(why) = why_times_are_withheld(self.findings) {
+            sentences.push(why.to_owned());
         } else {
             sentences.extend(busy_and_idle_lines(&self.explained.ledger, self.profile()));
             sentences.extend(self.kernel_line(spans));
-            sentences.extend(self.bound_line());
+            sentences.extend(self.bound_line(spans));
         }
         Answers {
             sentences,
@@ -92,7 +92,7 @@ impl Screen<'_> {
 
     /// Returns the sentence that names what bounds the run, with the reason. Returns `None` if idle time is unknown, or if
     /// the GPU's account covers only a part of the steps.
-    fn bound_line(&self) -> Option<String> {
+    fn bound_line(&self, spans: &PlausibleSpans) -> Option<String> {
         let busy = self.busy_percent()?;
         let is_late = |finding: &&Finding| LATE_KERNELS.contains(&finding.id);
         let lost = self.findings.iter().filter(is_late).filter_map(|finding| finding.cost).max().unwrap_or(0);
@@ -109,6 +109,11 @@ impl Screen<'_> {
         let host = of_causes(&[Cause::HostLate, Cause::LaunchLatency]);
         let waits = of_causes(&[Cause::Dependency]);
         if host >= 50.0 {
+            if let Some(working) = self.any_gpu_percent(spans).filter(|working| *working >= BUSY_PERCENT) {
+                return Some(format!(
+                    "not host-bound: for {working:.1} % of the time at least one of the GPUs works"
+                ));
+            }
             // A gap has a piece for each cause. Nearly all gaps have a piece of launch latency.
             let pieces = |cause: Cause| {
                 let of_cause = idle.iter().filter(|sample| idle_word(sample) == cause.word());
@@ -127,6 +132,18 @@ impl Screen<'_> {
         }
         let why = "launched work waited for an event, the host or other work";
         (waits >= 50.0).then(|| format!("not launch-bound: in {waits:.1} % of the idle time, {why}"))
+    }
+
+    /// Returns the share of the time in which at least one of several GPUs works, in percent, or at least that of the busiest GPU.
+    /// Returns `None` for a single GPU.
+    fn any_gpu_percent(&self, spans: &PlausibleSpans) -> Option<f64> {
+        let times = self.profile().times();
+        let busiest = times.iter().map(|time| time.steady().busy).max().unwrap_or(0);
+        let any = spans.work_time(self.profile().steady()).unwrap_or(0).max(busiest);
+        // All GPUs together can work for longer than the window of each.
+        let steady = self.profile().steady().map_or(0, |steady| steady.end.0.saturating_sub(steady.begin.0));
+        let whole = MeasuredPart::of(self.profile()).nanos.max(steady).max(any);
+        (times.len() > 1).then(|| percent(any, whole))
     }
 
     /// Returns the sentence about GPUs that are busy. Communication contains the time in which a rank waits for others.

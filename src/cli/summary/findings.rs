@@ -14,14 +14,33 @@ use gpuflame_offline::analysis::{Finding, Severity};
 
 /// Id of the finding about GPU work that lasts longer than its stream allows.
 pub(super) const IMPOSSIBLE_DURATION: &str = "impossible_duration";
-/// Sentence in place of busy and idle time if [`has_impossible_durations`] is true.
-pub(super) const TIMES_WITHHELD: &str = "busy and idle time are withheld: some GPU work has impossible durations; \
-     `gpuflame info` names it, and has clamped figures";
+/// Ids of findings after which no share of the time is true, each with the sentence in place of busy and idle time.
+const WITHHOLDING: [(&str, &str); 2] = [
+    (
+        IMPOSSIBLE_DURATION,
+        "busy and idle time are withheld: some GPU work has impossible durations; `gpuflame info` names it, and has \
+         clamped figures",
+    ),
+    (
+        "times_backwards",
+        "busy and idle time are withheld: some GPU work ends before it begins; `gpuflame check` counts it",
+    ),
+];
+/// Returns the sentence in place of busy and idle time, if GPU work has durations that cannot be true.
+pub(super) fn why_times_are_withheld(findings: &[Finding]) -> Option<&'static str> {
+    let is_found = |id| findings.iter().any(|finding| finding.id == id && finding.severity == Severity::Bad);
+    WITHHOLDING.iter().find(|(id, _)| is_found(*id)).map(|(_, why)| *why)
+}
 
-/// Whether GPU work lasts longer than its stream allows, so that no share of the time is true.
+/// Whether GPU work lasts longer than its stream allows, or ends before it begins, so that no share of the time is true.
 pub(crate) fn has_impossible_durations(findings: &[Finding]) -> bool {
-    let is_bad = |finding: &Finding| finding.severity == Severity::Bad;
-    findings.iter().any(|finding| finding.id == IMPOSSIBLE_DURATION && is_bad(finding))
+    why_times_are_withheld(findings).is_some()
+}
+
+/// Returns the finding about durations that cannot be true.
+pub(super) fn withholding_finding(findings: &[Finding]) -> Option<&Finding> {
+    let of_id = |id| findings.iter().find(|finding| finding.id == id && finding.severity == Severity::Bad);
+    WITHHOLDING.iter().find_map(|(id, _)| of_id(*id))
 }
 
 /// Returns the part of a run to which shares refer. Its length is 0 if no share of the time is true.

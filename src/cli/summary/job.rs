@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use super::findings::{
-    TIMES_WITHHELD, answer_table, finding_table, has_impossible_durations, next_table, not_recorded_table,
-    unchecked, write_findings, write_not_recorded,
+    answer_table, finding_table, next_table, not_recorded_table, unchecked, why_times_are_withheld,
+    write_findings, write_not_recorded,
 };
 use super::fit::{Fit, MAX_JSON_BYTES, MAX_RANKS, MAX_ROWS, fitted, is_one_screen};
 use super::job_runs::JobRuns;
@@ -12,6 +12,7 @@ use super::read::{SummarizedRun, summarize};
 use super::{COLUMNS, Summary};
 use crate::console::{Console, Outcome};
 use crate::input::Source;
+use crate::jobs::describe_missing;
 use crate::layout;
 use crate::next_command::{command_for, merge_command, quoted_for_shell};
 use crate::page::Page;
@@ -32,13 +33,14 @@ struct RankRow {
 /// Summarises a job of several ranks.
 pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Result<Outcome> {
     let numbers = flags.ranks.assign(sources, SameRank::Refused)?;
-    let (mut ranks, mut rows) = (JobRuns::default(), Vec::new());
+    let (mut ranks, mut rows, mut world_size) = (JobRuns::default(), Vec::new(), None);
     let mut has_rows = true;
     for (source, &rank) in sources.iter().zip(&numbers) {
         let (run, found) = summarize(source, flags.names.read_options(), console, ())?;
         let of_rank = RankRun::new(rank, &run.evidence());
         rows.push(rank_row(&run, &found, &of_rank, flags.names.names()));
         has_rows &= !run.explained.facts.has_only_sums;
+        world_size = world_size.or(run.explained.facts.world_size);
         ranks.add(of_rank, &run.explained.profile, &found);
     }
     rows.sort_by_key(|row| row.rank);
@@ -49,6 +51,8 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
         answers.truncate(MAX_RANKS);
         answers.push(format!("and {} more ranks", all - MAX_RANKS));
     }
+    let present = numbers.iter().copied().collect();
+    answers.extend(describe_missing(&present, world_size, flags.ranks.assume_order));
     let files: Vec<String> = flags.inputs.iter().map(|input| quoted_for_shell(&input.to_string())).collect();
     let next = findings.iter().find(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
     let next = next.and_then(|finding| {
@@ -99,12 +103,12 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
 fn rank_row(run: &SummarizedRun, found: &[Finding], of_rank: &RankRun, names: NameFolding) -> RankRow {
     let rank = of_rank.rank;
     let mut cells = rank_cells(run, &of_rank.time, names);
-    let sentence = match has_impossible_durations(found) {
-        true => {
+    let sentence = match why_times_are_withheld(found) {
+        Some(why) => {
             cells.fill(Cell::Nothing);
-            TIMES_WITHHELD.to_owned()
+            why.to_owned()
         }
-        false => {
+        None => {
             let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
             lines.into_iter().next().unwrap_or_default()
         }
@@ -153,6 +157,7 @@ fn rank_table(rows: &[RankRow], most: usize) -> Table {
         "idle_place",
     ];
     let mut table = Table::new("ranks", columns);
+    table.set_all_rows(rows.len());
     for row in rows.iter().take((MAX_RANKS * most / MAX_ROWS).max(2)) {
         table.add_row([Cell::Id(row.rank.into())].into_iter().chain(row.cells.iter().cloned()));
     }

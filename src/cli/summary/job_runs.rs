@@ -1,6 +1,6 @@
 //! The runs of a job, without runs whose times cannot be true.
 
-use super::findings::{IMPOSSIBLE_DURATION, has_impossible_durations};
+use super::findings::withholding_finding;
 use crate::measured_part::MeasuredPart;
 use gpuflame_model::profile::Profile;
 use gpuflame_offline::analysis::{Finding, RankRun, RankTime, job_findings};
@@ -18,14 +18,12 @@ impl JobRuns {
     /// Adds the run of a rank, which has these findings. If durations in the run are impossible, the job has a finding
     /// about that instead.
     pub(crate) fn add(&mut self, run: RankRun, profile: &Profile, findings: &[Finding]) {
-        if !has_impossible_durations(findings) {
+        let Some(finding) = withholding_finding(findings) else {
             self.part = self.part.and(MeasuredPart::of(profile));
-            self.runs.push(run);
-            return;
-        }
-        let about = findings.iter().find(|finding| finding.id == IMPOSSIBLE_DURATION);
+            return self.runs.push(run);
+        };
         let culprit = format!("rank {}", run.rank);
-        self.impossible.extend(about.map(|finding| (run.rank, Finding { culprit, ..finding.clone() })));
+        self.impossible.push((run.rank, Finding { culprit, ..finding.clone() }));
     }
 
     /// Times of the ranks that can be compared.

@@ -78,7 +78,7 @@ impl Summary {
         let screen = Screen { path: Some(&path), ..run.screen(&findings, self.names.names()) };
         let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
         if let Some(sentence) = path.sentence(&quoted_for_shell(&input.to_string())) {
-            sentences.push(sentence + &path.limit_of_host_code(&run.explained.profile));
+            sentences.push(sentence);
         }
         sentences.push(complete);
         sentences.extend(scope);

@@ -254,17 +254,28 @@ impl PlausibleSpans {
         self.stream_of(span).0
     }
 
+    /// Returns the time in which at least one GPU worked in the steady part of a run, in ns. Returns `None` if activities were not
+    /// stored.
+    pub fn work_time(&self, steady: Option<SteadyPart>) -> Option<u64> {
+        self.union(steady, &|_| true)
+    }
+
     /// Returns the time in which a GPU ran at least one kernel in the steady part of a run, in ns. Returns `None` if activities were
     /// not stored.
     pub fn kernel_time(&self, device: DeviceId, steady: Option<SteadyPart>) -> Option<u64> {
+        self.union(steady, &|span| {
+            self.device_of(span) == device && matches!(span.work, Work::Kernel(_) | Work::Graph)
+        })
+    }
+
+    /// Returns the length of the union of those activities in the steady part that `counts` accepts, in ns.
+    fn union(&self, steady: Option<SteadyPart>, counts: &dyn Fn(&WorkSpan) -> bool) -> Option<u64> {
         let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
         let (mut nanos, mut until) = (0_u64, begin);
-        for span in &self.spans {
-            if self.device_of(span) == device && matches!(span.work, Work::Kernel(_) | Work::Graph) {
-                let last = span.end.min(end);
-                nanos = nanos.saturating_add(last.saturating_sub(span.start.max(until)));
-                until = until.max(last);
-            }
+        for span in self.spans.iter().filter(|span| counts(span)) {
+            let last = span.end.min(end);
+            nanos = nanos.saturating_add(last.saturating_sub(span.start.max(until)));
+            until = until.max(last);
         }
         (self.skipped == 0 && !self.spans.is_empty()).then_some(nanos)
     }
