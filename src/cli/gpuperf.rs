@@ -65,7 +65,6 @@ impl Gpuperf {
         verb: fn(&[OsString], Console) -> Result<Outcome>,
     ) -> Result<Outcome> {
         let folder = TempFolder::new()?;
-        child::forward_interrupts();
         let status = match verb(&self.record_arguments(&folder.0), Console { quiet: true, ..console })? {
             Outcome::Status(code) => code,
             Outcome::Clean | Outcome::Findings => 0,

@@ -286,6 +286,16 @@ fn every_process_of_the_command_gets_its_own_line_and_files() {
     }
 }
 
+/// Any write to a file raises SIGXFSZ, which ends a program that has no handler for it.
+#[test]
+fn a_program_that_may_not_write_files_runs_to_its_end() {
+    let program = support::compile("tests/programs/odd.c", &["-O2"]);
+    let script = r#"ulimit -f 0 && unset GPUSIM_TRUTH && exec "$0" plain"#;
+    let done = run(&[], &["/bin/sh", "-c", script, program.to_str().unwrap()]).done();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert!(said(&done, "saw no process of the command call CUDA").is_empty(), "{}", done.stderr);
+}
+
 #[test]
 fn a_command_without_cuda_runs_unchanged_and_the_missing_report_is_printed() {
     let done = run(&[], &["false"]).done();
@@ -316,16 +326,14 @@ pub(crate) fn send(child: &Child, signal: i32) {
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
+/// The test sends the signal only to `gpuflame run`, as a parent process does. (From a terminal, SIGINT and SIGQUIT reach the
+/// command as well, and are not forwarded.)
 #[test]
-fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
-    for (signal, code) in [(libc::SIGTERM, 128 + 15), (libc::SIGHUP, 128 + 1)] {
+fn signals_of_another_process_are_forwarded() {
+    for (signal, code) in [(libc::SIGTERM, 128 + 15), (libc::SIGHUP, 128 + 1), (libc::SIGINT, 128 + 2)] {
         let (mut command, folder) = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).into_command();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_for_launches(&folder);
-        // The test sends the signal only to `gpuflame run`. From a terminal the signal would also reach the command, which
-        // would then end.
-        send(&child, libc::SIGINT);
-        send(&child, libc::SIGQUIT);
         send(&child, signal);
         let done = Done::from_output(child.wait_with_output().unwrap(), folder);
         assert_eq!(done.code, Some(code), "{}", done.stderr);

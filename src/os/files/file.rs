@@ -33,6 +33,14 @@ pub fn set_file_mode(mode: u32) {
     FILE_MODE.store(mode, Ordering::Relaxed);
 }
 
+/// Maximum size of a file in bytes, according to the limit of this process (`ulimit -f`). A write beyond it raises SIGXFSZ.
+pub fn max_size() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: getrlimit writes the struct.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if is_known { limit.rlim_cur } else { u64::MAX }
+}
+
 /// Creates a file, lets `content` write it, and renames it to `target` once it is complete.
 ///
 /// # Errors

@@ -47,7 +47,6 @@ static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 static SIGNALS_BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
 static WAS_CONTINUED: AtomicBool = AtomicBool::new(false);
 static WAS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
-static FORWARDS_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 static KEEPS_RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Whether SIGPIPE was ignored when this process started. The original state must be noted early, because Rust's
@@ -112,13 +111,6 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     });
     inherited.restore(ended.as_ref().ok().copied());
     ended
-}
-
-/// Makes this process forward SIGINT to the command if another process sent the signal, because the sender may want to
-/// end both processes, but know only this one. (A terminal sends SIGINT to both processes, so its SIGINT is not
-/// forwarded.)
-pub fn forward_interrupts() {
-    FORWARDS_INTERRUPTS.store(true, Ordering::SeqCst);
 }
 
 /// Makes this process run even while the command is stopped. Needed if this process itself stops and continues the
@@ -429,9 +421,9 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
 
 fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
     match signal {
-        libc::SIGINT => is_from_process && FORWARDS_INTERRUPTS.load(Ordering::SeqCst),
-        libc::SIGQUIT => false,
-        TERMINAL_STOP_SIGNAL => is_from_process,
+        // A terminal sends these signals to the command as well. Another process may know only this one. If it signals the
+        // whole group, the command gets the signal twice, which is better than a command that nobody can interrupt.
+        libc::SIGINT | libc::SIGQUIT | TERMINAL_STOP_SIGNAL => is_from_process,
         // The kernel sends these signals when the terminal goes away: to the command as well, or only to the session
         // leader. So the command has got the signal, unless this process is the session leader.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),

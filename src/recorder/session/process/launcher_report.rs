@@ -35,7 +35,13 @@ pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
 fn write_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
+    // Under `ulimit -f 0`, a write raises SIGXFSZ, which would end the program, because this is a thread of the program. An
+    // empty file reports the call as well.
+    let is_writable = file::max_size() > 0;
     let written = file::write_complete(&report_path(folder, "called"), |out| {
+        if !is_writable {
+            return Ok(());
+        }
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
