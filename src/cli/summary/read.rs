@@ -16,7 +16,7 @@ use gpuflame_offline::analysis::{
 use gpuflame_offline::run::ReadOptions;
 
 use super::answers::Answers;
-use super::findings::{IMPOSSIBLE_DURATION, has_impossible_durations};
+use super::findings::IMPOSSIBLE_DURATION;
 
 /// A run as it was read.
 pub(super) struct ReadRun {
@@ -113,10 +113,6 @@ fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOr
     });
     findings.retain(|finding| finding.severity == Severity::Bad);
     findings.extend(cost_findings(run));
-    // Costs follow from times between work, so they are as wrong as the times of the work.
-    if has_impossible_durations(&findings) {
-        findings.retain(|finding| finding.severity != Severity::Cost);
-    }
     // Impossible durations come first, because other wrong data may follow from them.
     let is_other = |finding: &Finding| finding.id != IMPOSSIBLE_DURATION;
     findings.sort_by_key(|finding| (finding.severity, is_other(finding), std::cmp::Reverse(finding.cost)));
