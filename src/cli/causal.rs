@@ -12,8 +12,8 @@ use super::heading::heading;
 use super::input::Source;
 use super::output::Target;
 use super::path_names::NameKey;
+use super::replayed_steps::ReplayedStep;
 use super::table_output::{Cell, ReportFlags, Table};
-use super::what_if::duration;
 use gpuflame_export::compose::call;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
@@ -85,13 +85,14 @@ impl Causal {
         let span = self.span(&found)?;
         let replay = Replay::new(&found.path, &found.list, &found.explained.profile);
         let functions = Functions::new(&found);
-        let whole = length(&found, &replay.identity(), span);
+        let measured = self.measured(&found);
+        let whole = length(&replay.identity(), measured);
         let on_path = self.candidates(&found, &functions, span);
         let effect = |(candidate, path_ns): (Candidate, u64)| {
             let mut edits = [functions.edit(&candidate)];
             let mut saved = |speed_up: f64| {
                 edits[0].set_factor(1.0 - speed_up);
-                whole.saturating_sub(length(&found, &replay.edited(&edits), span))
+                whole.saturating_sub(length(&replay.edited(&edits), measured))
             };
             let saved_ns = saved(SPEED_UP);
             let mut keeps = |percent: &u32| {
@@ -113,13 +114,24 @@ impl Causal {
         Ok(Outcome::Clean)
     }
 
-    /// Returns the part of the run that is measured, or `None` for the whole run.
+    /// Returns the part of the run whose candidates are compared, or `None` for the whole run.
     fn span(&self, found: &FoundPath) -> Result<Option<(u64, u64)>> {
         let spans = found.explained.facts.steps.spans();
         match self.step {
             Some(step) => found.step(&self.input, step).map(Some),
             None => Ok(spans.first().zip(spans.last()).map(|(first, last)| (first.0, last.1))),
         }
+    }
+
+    /// Returns the part of the run whose change is measured, or `None` for the whole run.
+    fn measured(&self, found: &FoundPath) -> Option<ReplayedStep> {
+        // Times before the first call and after the last one count, too, although no path leads there.
+        let spans = found.explained.facts.steps.spans();
+        let span = match self.step {
+            Some(step) => *spans.get(step.checked_sub(1)?)?,
+            None => (spans.first()?.0, spans.last()?.1),
+        };
+        ReplayedStep::find(found, &[span]).first().copied()
     }
 
     /// Returns the candidates on the critical path in the measured part, with their times on the path, largest first.
@@ -152,9 +164,9 @@ impl Causal {
 }
 
 /// Returns the time that a part of the recorded run takes in a schedule.
-fn length(found: &FoundPath, schedule: &Schedule, span: Option<(u64, u64)>) -> u64 {
+fn length(schedule: &Schedule, measured: Option<ReplayedStep>) -> u64 {
     let whole = || schedule.window().1 - schedule.window().0;
-    span.and_then(|span| duration(found, schedule, span)).unwrap_or_else(whole)
+    measured.and_then(|step| step.duration_in(schedule)).unwrap_or_else(whole)
 }
 
 /// Calls `make` with each item, on as many threads as the machine has processors. Returns the results in the order of the items.

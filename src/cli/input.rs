@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::console::{Console, usage_error};
 use super::near_misses::{near_misses, quoted};
+use super::replayed_steps::StepThreads;
 use super::table_output::group_digits;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -74,6 +75,8 @@ pub(super) struct Facts {
     pub(super) linked: Option<LinkReport>,
     /// Steps of the run, or the windows of a recording without steps.
     pub(super) steps: StepSpans,
+    /// Threads of the steps.
+    pub(super) step_threads: StepThreads,
     /// States of the host's threads, if they were requested by [`ReadOptions::kernel_gaps`].
     pub(super) host_states: HostStates,
     /// Number of ranks of the job, if the source gives it.
@@ -169,8 +172,10 @@ impl Source {
             console,
         );
         let (mut steps, mut host_states) = (StepSpans::default(), HostStates::default());
+        let mut step_threads = StepThreads::default();
         let each: &mut dyn FnMut(&Row<'_>) = &mut |row| {
             steps.add_row(row);
+            step_threads.add_row(row);
             if reading.kernel_gaps {
                 host_states.row(row);
             }
@@ -193,6 +198,7 @@ impl Source {
                 writer_state,
                 linked: None,
                 steps,
+                step_threads,
                 host_states,
                 world_size,
             });
@@ -220,6 +226,7 @@ impl Source {
             writer_state,
             linked: Some(linked),
             steps,
+            step_threads,
             host_states,
             world_size,
         })

@@ -75,6 +75,7 @@ mod recorded_steps;
 mod recover;
 mod replay;
 mod replay_part;
+mod replayed_steps;
 mod report;
 mod run;
 mod run_path;

@@ -12,12 +12,13 @@ use super::input::Source;
 use super::length_change::{change_row, percent_change};
 use super::ranks::RankFlags;
 use super::ranks_even::write_even_ranks;
+use super::replayed_steps::ReplayedStep;
 use super::table_output::{Cell, ReportFlags, Table};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
 use gpuflame_model::record::{IdMap, Work};
 use gpuflame_offline::analysis::{
-    Edit, EditedRun, InstructionKind, MomentKind, PathClass, PathPart, Reliance, Replay, Schedule, What,
+    Edit, EditedRun, InstructionKind, PathClass, PathPart, Reliance, Replay, Schedule, What,
 };
 
 /// Number of parts of the new critical path that are shown.
@@ -77,9 +78,10 @@ impl WhatIf {
         let replay = Replay::new(&found.path, &found.list, &found.explained.profile);
         let changes = self.edits.resolve(input, &found)?;
         let edits: Vec<Edit> = changes.iter().map(|change| change.edit.clone()).collect();
-        let before = Lengths::recorded(&found);
+        let steps = ReplayedStep::find(&found, &found.explained.facts.steps.spans());
+        let before = Lengths::recorded(&found, &steps);
         let edited = replay.edit(&edits);
-        let after = Lengths::of(&found, &edited.schedule);
+        let after = Lengths::of(&steps, &edited.schedule);
         let path = PathSums::of(&found, &replay, &edited);
         let mut tables = vec![total_table(&before, &after)];
         tables.extend(self.step_table(&before, &after));
@@ -106,59 +108,29 @@ impl WhatIf {
     }
 }
 
-/// Duration of a stretch of the recorded run in a schedule: from its first call to the first call after it, or the end.
-pub(super) fn duration(found: &FoundPath, schedule: &Schedule, span: (u64, u64)) -> Option<u64> {
-    duration_with(found, &|moment| schedule.time(moment), schedule.window().1, span)
-}
-
-/// Like [`duration`], with the recorded times.
-pub(super) fn recorded_duration(found: &FoundPath, span: (u64, u64)) -> Option<u64> {
-    duration_with(found, &|moment| found.path.moments()[moment].time, found.path.window().1, span)
-}
-
-fn duration_with(
-    found: &FoundPath,
-    time: &dyn Fn(usize) -> u64,
-    end: u64,
-    (from, to): (u64, u64),
-) -> Option<u64> {
-    let moments = found.path.moments();
-    let first_call = |from: u64| {
-        let at = moments.partition_point(|moment| moment.time < from);
-        moments[at..].iter().position(|moment| moment.kind == MomentKind::CallBegin).map(|offset| at + offset)
-    };
-    let start = time(first_call(from)?);
-    let end = first_call(to).map_or(end, time);
-    end.checked_sub(start)
-}
-
 /// Durations of the run and of its steps in a schedule.
 struct Lengths {
     /// Duration of the run.
     whole: u64,
     /// End of the run, in ns since 1970.
     end: u64,
-    /// Durations of the steps; `None` for a step without calls.
+    /// Durations of the steps; `None` if the run has no calls.
     steps: Vec<Option<u64>>,
 }
 
 impl Lengths {
-    fn of(found: &FoundPath, schedule: &Schedule) -> Self {
-        Self::with(found, schedule.window(), &|span| duration(found, schedule, span))
+    fn of(steps: &[ReplayedStep], schedule: &Schedule) -> Self {
+        let steps = steps.iter().map(|step| step.duration_in(schedule)).collect();
+        Self::new(schedule.window(), steps)
     }
 
     /// Durations in the recorded run. A replay without changes would give the same.
-    fn recorded(found: &FoundPath) -> Self {
-        Self::with(found, found.path.window(), &|span| recorded_duration(found, span))
+    fn recorded(found: &FoundPath, steps: &[ReplayedStep]) -> Self {
+        Self::new(found.path.window(), steps.iter().map(|step| Some(step.recorded())).collect())
     }
 
-    fn with(
-        found: &FoundPath,
-        (start, end): (u64, u64),
-        duration: &dyn Fn((u64, u64)) -> Option<u64>,
-    ) -> Self {
-        let steps = found.explained.facts.steps.spans().into_iter();
-        Self { whole: end - start, end, steps: steps.map(duration).collect() }
+    fn new((start, end): (u64, u64), steps: Vec<Option<u64>>) -> Self {
+        Self { whole: end - start, end, steps }
     }
 
     /// Median duration of a step; `None` if fewer than two steps are known.

@@ -7,6 +7,7 @@ mod nsys_records;
 #[path = "../support/random_program.rs"]
 mod random_program;
 mod records_by_hand;
+mod steps_by_hand;
 
 use std::ops::Range;
 use std::path::PathBuf;

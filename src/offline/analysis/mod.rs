@@ -57,7 +57,7 @@ pub use rank_clocks::{
     ClocksRefused, GroupCollectives, MAX_END_SPREAD_NS, RankClocks, align_groups, align_ranks,
 };
 pub use replay::{
-    Edit, EditedRun, ExplainedStarts, LagRow, Lags, LaunchAnchor, Reliance, Replay, ReplayCheck,
+    Edit, EditedRun, ExplainedStarts, HostTime, LagRow, Lags, LaunchAnchor, Reliance, Replay, ReplayCheck,
     ReplayedWork, Schedule, Selection,
 };
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
