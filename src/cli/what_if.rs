@@ -334,6 +334,9 @@ pub(super) fn reliance_words(what: Reliance) -> &'static str {
         Reliance::CallOrder => "calls of several threads come in the same order as in the run",
         Reliance::UnknownWait => "a call waits for the work that ended last in it",
         Reliance::UnknownOrder => "work waits for work that ended just before it",
+        Reliance::UnknownGap => {
+            "no work began right after other work of its stream, so the gap between them is taken as 0"
+        }
         Reliance::HostFunctions => "host functions of streams take no time",
         Reliance::Attributes => "launches with attributes are programmatic if they overlapped",
         Reliance::NoLaunch => "work without a launch begins as early as other work allows",

@@ -3,6 +3,7 @@
 
 mod by_hand;
 mod changes_by_hand;
+mod gaps_by_hand;
 mod nsys_records;
 #[path = "../support/random_program.rs"]
 mod random_program;

@@ -34,6 +34,9 @@ struct LagKey {
     from: MomentKind,
 }
 
+/// Kind of the lag from the end of work to the begin of the next on its stream.
+const GAP: LagKey = LagKey { kind: EdgeKind::Stream, submitted: None, from: MomentKind::End };
+
 /// A typical lag, for tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LagRow {
@@ -269,8 +272,12 @@ impl Lags {
 
     /// Typical lag from the end of work to the begin of the next on its stream, in ns; 0 without samples.
     pub(super) fn gap(&self) -> u64 {
-        let key = LagKey { kind: EdgeKind::Stream, submitted: None, from: MomentKind::End };
-        self.typical.get(&key).map_or(0, |lag| lag.nanos.max(0) as u64)
+        self.typical.get(&GAP).map_or(0, |lag| lag.nanos.max(0) as u64)
+    }
+
+    /// Whether work of the run began right after other work of its stream.
+    pub(super) fn knows_gap(&self) -> bool {
+        self.typical.contains_key(&GAP)
     }
 
     /// All lags, for tables.

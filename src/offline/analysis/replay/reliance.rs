@@ -33,6 +33,8 @@ pub enum Reliance {
     UnknownWait,
     /// Work waited for work that ended just before it began.
     UnknownOrder,
+    /// No work of a stream began right after other work: the time between them is taken as 0.
+    UnknownGap,
     /// Host functions in streams have no rows.
     HostFunctions,
     /// Whether launches with attributes are programmatic is not recorded: they are if they overlapped in the run.
@@ -57,6 +59,7 @@ impl Reliance {
             Self::CallOrder => "call_order",
             Self::UnknownWait => "unknown_wait",
             Self::UnknownOrder => "unknown_order",
+            Self::UnknownGap => "unknown_gap",
             Self::HostFunctions => "host_functions",
             Self::Attributes => "launch_attributes",
             Self::NoLaunch => "no_launch_record",
@@ -140,6 +143,7 @@ impl Replay<'_> {
                 add(Reliance::Attributes, u64::from(call.has_attributes));
             }
         }
+        add(Reliance::UnknownGap, self.unknown_gaps(edited));
         add(Reliance::Programmatic, self.guesses_that_matter(edits, edited));
         add(Reliance::HandOff, self.graph().unclear_thread_waits);
         add(Reliance::LockOrder, self.graph().shared_locks);
@@ -148,6 +152,24 @@ impl Replay<'_> {
         let has_calls = moments.iter().any(|moment| moment.call != NO_CALL);
         add(Reliance::NoWaits, u64::from(has_calls && !has_waits));
         found
+    }
+
+    /// Number of pieces of work that begin right after other work of their stream, and did not in the run, if no work of the
+    /// run shows how long after it they begin.
+    fn unknown_gaps(&self, edited: &EditedRun) -> u64 {
+        if self.lags.knows_gap() {
+            return 0;
+        }
+        let schedule = &edited.schedule;
+        let follows = |edge: &Edge| {
+            let (from, to) = (self.moments()[edge.from as usize], self.moments()[edge.to as usize]);
+            let is_after = |from: u64, to: u64| to == from.saturating_add(edge.lag);
+            edge.kind == EdgeKind::Stream
+                && (from.kind, to.kind) == (MomentKind::End, MomentKind::Begin)
+                && is_after(schedule.time(edge.from as usize), schedule.time(edge.to as usize))
+                && !is_after(from.time, to.time)
+        };
+        self.view(&edited.edges).iter().filter(follows).count() as u64
     }
 
     /// Number of edges of graphs that may be programmatic, although no launch shows it.
