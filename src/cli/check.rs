@@ -147,7 +147,16 @@ mod tests {
     use super::*;
 
     fn finding(id: &'static str, what: &'static str, severity: Severity) -> Finding {
-        Finding { id, severity, figures: None, cost: None, what, culprit: String::new(), why: "".into() }
+        Finding {
+            id,
+            severity,
+            figures: None,
+            cost: None,
+            what,
+            culprit: String::new(),
+            rank: None,
+            why: "".into(),
+        }
     }
 
     #[test]

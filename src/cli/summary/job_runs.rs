@@ -23,7 +23,13 @@ impl JobRuns {
             return self.runs.push(run);
         };
         let culprit = format!("rank {}", run.rank);
+<<<<<<< HEAD
         self.impossible.push((run.rank, Finding { culprit, ..finding.clone() }));
+=======
+        self.impossible.extend(
+            about.map(|finding| (run.rank, Finding { culprit, rank: Some(run.rank), ..finding.clone() })),
+        );
+>>>>>>> 871812b1 (findings: a finding carries the rank that it is about)
     }
 
     /// Times of the ranks that can be compared.

@@ -50,6 +50,8 @@ pub struct Finding {
     pub what: &'static str,
     /// Place in the code, or the GPU, that is responsible; empty if there is none.
     pub culprit: String,
+    /// Rank that the finding is about; `None` if it is about a run alone or about several ranks.
+    pub rank: Option<u32>,
     /// Reason why the finding matters; empty if nothing was found.
     pub why: Cow<'static, str>,
 }
@@ -107,6 +109,8 @@ struct Cost {
     function: String,
     line: String,
     device: Option<DeviceId>,
+    /// The rank that a finding of a job is about, if it is about one.
+    rank: Option<u32>,
     /// Context whose place is the culprit, if no place is given.
     launched_by: Option<ContextId>,
 }

@@ -146,7 +146,7 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>) -> Vec<Cost> {
             found.extend(typical.map(|cost| Cost { nanos: common, why: why(&cost), ..cost }));
         } else if let (Some(cost), Some(at)) = (own, straggler) {
             let words = format!("{} on rank {}", cost.words, ranks[at].rank);
-            found.push(Cost { words, ..cost });
+            found.push(Cost { words, rank: Some(ranks[at].rank), ..cost });
         }
     }
     found
@@ -208,6 +208,7 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
                 format_nanos(nanos)
             ),
             words: format!("in {function} on rank {rank}"),
+            rank: Some(rank),
             ..Cost::default()
         },
         None => {
@@ -231,6 +232,7 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
                 count: 1,
                 why: format!("the other ranks wait {} for rank {rank}: {reason}", format_nanos(nanos)),
                 words: format!("rank {rank}"),
+                rank: Some(rank),
                 ..Cost::default()
             }
         }

@@ -372,7 +372,7 @@ fn counted_finding(
 ) -> Finding {
     let (severity, why) = if count == 0 { (Severity::Absent, "".into()) } else { (severity, why.into()) };
     let figures = Some(Figures { count, of });
-    Finding { id, severity, figures, cost: None, what, culprit: String::new(), why }
+    Finding { id, severity, figures, cost: None, what, culprit: String::new(), rank: None, why }
 }
 
 /// Smallest plausible distance of the first activity from the clock's zero, in ns. Clocks count from 1970 or from the
@@ -431,6 +431,7 @@ fn precision_finding(evidence: &Evidence<'_>) -> Finding {
         cost: None,
         what,
         culprit: String::new(),
+        rank: None,
         why: why.into(),
     }
 }

@@ -119,7 +119,16 @@ pub(super) fn findings_of(
             Some(why) => (Severity::Unknown, why),
             None => (Severity::Absent, Cow::default()),
         };
-        others.push(Finding { id, severity, figures: None, cost: None, what, culprit: String::new(), why });
+        others.push(Finding {
+            id,
+            severity,
+            figures: None,
+            cost: None,
+            what,
+            culprit: String::new(),
+            rank: None,
+            why,
+        });
     }
     others.sort_by_key(|finding| finding.severity);
     findings.extend(others);
@@ -136,6 +145,7 @@ fn finding(cost: Cost, wall: u64) -> Finding {
         cost: (!is_clock).then_some(cost.nanos.min(wall)),
         what,
         culprit: cost.culprit(),
+        rank: cost.rank,
         why: cost.why.into(),
     }
 }
