@@ -9,6 +9,7 @@ mod cases;
 mod findings;
 mod harder;
 mod hardware;
+mod late_hosts;
 mod list;
 mod measure;
 mod other_tool;

@@ -169,6 +169,11 @@ fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     }
 }
 
+/// Whether the host waited for the GPU in this place, and neither copied nor read a value there.
+pub(super) fn is_wait_alone(lost: &Lost<'_>, waited: &Place) -> bool {
+    waited.of_call.waits_for_gpu && wait_reason(lost, waited) == Some(Reason::Wait)
+}
+
 /// Returns the reason of time in a recording between a wait and the next call. It may have begun long after the wait. So
 /// the only reason is a read, because the program needs the value next. The time must be short or recur: a program that works for
 /// seconds after a single read would also do so without the read.

@@ -9,11 +9,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::super::work_spans::{PlausibleSpans, WorkSpan};
+use super::Lost;
+use super::host::is_wait_alone;
 use super::host_states::HostStates;
 use super::marks::Marks;
 use super::pieces::{Key, Piece, Pieces};
 use super::places::{Class, Place, Places};
 use super::reads::{Lead, reads};
+use super::thresholds::MAX_LAUNCH_GAP_NS;
 use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
@@ -119,6 +122,8 @@ pub(super) struct TraceRun<'a> {
     /// Activities with plausible durations.
     pub(super) spans: &'a PlausibleSpans,
     pub(super) states: &'a HostStates,
+    /// What tells a wait from a read of a value.
+    pub(super) lost: &'a Lost<'a>,
 }
 
 struct GapDivider<'a> {
@@ -190,9 +195,12 @@ impl GapDivider<'_> {
     /// If a thread read a value before, and no work was queued since, all threads together lack the lead over the GPU that they
     /// had before the read. With it, they would have been less late.
     ///
-    /// If the host waited for the GPU when the kernels ended, it did nothing ahead. Without this wait, it would have done as
-    /// much of its work before the kernels ended as the wait took. That is what the wait costs, in addition to its return. If the
-    /// host waited for copies, the copies are the reason.
+    /// If the host read a value when the kernels ended, it did nothing ahead. Without this read, it would have done as much of
+    /// its work before the kernels ended as the read took. That is what the read costs, in addition to its return. If the host
+    /// waited for copies, the copies are the reason.
+    ///
+    /// A wait alone costs less: the time until it returns, and a short launch. What the host did after it, it may need the wait
+    /// for, so that is the cost of the function in which the host was.
     fn add_host_time(
         &mut self,
         launch: ContextId,
@@ -210,6 +218,8 @@ impl GapDivider<'_> {
         let ends = self.launches.get(&thread).map_or(&[][..], Vec::as_slice);
         let last = ends.partition_point(|end| *end <= from).checked_sub(1).map_or(from, |at| ends[at]);
         let mut waited = None;
+        // End of a wait that read no value, and time in later waits.
+        let (mut alone_until, mut waited_later): (Option<u64>, u64) = (None, 0);
         let mut states: Vec<(ContextId, u64, Rc<Place>)> = Vec::new();
         // A pause may have thousands of states, each in another place.
         let known = &mut self.contexts;
@@ -226,6 +236,12 @@ impl GapDivider<'_> {
             let place = self.run.places.of(SampleSite::Context(context));
             if is_open && (place.of_call.waits_for_gpu || place.of_call.copies) {
                 waited = Some((context, end - begin, end - from));
+                if is_wait_alone(self.run.lost, &place) {
+                    // The host did all before this while the GPU worked, and then had time to wait.
+                    alone_until = Some(end);
+                    states.clear();
+                    known.clear();
+                }
                 continue;
             }
             match known.get(context.0) {
@@ -235,7 +251,7 @@ impl GapDivider<'_> {
                     known.set(context.0, states.len());
                     states.push((context, end - begin, place));
                 }
-                None => {}
+                None => waited_later += end - begin,
             }
         }
         if waited.is_none()
@@ -263,7 +279,20 @@ impl GapDivider<'_> {
                 }
                 late = late.saturating_sub(copying);
             }
-            let cost = duration.min(late);
+            let mut cost = duration.min(late);
+            let after = alone_until.map_or(0, |until| (to - until).saturating_sub(waited_later)).min(late);
+            let is_late_after = after > MAX_LAUNCH_GAP_NS;
+            if is_late_after {
+                let known: u64 = states.iter().map(|(_, nanos, _)| nanos).sum();
+                let unknown = after.saturating_sub(known);
+                cost = cost.min(late - after);
+                if unknown > MAX_LAUNCH_GAP_NS {
+                    let site = SampleSite::Between { after: context, thread: None, before: launch };
+                    parts.push((Key::new(site, Cause::HostLate), unknown));
+                } else {
+                    cost += unknown;
+                }
+            }
             self.lead.take(cost);
             let key =
                 Key { waited_at: Some(context), ..Key::new(SampleSite::Context(context), Cause::HostLate) };
@@ -271,7 +300,7 @@ impl GapDivider<'_> {
                 parts.push((key, cost));
             }
             // Without the wait, the work that followed would have cost nothing.
-            if cost.saturating_mul(10) >= late.saturating_mul(9) {
+            if !is_late_after && cost.saturating_mul(10) >= late.saturating_mul(9) {
                 states.retain(|(_, nanos, place)| place.class(*nanos).is_named());
             }
             if states.is_empty() {

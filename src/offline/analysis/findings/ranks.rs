@@ -11,8 +11,8 @@ use super::steps::step_times;
 use super::thresholds::{MIN_COST_PERCENT, MIN_RANK_CLOCK_NS, MIN_STEPS, MIN_UNEVEN_PERCENT};
 use super::{Cost, Finding};
 use gpuflame_export::{percent, work_name};
-use gpuflame_model::profile::views::GPU;
-use gpuflame_model::profile::{LeafFrame, add_to, format_nanos};
+use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
+use gpuflame_model::profile::{Cause, LeafFrame, Sample, add_to, format_nanos};
 use gpuflame_model::record::Work;
 
 /// A rank of a job, with what its own run shows.
@@ -24,6 +24,8 @@ pub struct RankRun {
     pub time: RankTime,
     /// GPU time by kernel and by the user's function that launched it, without communication.
     pub work: BTreeMap<(String, String), u64>,
+    /// Idle time in which the host was late, by the place of the host.
+    pub late_at: BTreeMap<String, u64>,
     /// Executions of kernels that communicate.
     pub collectives: CollectiveKernels,
     /// Findings about the rank's own run.
@@ -57,6 +59,12 @@ impl RankRun {
                 add_to(work.entry((name, function)).or_default(), sample.amount());
             }
         }
+        let mut late_at = BTreeMap::new();
+        let is_late = |sample: &&Sample| idle_word(sample) == Cause::HostLate.word();
+        let idle = profile.samples(&IDLE).iter().filter(|sample| sample.root_mark.is_none());
+        for sample in idle.filter(is_late) {
+            add_to(late_at.entry(places.of(sample.site).words.clone()).or_default(), sample.amount());
+        }
         // Times on the clock of the trace.
         let offset = run.linked.map_or(0, |linked| linked.offset);
         let mut collectives = CollectiveKernels::new();
@@ -76,7 +84,7 @@ impl RankRun {
                 collectives.entry(name.into_owned()).or_default().push(kernel);
             }
         }
-        Self { rank, time, work, collectives, costs: run_costs(run) }
+        Self { rank, time, work, late_at, collectives, costs: run_costs(run) }
     }
 }
 
@@ -212,19 +220,9 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
             ..Cost::default()
         },
         None => {
-            let host = own.costs.found.iter().find(|cost| {
-                OF_HOST.contains(&cost.id)
-                    && !others.iter().any(|rank| {
-                        rank.costs
-                            .found
-                            .iter()
-                            .any(|other| (other.id, &other.function) == (cost.id, &cost.function))
-                    })
-            });
-            let reason = match (works_more, host) {
-                (true, _) => format!("its GPU works {} longer", format_nanos(more_work)),
-                (false, Some(cost)) => format!("its host is late {}", cost.culprit()),
-                (false, None) => "its host is late".to_owned(),
+            let reason = match works_more {
+                true => format!("its GPU works {} longer", format_nanos(more_work)),
+                false => format!("its host is late {}", late_place(own, &others)).trim_end().to_owned(),
             };
             Cost {
                 id: "straggler",
@@ -237,6 +235,25 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
             }
         }
     }
+}
+
+/// Returns the place in which the host of the late rank makes its GPU idle for longest, beyond the idle time of the other ranks at
+/// this place; or else the place of its largest finding about the host that no other rank has. Empty if neither is known.
+fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
+    let of_others = |place: &String| {
+        median(&others.iter().map(|rank| rank.late_at.get(place).copied().unwrap_or(0)).collect::<Vec<_>>())
+    };
+    let more = own.late_at.iter().map(|(place, nanos)| (nanos.saturating_sub(of_others(place)), place));
+    let most = more.filter(|(nanos, place)| *nanos > 0 && !place.is_empty()).max();
+    if let Some((_, place)) = most {
+        return place.clone();
+    }
+    let has = |rank: &&RankRun, cost: &Cost| {
+        rank.costs.found.iter().any(|other| (other.id, &other.function) == (cost.id, &cost.function))
+    };
+    let is_own = |cost: &&Cost| OF_HOST.contains(&cost.id) && !others.iter().any(|rank| has(rank, cost));
+    let host = own.costs.found.iter().filter(is_own).max_by_key(|cost| cost.nanos);
+    host.map_or_else(String::new, Cost::culprit)
 }
 
 /// Returns the finding about ranks that are late in turn: in each step the others wait for one rank, and no rank is the reason for

@@ -176,7 +176,7 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
         places: &places,
     };
     let mut found = Vec::new();
-    let trace = TraceRun { profile, places: &places, spans, states: run.states };
+    let trace = TraceRun { profile, places: &places, spans, states: run.states, lost: &lost };
     let mut time = match is_trace {
         true => LostTime::of_trace(&trace, busiest),
         false => LostTime::of_recording(profile, &places, busiest),

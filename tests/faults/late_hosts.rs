@@ -1,0 +1,110 @@
+//! Jobs whose hosts are late after a wait, written event by event, so that each expected time follows by arithmetic.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+
+const STEPS: u64 = 20;
+/// Time in us for which a late host works after its wait.
+const LATE_US: u64 = 1500;
+
+/// Writes the traces of a job on four GPUs, and returns their names. In each step, the host of a rank launches a kernel of
+/// 1,000 us, which starts 10 us after the launch, and a collective, which starts 1 us after the kernel on this GPU and ends 200 us
+/// after it has started on all. The host waits until 3 us after that, and 2 us later the next step begins. A host that
+/// `is_late(rank, step)` first works for 1,500 us in `tokenize`. `clocks` are added to the times of the ranks.
+fn job(folder: &Path, is_late: impl Fn(u64, u64) -> bool, clocks: [u64; 4]) -> Vec<String> {
+    let mut events = vec![Vec::new(); 4];
+    let mut begin = 100_000;
+    for step in 0..STEPS {
+        let late = [0, 1, 2, 3].map(|rank| if is_late(rank, step) { LATE_US } else { 0 });
+        let end = begin + late.iter().max().unwrap() + 10 + 1000 + 1 + 200;
+        for (rank, late) in (0..).zip(late) {
+            let mut event = |cat: &str, name: &str, (tid, ts, dur): (u64, u64, u64), args: &str| {
+                let (pid, ts) = (u64::from(cat != "kernel"), ts + clocks[rank]);
+                events[rank].push(format!(
+                    r#"{{"ph":"X","cat":"{cat}","name":"{name}","pid":{pid},"tid":{tid},"ts":{ts},"dur":{dur},"args":{{{args}}}}}"#
+                ));
+            };
+            let launch = begin + late;
+            event("user_annotation", &format!("ProfilerStep#{step}"), (1, begin, end + 4 - begin), "");
+            if late > 0 {
+                event("python_function", "train.py(77): tokenize", (1, begin, late), "");
+            }
+            event("python_function", "train.py(30): forward", (1, launch, end + 3 - launch), "");
+            for (at, (name, start, stop)) in (0..).zip([
+                ("gemm", launch + 10, launch + 1010),
+                ("ncclDevKernel_AllReduce_Sum_f32", launch + 1011, end),
+            ]) {
+                let id = 2 * step + at + 1;
+                let call = format!(r#""correlation":{id}"#);
+                event("cuda_runtime", "cudaLaunchKernel", (1, launch + 6 * at, 5), &call);
+                event("kernel", name, (7, start, stop - start), &format!(r#"{call},"device":0,"stream":7"#));
+            }
+            let wait = (1, launch + 20, end + 3 - launch - 20);
+            event("cuda_runtime", "cudaDeviceSynchronize", wait, r#""correlation":9999"#);
+        }
+        begin = end + 5;
+    }
+    let write = |(rank, events): (usize, &Vec<String>)| {
+        let name = format!("rank{rank}.json");
+        let text = format!(r#"{{"distributedInfo":{{"rank":{rank}}},"traceEvents":[{}]}}"#, events.join(","));
+        fs::write(folder.join(&name), text).unwrap();
+        name
+    };
+    events.iter().enumerate().map(write).collect()
+}
+
+/// Findings that `summary` shows, the first one first.
+fn findings(folder: &Path, files: &[String]) -> Vec<Value> {
+    let args = ["summary"].into_iter().chain(files.iter().map(String::as_str)).chain(["--format", "json"]);
+    let summary: Value = serde_json::from_str(&gpuflame(folder, args).ok().stdout).unwrap();
+    summary["findings"].as_array().unwrap().clone()
+}
+
+fn of<'a>(found: &'a [Value], id: &str) -> &'a Value {
+    found.iter().find(|one| one["id"] == id).unwrap_or_else(|| panic!("no {id} in {found:?}"))
+}
+
+fn has(finding: &Value, column: &str, text: &str) -> bool {
+    finding[column].as_str().unwrap().contains(text)
+}
+
+#[test]
+fn work_of_the_host_after_a_wait_is_no_cost_of_the_wait() {
+    let folder = scratch("late_hosts");
+    let files = job(&folder, |rank, _| rank == 3, [0; 4]);
+    // The GPU is idle before each step but the first one. 20 times, the other ranks wait for 1,500 us.
+    let worked = (STEPS - 1) * LATE_US * 1000;
+    for found in [findings(&folder, &files), findings(&folder, &files[3..])] {
+        let host = of(&found, "host_work");
+        assert_eq!(host["cost_ns"], worked, "{host}");
+        assert!(has(host, "culprit", "tokenize"), "{host}");
+        assert!(found.iter().all(|one| one["id"] != "sync_wait"), "{found:?}");
+    }
+    let found = findings(&folder, &files);
+    let straggler = of(&found, "straggler");
+    assert_eq!(straggler["cost_ns"], STEPS * LATE_US * 1000, "{straggler}");
+    assert!(has(straggler, "why", "its host is late in train.py(77): tokenize"), "{straggler}");
+    assert!(has(of(&found, "host_work"), "culprit", "on rank 3"), "{found:?}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
+    let folder = scratch("late_hosts");
+    let files = job(&folder, |rank, _| rank == 3, [0; 4]);
+    let text = fs::read_to_string(folder.join(&files[3])).unwrap();
+    let text = text.replace("python_function", "unknown_category");
+    fs::write(folder.join(&files[3]), text).unwrap();
+    let found = findings(&folder, &files[3..]);
+    let host = of(&found, "host_work");
+    // Between the wait and the launch, 2 us pass as well.
+    let between = (STEPS - 1) * LATE_US * 1000..=(STEPS - 1) * (LATE_US + 2) * 1000;
+    assert!(between.contains(&host["cost_ns"].as_u64().unwrap()), "{host}");
+    assert!(found.iter().all(|one| one["id"] != "sync_wait"), "{found:?}");
+    fs::remove_dir_all(folder).unwrap();
+}
