@@ -108,3 +108,13 @@ fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
     assert!(found.iter().all(|one| one["id"] != "sync_wait"), "{found:?}");
     fs::remove_dir_all(folder).unwrap();
 }
+
+#[test]
+fn the_two_ranks_whose_clocks_differ_most_come_first() {
+    let folder = scratch("late_hosts");
+    let files = job(&folder, |rank, _| rank == 3, [12_000, 52_000, 0, 19_000]);
+    let found = findings(&folder, &files);
+    let (clocks, why) = (&found[0], "52.000 ms apart: the clock of rank 1 is ahead of that of rank 2");
+    assert!(clocks["id"] == "clocks_of_ranks" && has(clocks, "why", why), "{found:?}");
+    fs::remove_dir_all(folder).unwrap();
+}

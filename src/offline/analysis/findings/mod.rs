@@ -6,6 +6,7 @@
 //! steps, streams: durations over time      -> steps, kernels and GPUs that differ
 //! ```
 
+mod clocks;
 mod host;
 mod host_states;
 mod launched;

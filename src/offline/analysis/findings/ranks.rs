@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::arrivals::{CollectiveKernel, CollectiveKernels};
 use super::super::communication::CommunicationFilter;
 use super::super::stragglers::{RankTime, StragglerVerdict, compare_ranks, median};
+use super::clocks::clock_difference;
 use super::places::Places;
 use super::rules::{RunCosts, RunEvidence, findings_of, run_costs};
 use super::steps::step_times;
-use super::thresholds::{MIN_COST_PERCENT, MIN_RANK_CLOCK_NS, MIN_STEPS, MIN_UNEVEN_PERCENT};
+use super::thresholds::{MIN_COST_PERCENT, MIN_STEPS, MIN_UNEVEN_PERCENT};
 use super::{Cost, Finding};
 use gpuflame_export::{percent, work_name};
 use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
@@ -102,7 +103,8 @@ pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
         None => found.extend(late_in_turn(&ranks)),
     }
     found.retain(|cost| percent(cost.nanos, wall) >= MIN_COST_PERCENT);
-    found.extend(clock_difference(&ranks));
+    let collectives: Vec<_> = ranks.iter().map(|rank| (rank.rank, &rank.collectives)).collect();
+    found.extend(clock_difference(&collectives));
     let missing = |id: &str| {
         let reasons = ranks.iter().filter_map(|rank| rank.costs.missing.get(id));
         match id {
@@ -299,48 +301,6 @@ fn late_in_turn(ranks: &[RankRun]) -> Option<Cost> {
             "{late} ranks are late in turn: in each step the others wait for {reason}, in all {}; give all ranks the same work per step",
             format_nanos(nanos)
         ),
-        ..Cost::default()
-    })
-}
-
-/// Returns the finding about a rank whose clock differs from that of the first rank. Collectives end at the same time on all
-/// ranks, so their ends show the difference.
-fn clock_difference(ranks: &[RankRun]) -> Option<Cost> {
-    let first = ranks.first()?;
-    let mut worst: Option<(u64, i64, u32)> = None;
-    for rank in &ranks[1..] {
-        let mut differences: Vec<i64> = Vec::new();
-        for (name, kernels) in &rank.collectives {
-            let Some(others) = first.collectives.get(name).filter(|others| others.len() == kernels.len())
-            else {
-                continue;
-            };
-            differences.extend(kernels.iter().zip(others).map(|(one, other)| one.end - other.end));
-        }
-        differences.sort_unstable();
-        let [low, middle, high] =
-            [1, 2, 3].map(|quarter| differences.get(differences.len() * quarter / 4).copied().unwrap_or(0));
-        let is_constant = (high - low).unsigned_abs() * 4 <= middle.unsigned_abs();
-        if middle.unsigned_abs() >= MIN_RANK_CLOCK_NS
-            && is_constant
-            && worst.is_none_or(|(known, ..)| middle.unsigned_abs() > known)
-        {
-            worst = Some((middle.unsigned_abs(), middle, rank.rank));
-        }
-    }
-    let (nanos, difference, rank) = worst?;
-    let direction = if difference > 0 { "ahead of" } else { "behind" };
-    let why = format!(
-        "collectives end {} apart: the clock of rank {rank} is {direction} that of rank {}; do not compare times between ranks",
-        format_nanos(nanos),
-        first.rank
-    );
-    Some(Cost {
-        id: "clocks_of_ranks",
-        nanos: 0,
-        count: 1,
-        why,
-        words: format!("rank {rank}"),
         ..Cost::default()
     })
 }

@@ -110,6 +110,8 @@ pub(super) fn findings_of(
 ) -> Vec<Finding> {
     costs.sort_by_key(|cost| (Reverse(cost.nanos), cost.id));
     let mut findings: Vec<Finding> = costs.into_iter().map(|cost| finding(cost, wall)).collect();
+    // What makes other figures wrong comes first.
+    findings.sort_by_key(|finding| finding.severity);
     let mut others: Vec<Finding> = Vec::new();
     for (id, what) in RULES {
         if findings.iter().any(|finding| finding.id == id) {
