@@ -118,3 +118,19 @@ fn the_two_ranks_whose_clocks_differ_most_come_first() {
     assert!(clocks["id"] == "clocks_of_ranks" && has(clocks, "why", why), "{found:?}");
     fs::remove_dir_all(folder).unwrap();
 }
+
+#[test]
+fn work_without_ids_is_not_missing() {
+    let folder = scratch("late_hosts");
+    let files = job(&folder, |_, _| false, [0; 4]);
+    let text = fs::read_to_string(folder.join(&files[0])).unwrap();
+    let without_ids = text.split(r#"{"ph""#).map(|event| match event.contains(r#""cat":"kernel""#) {
+        true => event.replace(r#""correlation":"#, r#""number":"#),
+        false => event.to_owned(),
+    });
+    fs::write(folder.join(&files[0]), without_ids.collect::<Vec<_>>().join(r#"{"ph""#)).unwrap();
+    let coverage = findings(&folder, &files[..1]).swap_remove(0);
+    let why = "launches and GPU work are not linked, because ids are missing";
+    assert_eq!((&coverage["id"], &coverage["why"]), (&"launch_coverage".into(), &why.into()));
+    fs::remove_dir_all(folder).unwrap();
+}

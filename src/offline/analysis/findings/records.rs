@@ -199,7 +199,12 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             Bad,
             if uncovered { coverage.all.uncovered } else { 0 },
             coverage.all.launches,
-            "GPU work is missing: work without a record looks idle; `gpuflame info` names the steps",
+            match without_id >= coverage.all.uncovered {
+                true => "launches and GPU work are not linked, because ids are missing",
+                false => {
+                    "GPU work is missing: work without a record looks idle; `gpuflame info` names the steps"
+                }
+            },
         ),
         counted_finding(
             "steps_without_work",
