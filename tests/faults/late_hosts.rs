@@ -93,6 +93,7 @@ fn work_of_the_host_after_a_wait_is_no_cost_of_the_wait() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// The same without frames of Python: then the place is the time between two calls.
 #[test]
 fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
     let folder = scratch("late_hosts");
@@ -109,6 +110,7 @@ fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// Ranks 1 and 2 differ most, by 52 ms, and neither is the first rank.
 #[test]
 fn the_two_ranks_whose_clocks_differ_most_come_first() {
     let folder = scratch("late_hosts");
@@ -119,6 +121,7 @@ fn the_two_ranks_whose_clocks_differ_most_come_first() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// All kernels are there, without ids.
 #[test]
 fn work_without_ids_is_not_missing() {
     let folder = scratch("late_hosts");
@@ -132,5 +135,36 @@ fn work_without_ids_is_not_missing() {
     let coverage = findings(&folder, &files[..1]).swap_remove(0);
     let why = "launches and GPU work are not linked, because ids are missing";
     assert_eq!((&coverage["id"], &coverage["why"]), (&"launch_coverage".into(), &why.into()));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Each rank is late in 5 of 20 steps, so it waits 15 times for 1,500 us. The last rank enters each collective 200 us before its end.
+/// Clocks do not matter.
+#[test]
+fn the_time_until_the_last_rank_enters_is_waiting_and_the_rest_is_communication() {
+    for clocks in [[0; 4], [12_000, 52_000, 0, 19_000]] {
+        let folder = scratch("late_hosts");
+        let files = job(&folder, |rank, step| step % 4 == rank, clocks);
+        let found = findings(&folder, &files);
+        let (waited, moved) = (of(&found, "imbalance"), of(&found, "exposed_communication"));
+        assert_eq!(waited["cost_ns"], 15 * LATE_US * 1000, "{waited}");
+        assert!(has(waited, "why", "in all 22.500 ms"), "{waited}");
+        assert_eq!(moved["cost_ns"], STEPS * 200_000, "{moved}");
+        assert!(has(moved, "why", "without the time until the last rank entered it"), "{moved}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+/// The collectives of the first rank have another name, so it is unknown which belong together.
+#[test]
+fn communication_that_cannot_be_matched_is_said_to_include_waiting() {
+    let folder = scratch("late_hosts");
+    let files = job(&folder, |rank, step| step % 4 == rank, [0; 4]);
+    let text = fs::read_to_string(folder.join(&files[0])).unwrap();
+    fs::write(folder.join(&files[0]), text.replace("AllReduce_Sum_f32", "AllReduce_Sum_f16")).unwrap();
+    let found = findings(&folder, &files);
+    let moved = of(&found, "exposed_communication");
+    assert_eq!(moved["cost_ns"], STEPS * 200_000 + 15 * LATE_US * 1000, "{moved}");
+    assert!(has(moved, "why", "which includes waiting for late ranks"), "{moved}");
     fs::remove_dir_all(folder).unwrap();
 }

@@ -7,6 +7,7 @@
 //! ```
 
 mod clocks;
+mod collective_waits;
 mod host;
 mod host_states;
 mod launched;

@@ -6,8 +6,9 @@ use super::super::arrivals::{CollectiveKernel, CollectiveKernels};
 use super::super::communication::CommunicationFilter;
 use super::super::stragglers::{RankTime, StragglerVerdict, compare_ranks, median};
 use super::clocks::clock_difference;
+use super::collective_waits::{exposed_spans, exposed_waits};
 use super::places::Places;
-use super::rules::{RunCosts, RunEvidence, findings_of, run_costs};
+use super::rules::{RunCosts, RunEvidence, classes_of_work, findings_of, run_costs};
 use super::steps::step_times;
 use super::thresholds::{MIN_COST_PERCENT, MIN_STEPS, MIN_UNEVEN_PERCENT};
 use super::{Cost, Finding};
@@ -29,6 +30,8 @@ pub struct RankRun {
     pub late_at: BTreeMap<String, u64>,
     /// Executions of kernels that communicate.
     pub collectives: CollectiveKernels,
+    /// Time of communication in the steady part in which nothing was computed, on the GPU with most of it.
+    pub exposed: Vec<(i64, i64)>,
     /// Findings about the rank's own run.
     pub costs: RunCosts,
 }
@@ -68,6 +71,7 @@ impl RankRun {
         }
         // Times on the clock of the trace.
         let offset = run.linked.map_or(0, |linked| linked.offset);
+        let on_clock = |time: u64| i64::try_from(time).unwrap_or(i64::MAX).saturating_sub(offset);
         let mut collectives = CollectiveKernels::new();
         let mut known: BTreeMap<Work, bool> = BTreeMap::new();
         let mut communicates = |work: Work| {
@@ -79,13 +83,22 @@ impl RankRun {
         for span in run.spans.as_slice() {
             if communicates(span.work) {
                 let name = work_name(profile, span.work);
-                let [start, end] = [span.start, span.end]
-                    .map(|time| i64::try_from(time).unwrap_or(i64::MAX).saturating_sub(offset));
+                let (start, end) = (on_clock(span.start), on_clock(span.end));
                 let kernel = CollectiveKernel { start, end, device: run.spans.device_of(span).0 };
                 collectives.entry(name.into_owned()).or_default().push(kernel);
             }
         }
-        Self { rank, time, work, late_at, collectives, costs: run_costs(run) }
+        let costs = run_costs(run);
+        let device =
+            costs.found.iter().find(|cost| cost.id == "exposed_communication").map(|cost| cost.device);
+        let (begin, end) = profile.steady().map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
+        let mut class = classes_of_work(profile, run.linked);
+        let exposed = device.map_or_else(Vec::new, |device| {
+            let inside = run.spans.as_slice().iter().filter(|span| span.start >= begin && span.end <= end);
+            let inside = inside.filter(|span| Some(run.spans.device_of(span)) == device);
+            exposed_spans(inside.map(|span| (on_clock(span.start), on_clock(span.end), class(span.work))))
+        });
+        Self { rank, time, work, late_at, collectives, exposed, costs }
     }
 }
 
@@ -97,10 +110,12 @@ pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
     let is_straggler = |verdict| matches!(verdict, StragglerVerdict::OthersWait | StragglerVerdict::MostWork);
     let straggler = verdicts.iter().position(|rank| is_straggler(rank.verdict));
     let wall = ranks.iter().map(|rank| rank.costs.wall).max().unwrap_or(0);
-    let mut found = common_costs(&ranks, straggler);
+    let communication: Vec<_> = ranks.iter().map(|rank| (&rank.collectives, &*rank.exposed)).collect();
+    let waits = exposed_waits(&communication);
+    let mut found = common_costs(&ranks, straggler, waits.as_deref());
     match straggler {
         Some(at) => found.push(straggler_cost(&ranks, at, verdicts[at].verdict)),
-        None => found.extend(late_in_turn(&ranks)),
+        None => found.extend(late_in_turn(&ranks, waits.as_deref())),
     }
     found.retain(|cost| percent(cost.nanos, wall) >= MIN_COST_PERCENT);
     let collectives: Vec<_> = ranks.iter().map(|rank| (rank.rank, &rank.collectives)).collect();
@@ -121,7 +136,7 @@ pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
 /// Returns the findings of single ranks that matter to the job: those of most ranks, and those of the straggler. Any other rank has
 /// time to spare. A rank that waits for another communicates for longer, so the job's communication is that of the rank that
 /// communicates least.
-fn common_costs(ranks: &[RankRun], straggler: Option<usize>) -> Vec<Cost> {
+fn common_costs(ranks: &[RankRun], straggler: Option<usize>, waits: Option<&[u64]>) -> Vec<Cost> {
     let keys: BTreeSet<(&'static str, String)> = ranks
         .iter()
         .flat_map(|rank| &rank.costs.found)
@@ -137,7 +152,11 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>) -> Vec<Cost> {
             rank.costs.found.iter().filter(is_it).max_by_key(|cost| cost.nanos).cloned()
         };
         let costs: Vec<Option<Cost>> = ranks.iter().map(of_rank).collect();
-        let nanos: Vec<u64> = costs.iter().map(|cost| cost.as_ref().map_or(0, |cost| cost.nanos)).collect();
+        let mut nanos: Vec<u64> =
+            costs.iter().map(|cost| cost.as_ref().map_or(0, |cost| cost.nanos)).collect();
+        if let (Some(waits), "exposed_communication") = (waits, id) {
+            nanos.iter_mut().zip(waits).for_each(|(nanos, waited)| *nanos = nanos.saturating_sub(*waited));
+        }
         let common = if id == "exposed_communication" {
             nanos.iter().copied().min().unwrap_or(0)
         } else {
@@ -147,8 +166,12 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>) -> Vec<Cost> {
         if common > 0 {
             let typical = costs.into_iter().flatten().min_by_key(|cost| cost.nanos.abs_diff(common));
             let why = |cost: &Cost| match id {
+                "exposed_communication" if waits.is_some() => format!(
+                    "nothing was computed during {} of communication, without the time until the last rank entered it",
+                    format_nanos(common)
+                ),
                 "exposed_communication" => format!(
-                    "nothing was computed during {} of communication, even on the rank that waits least",
+                    "nothing was computed during {} of communication, which includes waiting for late ranks, even on the rank that waits least",
                     format_nanos(common)
                 ),
                 _ => cost.why.clone(),
@@ -260,7 +283,7 @@ fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
 
 /// Returns the finding about ranks that are late in turn: in each step the others wait for one rank, and no rank is the reason for
 /// more than half of the wait. Inputs of different lengths do this.
-fn late_in_turn(ranks: &[RankRun]) -> Option<Cost> {
+fn late_in_turn(ranks: &[RankRun], waits: Option<&[u64]>) -> Option<Cost> {
     let steps = ranks.iter().map(|rank| rank.time.steps.communication.len()).min()?;
     let all_communicate = ranks.iter().all(|rank| rank.time.communication > 0);
     if ranks.len() < 2 || steps < MIN_STEPS || !all_communicate {
@@ -282,7 +305,11 @@ fn late_in_turn(ranks: &[RankRun]) -> Option<Cost> {
     }
     let waited: u64 = by_rank.iter().sum();
     let exposed: Vec<u64> = ranks.iter().filter_map(|rank| rank.costs.exposed).collect();
-    let nanos = if exposed.is_empty() { waited } else { waited.min(median(&exposed)) };
+    let nanos = match waits {
+        Some(waits) => median(waits),
+        None if exposed.is_empty() => waited,
+        None => waited.min(median(&exposed)),
+    };
     let most = by_rank.iter().copied().max()?;
     if most.saturating_mul(2) > waited {
         return None;

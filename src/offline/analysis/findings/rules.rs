@@ -341,16 +341,7 @@ fn exposed_communication(
     spans: &PlausibleSpans,
     linked: Option<&LinkReport>,
 ) -> Option<Cost> {
-    let collectives = linked.map(|linked| linked.collectives.clone()).unwrap_or_default();
-    let filter = CommunicationFilter { collectives, ..CommunicationFilter::default() };
-    let mut classes = IdMap::default();
-    let mut class = |work: Work| {
-        *classes.entry(work).or_insert_with(|| match work {
-            _ if filter.is_communication(work, &work_name(profile, work)) => WorkClass::Communication,
-            Work::Kernel(_) | Work::Graph => WorkClass::Computation,
-            Work::Copy(_) | Work::Set => WorkClass::Memory,
-        })
-    };
+    let mut class = classes_of_work(profile, linked);
     let (begin, end) = profile.steady().map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
     let inside = spans.as_slice().iter().filter(|span| span.start >= begin && span.end <= end);
     let site = |span: &WorkSpan| {
@@ -378,6 +369,23 @@ fn exposed_communication(
         device: Some(device),
         ..Cost::default()
     })
+}
+
+/// Returns a function that returns the class of work.
+pub(super) fn classes_of_work(
+    profile: &Profile,
+    linked: Option<&LinkReport>,
+) -> impl FnMut(Work) -> WorkClass {
+    let collectives = linked.map(|linked| linked.collectives.clone()).unwrap_or_default();
+    let filter = CommunicationFilter { collectives, ..CommunicationFilter::default() };
+    let mut classes = IdMap::default();
+    move |work: Work| {
+        *classes.entry(work).or_insert_with(|| match work {
+            _ if filter.is_communication(work, &work_name(profile, work)) => WorkClass::Communication,
+            Work::Kernel(_) | Work::Graph => WorkClass::Computation,
+            Work::Copy(_) | Work::Set => WorkClass::Memory,
+        })
+    }
 }
 
 /// Returns the finding about managed memory that moves to the GPU and back.
