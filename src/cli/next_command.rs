@@ -2,12 +2,13 @@
 
 use super::ranks::RankFlags;
 
-/// Returns the command that shows more about a finding; `None` if a picture or table of idle time does. `files`: the file of
-/// the run, or the files of a job's ranks, quoted for a shell. `has_rows`: whether the files contain every call. `ranks`: how the
+/// Returns the command that shows more about a finding; `None` if a picture or table of idle time does. `file`: the file of the
+/// run, or of the rank that the finding is about. `files`: all files of the job. Both are quoted for a shell. `has_rows`: whether the files contain every call. `ranks`: how the
 /// files of a job are numbered.
 pub(super) fn command_for(
     id: &str,
     is_bad: bool,
+    file: &str,
     files: &[String],
     has_rows: bool,
     ranks: RankFlags,
@@ -18,7 +19,6 @@ pub(super) fn command_for(
             false => format!("gpuflame stragglers {}{}", files.join(" "), ranks.as_text()),
         });
     }
-    let file = files.first().map_or("FILE", |file| file);
     let arguments = match id {
         _ if is_bad => "check FILE",
         "pageable_copies"
@@ -61,14 +61,15 @@ mod tests {
     #[test]
     fn a_job_and_a_run_have_commands_with_all_or_one_of_their_files() {
         let files = ["rank0.gfr".to_owned(), "'rank 1.gfr'".to_owned()];
-        let command = |id, has_rows| command_for(id, false, &files, has_rows, RankFlags::default());
+        let command =
+            |id, has_rows| command_for(id, false, &files[0], &files, has_rows, RankFlags::default());
         assert_eq!(command("straggler", true).unwrap(), "gpuflame stragglers rank0.gfr 'rank 1.gfr'");
         assert_eq!(
             command("straggler", false).unwrap(),
             "gpuflame merge-ranks rank0.gfr 'rank 1.gfr' -o job.svg"
         );
         let in_order = RankFlags { assume_order: true };
-        let command_in_order = |id, has_rows| command_for(id, false, &files, has_rows, in_order);
+        let command_in_order = |id, has_rows| command_for(id, false, &files[0], &files, has_rows, in_order);
         assert_eq!(
             command_in_order("straggler", true).unwrap(),
             "gpuflame stragglers rank0.gfr 'rank 1.gfr' --assume-order"
@@ -80,8 +81,8 @@ mod tests {
         assert_eq!(command("launch_bound", true).unwrap(), "gpuflame what-if rank0.gfr --graphs");
         assert_eq!(command("data_loader_late", true), None);
         assert_eq!(
-            command_for("launch_bound", true, &files, true, RankFlags::default()).unwrap(),
-            "gpuflame check rank0.gfr"
+            command_for("launch_bound", true, &files[1], &files, true, RankFlags::default()).unwrap(),
+            "gpuflame check 'rank 1.gfr'"
         );
     }
 }

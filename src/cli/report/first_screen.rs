@@ -189,7 +189,7 @@ fn page_finding(finding: &Finding, job: &Job) -> Option<PageFinding> {
     if !is_bad && finding.severity != Severity::Cost {
         return None;
     }
-    let (command, view) = next_step(finding.id, is_bad, job);
+    let (command, view) = next_step(finding, is_bad, job);
     Some(PageFinding {
         id: finding.id,
         is_bad,
@@ -218,14 +218,13 @@ fn with_count(finding: &Finding, is_bad: bool) -> String {
 }
 
 /// Returns the command that shows more about a finding, and the view of the page that shows it.
-fn next_step(id: &str, is_bad: bool, job: &Job) -> (String, &'static str) {
-    let files = if is_bad { job.files_with_wrong_data() } else { job.files() };
-    let command = command_for(id, is_bad, &files, job.has_rows(), job.flags);
-    let view = match (&command, id) {
+fn next_step(finding: &Finding, is_bad: bool, job: &Job) -> (String, &'static str) {
+    let file = job.file_of(finding.rank);
+    let command = command_for(finding.id, is_bad, &file, &job.files(), job.has_rows(), job.flags);
+    let view = match (&command, finding.id) {
         (None, _) | (Some(_), "launch_bound" | "starved_thread" | "profiler_cost") if !is_bad => "idle",
         _ => "gpu",
     };
-    let file = files.first().map_or("FILE", |file| file);
     (command.unwrap_or_else(|| format!("gpuflame top {file} --by idle")), view)
 }
 

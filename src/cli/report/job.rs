@@ -155,12 +155,10 @@ impl Job {
         self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect()
     }
 
-    /// Returns the input file with impossible durations, quoted for a shell; or all files, if there is none.
-    pub(super) fn files_with_wrong_data(&self) -> Vec<String> {
-        match self.ranks.iter().find(|rank| !rank.are_times_known) {
-            Some(rank) => vec![quoted_for_shell(&rank.source)],
-            None => self.files(),
-        }
+    /// Returns the input file of a rank, or the first file, quoted for a shell.
+    pub(super) fn file_of(&self, rank: Option<u32>) -> String {
+        let of_rank = self.ranks.iter().find(|run| Some(run.rank) == rank).unwrap_or(&self.ranks[0]);
+        quoted_for_shell(&of_rank.source)
     }
 
     /// Whether all runs have every call.

@@ -44,7 +44,7 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
         ranks.add(of_rank, &run.explained.profile, &found);
     }
     rows.sort_by_key(|row| row.rank);
-    let (all, part, impossible_rank) = (rows.len(), ranks.part(), ranks.impossible_rank());
+    let (all, part) = (rows.len(), ranks.part());
     let findings = ranks.into_findings();
     let mut answers: Vec<String> = rows.iter().map(|row| row.sentence.clone()).collect();
     if all > MAX_RANKS {
@@ -57,9 +57,9 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     let next = findings.iter().find(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
     let next = next.and_then(|finding| {
         let is_bad = finding.severity == Severity::Bad;
-        let wrong = numbers.iter().position(|rank| is_bad && Some(*rank) == impossible_rank);
-        let wrong = wrong.map(|at| vec![quoted_for_shell(&sources[at].to_string())]);
-        command_for(finding.id, is_bad, wrong.as_ref().unwrap_or(&files), has_rows, flags.ranks)
+        let at = numbers.iter().position(|rank| Some(*rank) == finding.rank).unwrap_or(0);
+        let file = quoted_for_shell(&sources[at].to_string());
+        command_for(finding.id, is_bad, &file, &files, has_rows, flags.ranks)
     });
     let next = next.unwrap_or_else(|| merge_command(&files, flags.ranks));
     let page = Page::of(&flags.report.output, console);

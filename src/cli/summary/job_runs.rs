@@ -9,8 +9,8 @@ use gpuflame_offline::analysis::{Finding, RankRun, RankTime, job_findings};
 #[derive(Default)]
 pub(crate) struct JobRuns {
     runs: Vec<RankRun>,
-    /// Findings about runs with impossible durations, each with its rank.
-    impossible: Vec<(u32, Finding)>,
+    /// Findings about runs with impossible durations.
+    impossible: Vec<Finding>,
     part: MeasuredPart,
 }
 
@@ -23,23 +23,12 @@ impl JobRuns {
             return self.runs.push(run);
         };
         let culprit = format!("rank {}", run.rank);
-<<<<<<< HEAD
-        self.impossible.push((run.rank, Finding { culprit, ..finding.clone() }));
-=======
-        self.impossible.extend(
-            about.map(|finding| (run.rank, Finding { culprit, rank: Some(run.rank), ..finding.clone() })),
-        );
->>>>>>> 871812b1 (findings: a finding carries the rank that it is about)
+        self.impossible.push(Finding { culprit, rank: Some(run.rank), ..finding.clone() });
     }
 
     /// Times of the ranks that can be compared.
     pub(crate) fn times(&self) -> Vec<RankTime> {
         self.runs.iter().map(|run| run.time.clone()).collect()
-    }
-
-    /// The first rank with impossible durations.
-    pub(super) fn impossible_rank(&self) -> Option<u32> {
-        self.impossible.first().map(|(rank, _)| *rank)
     }
 
     /// The part of the runs to which shares of findings refer.
@@ -50,6 +39,6 @@ impl JobRuns {
     /// Returns the findings about the job, the worst first. Ranks are compared if there are at least two.
     pub(crate) fn into_findings(self) -> Vec<Finding> {
         let compared = if self.runs.len() > 1 { job_findings(self.runs) } else { Vec::new() };
-        self.impossible.into_iter().map(|(_, finding)| finding).chain(compared).collect()
+        self.impossible.into_iter().chain(compared).collect()
     }
 }

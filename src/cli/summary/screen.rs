@@ -230,6 +230,7 @@ impl Screen<'_> {
                 let command = command_for(
                     finding.id,
                     is_bad,
+                    &file,
                     std::slice::from_ref(&file),
                     has_rows,
                     RankFlags::default(),
