@@ -312,3 +312,22 @@ fn a_timer_signal_that_the_program_handles_is_left_to_the_program() {
     );
     assert_eq!(refused.len(), 1, "{}", done.stderr);
 }
+
+/// In each of 20 gaps, the host computes for 10 ms and sleeps for 30 ms. Samples divide the gaps, so the time that it computes is
+/// no pause, although no gap is counted at that place.
+#[test]
+fn time_in_every_gap_is_no_pause() {
+    let program = compile("tests/programs/two_places.c", &["-O2"]);
+    let run =
+        Run::new(&program, Way::Injected).env("GPUFLAME_CPU_SAMPLES", "999").env("GPUFLAME_OFF_CPU", "1");
+    let done = run.env("GPUFLAME_OUTPUT", "out").ok();
+    let found =
+        crate::support::command::gpuflame(&done.folder, ["summary", "out.gfr", "--format", "json"]).ok();
+    let found: serde_json::Value = serde_json::from_str(&found.stdout).unwrap();
+    let findings = found["findings"].as_array().unwrap();
+    let of = |place: &str| -> Vec<&str> {
+        let is_here = |row: &&serde_json::Value| row["culprit"].as_str().unwrap().contains(place);
+        findings.iter().filter(is_here).map(|row| row["id"].as_str().unwrap()).collect()
+    };
+    assert_eq!((of("compute"), of("rest")), (vec!["host_work"], vec!["host_work"]), "{found}");
+}

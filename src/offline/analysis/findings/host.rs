@@ -42,6 +42,8 @@ struct Group {
     /// Number of copies or kernels, if they are counted; otherwise the number of gaps follows from `squares`.
     counted: u64,
     squares: f64,
+    /// Part of `nanos` in an unknown number of gaps.
+    uncounted: u64,
     /// Time and site of the longest piece.
     longest: (u64, Option<SampleSite>),
     /// Time by function, if the group has several.
@@ -55,6 +57,11 @@ impl Group {
             0 => usual_count(self.nanos, self.squares),
             counted => counted,
         }
+    }
+
+    /// Whether the number of gaps is known for most of the time.
+    fn is_counted(&self) -> bool {
+        self.uncounted <= self.nanos / 2
     }
 }
 
@@ -71,6 +78,7 @@ pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
         let group = groups.entry((reason, function)).or_default();
         add_to(&mut group.nanos, piece.nanos);
         group.squares += piece.squares;
+        add_to(&mut group.uncounted, piece.uncounted);
         if piece.nanos > group.longest.0 {
             group.longest = (piece.nanos, Some(site));
         }
@@ -262,6 +270,7 @@ fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> O
             all.functions.insert(function.clone(), group.nanos);
             add_to(&mut all.nanos, group.nanos);
             all.squares += group.squares;
+            add_to(&mut all.uncounted, group.uncounted);
             all.longest = all.longest.max(group.longest);
         }
         *reason != Reason::Launches && !is_small
@@ -294,7 +303,9 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
     let time = format_nanos(group.nanos);
     let gaps = group.count();
     let mean = group.nanos / gaps.max(1);
-    let is_rare = is_rare(lost, gaps) && mean >= MIN_PAUSE_NS.max(usual_gap.saturating_mul(MIN_PAUSE_FACTOR));
+    let is_rare = group.is_counted()
+        && is_rare(lost, gaps)
+        && mean >= MIN_PAUSE_NS.max(usual_gap.saturating_mul(MIN_PAUSE_FACTOR));
     let copies_to_device = launched.to_device.count > 0 && launched.kernels.count == 0;
     let without = without(lost);
     let (id, why) = match reason {
@@ -390,7 +401,7 @@ fn launch_cost(lost: &Lost<'_>, group: &Group) -> Option<Cost> {
         functions.iter().take(MAX_LAUNCHING_FUNCTIONS).map(|(name, _)| name.as_str()).collect();
     let at = Cost::at(&place);
     let mean = group.nanos / group.count();
-    if group.count() < MIN_LAUNCH_GAPS && mean >= MIN_PAUSE_NS {
+    if group.is_counted() && group.count() < MIN_LAUNCH_GAPS && mean >= MIN_PAUSE_NS {
         // A first launch loads code. A run with such a launch is not launch-bound.
         let why = format!(
             "{} in or before a launch or copy: code may be loaded on first use",

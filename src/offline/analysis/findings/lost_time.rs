@@ -73,6 +73,10 @@ impl LostTime {
             key.is_launching = places.of(key.site).class(nanos / gaps.max(1)) == Class::Launching;
             let piece = pieces.number(key);
             pieces.add(piece, nanos, gaps);
+            // Samples divide gaps among several places, and a recording counts each gap at the place with most of it.
+            if gaps == 0 {
+                add_to(&mut pieces.pieces[piece].uncounted, nanos);
+            }
         }
         Self { pieces: pieces.pieces, ..Self::default() }
     }

@@ -18,6 +18,8 @@ pub(super) struct Piece {
     pub(super) gaps: u64,
     /// Sum of the squared parts of single gaps, from which [`usual_count`] follows.
     pub(super) squares: f64,
+    /// Part of `nanos` in an unknown number of gaps.
+    pub(super) uncounted: u64,
 }
 
 /// Returns the number of parts that have most of the time: as many parts of equal length would have this sum and this sum of
@@ -80,7 +82,16 @@ impl Pieces {
             _ => *self.index.entry(key.parts()).or_insert(next),
         };
         if at == next {
-            self.pieces.push(Piece { site, cause, waited_at, is_launching, nanos: 0, gaps: 0, squares: 0.0 });
+            self.pieces.push(Piece {
+                site,
+                cause,
+                waited_at,
+                is_launching,
+                nanos: 0,
+                gaps: 0,
+                squares: 0.0,
+                uncounted: 0,
+            });
         }
         at
     }
