@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::console::{Console, usage_error};
 use super::near_misses::{near_misses, quoted};
-use super::replayed_steps::StepThreads;
+use super::step_threads::StepThreads;
 use super::table_output::group_digits;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::{Error, ErrorKind, Result};

@@ -92,6 +92,7 @@ mod state_tracks;
 mod states;
 mod states_hta;
 mod stats;
+mod step_threads;
 mod straggler_tables;
 mod stragglers;
 mod stream_flags;

@@ -28,7 +28,8 @@ pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) 
     let read = |(source, rank): (&Source, &u32)| read_rank(source, *rank, &mut world_size, console);
     let mut all = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<_>>>()?;
     let missing = describe_missing(&numbers.into_iter().collect(), world_size, flags.assume_order);
-    missing.into_iter().for_each(|line| console.remark(line));
+    // A single rank is not compared with any.
+    missing.into_iter().filter(|_| all.len() > 1).for_each(|line| console.remark(line));
     all.sort_by_key(|rank| rank.rank);
     Ok(all)
 }

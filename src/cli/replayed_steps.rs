@@ -1,23 +1,7 @@
 //! Durations of steps in replays.
 
-use std::collections::BTreeMap;
-
 use super::found_path::FoundPath;
-use gpuflame_model::record::{Row, ThreadId};
 use gpuflame_offline::analysis::{HostTime, Schedule};
-
-/// The threads that marked the begins and ends of steps, by time in ns since 1970.
-#[derive(Clone, Debug, Default)]
-pub(super) struct StepThreads(BTreeMap<u64, ThreadId>);
-
-impl StepThreads {
-    pub(super) fn add_row(&mut self, row: &Row<'_>) {
-        if let Row::Step(step) = row {
-            let times = [Some(step.time), step.end];
-            self.0.extend(times.into_iter().flatten().map(|time| (time.0, step.thread)));
-        }
-    }
-}
 
 /// A step, or another stretch of the recorded run between two times of the host.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +13,9 @@ pub(super) struct ReplayedStep {
 impl ReplayedStep {
     /// Finds stretches, given as (start, end) in ns since 1970.
     pub(super) fn find(found: &FoundPath, spans: &[(u64, u64)]) -> Vec<Self> {
-        let threads = &found.explained.facts.step_threads.0;
+        let threads = &found.explained.facts.step_threads;
         let times = spans.iter().flat_map(|(from, to)| [*from, *to]);
-        let times: Vec<_> = times.map(|time| (time, threads.get(&time).copied())).collect();
+        let times: Vec<_> = times.map(|time| (time, threads.at(time))).collect();
         let found = HostTime::find(&found.path, &times);
         found.chunks_exact(2).map(|two| Self { begin: two[0], end: two[1] }).collect()
     }

@@ -152,11 +152,7 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>, waits: Option<&[u64
             rank.costs.found.iter().filter(is_it).max_by_key(|cost| cost.nanos).cloned()
         };
         let costs: Vec<Option<Cost>> = ranks.iter().map(of_rank).collect();
-        let mut nanos: Vec<u64> =
-            costs.iter().map(|cost| cost.as_ref().map_or(0, |cost| cost.nanos)).collect();
-        if let (Some(waits), "exposed_communication") = (waits, id) {
-            nanos.iter_mut().zip(waits).for_each(|(nanos, waited)| *nanos = nanos.saturating_sub(*waited));
-        }
+        let nanos: Vec<u64> = costs.iter().map(|cost| cost.as_ref().map_or(0, |cost| cost.nanos)).collect();
         let common = if id == "exposed_communication" {
             nanos.iter().copied().min().unwrap_or(0)
         } else {
@@ -166,14 +162,20 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>, waits: Option<&[u64
         if common > 0 {
             let typical = costs.into_iter().flatten().min_by_key(|cost| cost.nanos.abs_diff(common));
             let why = |cost: &Cost| match id {
-                "exposed_communication" if waits.is_some() => format!(
-                    "nothing was computed during {} of communication, without the time until the last rank entered it",
-                    format_nanos(common)
-                ),
-                "exposed_communication" => format!(
-                    "nothing was computed during {} of communication, which includes waiting for late ranks, even on the rank that waits least",
-                    format_nanos(common)
-                ),
+                "exposed_communication" => {
+                    let least = nanos.iter().position(|nanos| *nanos == common).unwrap_or(0);
+                    let waiting = match waits.map(|waits| waits[least].min(common)) {
+                        Some(0) => String::new(),
+                        Some(waited) => {
+                            format!(", {} of which were waiting for the last rank", format_nanos(waited))
+                        }
+                        None => ", which includes waiting for late ranks".to_owned(),
+                    };
+                    format!(
+                        "nothing was computed during {} of communication{waiting}, even on the rank that waits least",
+                        format_nanos(common)
+                    )
+                }
                 _ => cost.why.clone(),
             };
             found.extend(typical.map(|cost| Cost { nanos: common, why: why(&cost), ..cost }));
