@@ -140,7 +140,7 @@ impl Screen<'_> {
         let times = self.profile().times();
         let busiest = times.iter().map(|time| time.steady().busy).max().unwrap_or(0);
         let any = spans.work_time(self.profile().steady()).unwrap_or(0).max(busiest);
-        // All GPUs together can work for longer than the window of each.
+        // The GPUs together can work for longer than the window of any single GPU.
         let steady = self.profile().steady().map_or(0, |steady| steady.end.0.saturating_sub(steady.begin.0));
         let whole = MeasuredPart::of(self.profile()).nanos.max(steady).max(any);
         (times.len() > 1).then(|| percent(any, whole))

@@ -268,7 +268,7 @@ impl PlausibleSpans {
         })
     }
 
-    /// Returns the length of the union of those activities in the steady part that `counts` accepts, in ns.
+    /// Returns the time in ns in which an activity that `counts` accepts ran in the steady part.
     fn union(&self, steady: Option<SteadyPart>, counts: &dyn Fn(&WorkSpan) -> bool) -> Option<u64> {
         let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
         let (mut nanos, mut until) = (0_u64, begin);

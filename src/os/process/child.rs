@@ -422,7 +422,7 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
 fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
     match signal {
         // A terminal sends these signals to the command as well. Another process may know only this one. If it signals the
-        // whole group, the command gets the signal twice, which is better than a command that nobody can interrupt.
+        // whole group, the command gets the signal twice. Otherwise a parent could not interrupt the command.
         libc::SIGINT | libc::SIGQUIT | TERMINAL_STOP_SIGNAL => is_from_process,
         // The kernel sends these signals when the terminal goes away: to the command as well, or only to the session
         // leader. So the command has got the signal, unless this process is the session leader.

@@ -73,7 +73,8 @@ impl LostTime {
             key.is_launching = places.of(key.site).class(nanos / gaps.max(1)) == Class::Launching;
             let piece = pieces.number(key);
             pieces.add(piece, nanos, gaps);
-            // Samples divide gaps among several places, and a recording counts each gap at the place with most of it.
+            // Samples divide gaps among several places, and a recording counts a gap only at the place with the
+            // largest part.
             if gaps == 0 {
                 add_to(&mut pieces.pieces[piece].uncounted, nanos);
             }

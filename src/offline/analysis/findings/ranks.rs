@@ -30,7 +30,7 @@ pub struct RankRun {
     pub late_at: BTreeMap<String, u64>,
     /// Executions of kernels that communicate.
     pub collectives: CollectiveKernels,
-    /// Time of communication in the steady part in which nothing was computed, on the GPU with most of it.
+    /// Time of communication in the steady part in which nothing was computed, on the GPU with most such time.
     pub exposed: Vec<(i64, i64)>,
     /// Findings about the rank's own run.
     pub costs: RunCosts,

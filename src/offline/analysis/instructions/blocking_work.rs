@@ -1,4 +1,4 @@
-//! Work of the blocking streams of each context. It rules out contexts of waits whose context is not recorded.
+//! The work that contexts ran on their blocking streams. It rules out contexts of waits whose context is not recorded.
 //!
 //! A default stream that waits for an event waits for all work that was submitted to the blocking streams of its context before. All work
 //! that is submitted to these streams later waits for the default stream. So if later work began before earlier work ended,
@@ -24,9 +24,9 @@ pub(super) struct BlockingWork(IdMap<GpuContextId, ContextWork>);
 /// Work of the blocking streams of a context.
 #[derive(Default)]
 struct ContextWork {
-    /// Ends of calls, sorted, and the latest end of the work of all calls until then.
+    /// Ends of calls, sorted; for each, the latest end of work that was submitted until then.
     earlier: Vec<(u64, u64)>,
-    /// Starts of calls, sorted, and the earliest start of the work of all calls from then on.
+    /// Starts of calls, sorted; for each, the earliest start of work that was submitted from then on.
     later: Vec<(u64, u64)>,
 }
 
