@@ -197,31 +197,51 @@ fn more_unloads_than_tags_do_not_revive_old_rules() {
 
 #[test]
 fn threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc() {
+    const TURNS: usize = 100;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let case = compile("cases.c", &["-O2"]);
-    let workers: Vec<_> = (0..4)
-        .map(|_| {
-            let case = case.clone();
-            thread::spawn(move || {
-                use_new_unwinder(false);
-                let library = Library::open(&case);
-                for _ in 0..300 {
-                    for name in ["plain", "realigned", "with_alloca"] {
-                        call(library, name);
-                        let (_, ours, theirs) = SEEN.take();
-                        assert_eq!(ours, theirs);
-                    }
-                }
-            })
-        })
-        .collect();
     let twins = twins();
-    let mut turns = 0;
-    while !workers.iter().all(thread::JoinHandle::is_finished) {
-        Library::open(&twins[turns % 2]).close();
-        unwind::poll();
-        turns += 1;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Ends the workers even if a load below fails.
+        let _end = SetOnDrop(&is_over);
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let (case, is_over) = (&case, &is_over);
+                scope.spawn(move || {
+                    use_new_unwinder(false);
+                    let library = Library::open(case);
+                    let mut rounds = 0;
+                    while rounds < 300 || !is_over.load(Ordering::Relaxed) {
+                        for name in ["plain", "realigned", "with_alloca"] {
+                            call(library, name);
+                            let (_, ours, theirs) = SEEN.take();
+                            assert_eq!(ours, theirs);
+                        }
+                        rounds += 1;
+                    }
+                })
+            })
+            .collect();
+        // Libraries come and go for as long as a worker has rounds to do, but at least `TURNS` times: on a busy machine
+        // the workers can be through before this thread gets its turn.
+        let mut turn = 0;
+        while turn < TURNS || !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+            Library::open(&twins[turn % 2]).close();
+            unwind::poll();
+            turn += 1;
+            if turn >= TURNS {
+                is_over.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+/// Sets the flag when it is dropped.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
-    workers.into_iter().for_each(|worker| worker.join().expect("a worker agrees"));
-    assert!(turns > 10, "nothing came or went meanwhile");
 }
