@@ -6,6 +6,8 @@
 
 #[path = "support/build.rs"]
 mod build;
+#[path = "support/loads.rs"]
+mod loads;
 #[path = "support/oracle.rs"]
 #[allow(dead_code)]
 mod oracle;
@@ -13,10 +15,10 @@ mod oracle;
 mod seen;
 
 use std::sync::{Mutex, MutexGuard};
-use std::thread;
 
 use build::{Library, compile};
 use gpuflame_unwind as unwind;
+use loads::assert_agreement_during_loads;
 use seen::{SEEN, call, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -64,27 +66,5 @@ fn libraries_loaded_in_turn_at_one_address_agree_with_libgcc() {
 #[test]
 fn captures_during_library_loads_on_another_thread_agree_with_libgcc() {
     let _alone = alone();
-    let case = compile("cases.c", &["-O2"]);
-    let workers: Vec<_> = (0..4)
-        .map(|_| {
-            let case = case.clone();
-            thread::spawn(move || {
-                use_new_unwinder(true);
-                let library = Library::open(&case);
-                for _ in 0..300 {
-                    for name in ["plain", "realigned", "with_alloca"] {
-                        assert_agrees(library, name);
-                    }
-                }
-            })
-        })
-        .collect();
-    let twins = twins();
-    let mut turns = 0;
-    while !workers.iter().all(thread::JoinHandle::is_finished) {
-        Library::open(&twins[turns % 2]).close();
-        turns += 1;
-    }
-    workers.into_iter().for_each(|worker| worker.join().expect("a worker agrees"));
-    assert!(turns > 10, "nothing came or went meanwhile");
+    assert_agreement_during_loads(true, || ());
 }

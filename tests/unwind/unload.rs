@@ -8,6 +8,8 @@ mod build;
 #[path = "support/code.rs"]
 #[allow(dead_code)]
 mod code;
+#[path = "support/loads.rs"]
+mod loads;
 #[path = "support/oracle.rs"]
 #[allow(dead_code)]
 mod oracle;
@@ -23,9 +25,10 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use build::{Library, compile};
+use build::Library;
 use code::Code;
 use gpuflame_unwind as unwind;
+use loads::assert_agreement_during_loads;
 use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -197,51 +200,8 @@ fn more_unloads_than_tags_do_not_revive_old_rules() {
 
 #[test]
 fn threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc() {
-    const TURNS: usize = 100;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let case = compile("cases.c", &["-O2"]);
-    let twins = twins();
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        // Ends the workers even if a load below fails.
-        let _end = SetOnDrop(&is_over);
-        let workers: Vec<_> = (0..4)
-            .map(|_| {
-                let (case, is_over) = (&case, &is_over);
-                scope.spawn(move || {
-                    use_new_unwinder(false);
-                    let library = Library::open(case);
-                    let mut rounds = 0;
-                    while rounds < 300 || !is_over.load(Ordering::Relaxed) {
-                        for name in ["plain", "realigned", "with_alloca"] {
-                            call(library, name);
-                            let (_, ours, theirs) = SEEN.take();
-                            assert_eq!(ours, theirs);
-                        }
-                        rounds += 1;
-                    }
-                })
-            })
-            .collect();
-        // Libraries come and go for as long as a worker has rounds to do, but at least `TURNS` times: on a busy machine
-        // the workers can be through before this thread gets its turn.
-        let mut turn = 0;
-        while turn < TURNS || !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
-            Library::open(&twins[turn % 2]).close();
-            unwind::poll();
-            turn += 1;
-            if turn >= TURNS {
-                is_over.store(true, Ordering::Relaxed);
-            }
-        }
+    assert_agreement_during_loads(false, || {
+        unwind::poll();
     });
-}
-
-/// Sets the flag when it is dropped.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
