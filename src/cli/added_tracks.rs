@@ -10,7 +10,7 @@ use super::state_tracks::StateBands;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
-use gpuflame_offline::analysis::{InstructionRows, StreamRows};
+use gpuflame_offline::analysis::{HostHistoryRows, InstructionRows, StreamRows};
 use gpuflame_offline::formats::write_perfetto_with_tracks;
 use gpuflame_offline::run::ReadOptions;
 
@@ -35,7 +35,9 @@ impl AddedTracks {
         let mut events = JoinedRows::default();
         let mut path_rows = self.path.then(InstructionRows::default);
         let mut stream_rows = self.states.then(StreamRows::with_culprits);
-        let sinks = (&mut events, (&mut path_rows, &mut stream_rows));
+        let mut history = self.path.then(HostHistoryRows::default);
+        let sinks = (&mut events, ((&mut path_rows, &mut history), &mut stream_rows));
+        let options = &ReadOptions { between_launches: self.path, ..options.clone() };
         let explained = explain(input, options, console, sinks)?;
         if let Some(linked) = &explained.facts.linked {
             events.set_source_ids(linked.file_ids.to_vec());
@@ -45,8 +47,8 @@ impl AddedTracks {
         events.sort();
         let bands =
             |profile: &Profile| stream_rows.map(|rows| StateBands::new(rows, input, profile)).transpose();
-        if let Some(rows) = path_rows {
-            let found = FoundPath::new(input, explained, rows)?;
+        if let Some((rows, history)) = path_rows.zip(history) {
+            let found = FoundPath::new(input, explained, rows)?.with_host_stacks(history);
             print_remarks(input, &found, console);
             let profile = &found.explained.profile;
             let bands = bands(profile)?;

@@ -201,30 +201,59 @@ enum CandidateKey<'a> {
 /// Finds the function of a call, and the name of a piece of work.
 struct Functions<'a> {
     found: &'a FoundPath,
-    /// Function that is made faster, by stack.
-    of_context: IdMap<ContextId, String>,
+    /// Function that is made faster, by stack; `None` if the stack names none.
+    of_context: IdMap<ContextId, Option<String>>,
+    /// Time in ns of each function before calls, by position of the call.
+    before: HashMap<String, IdMap<u32, u64>>,
 }
 
 impl<'a> Functions<'a> {
     fn new(found: &'a FoundPath) -> Self {
+        let (names, calls) = (found.names(), found.path.calls());
         let mut of_context = IdMap::default();
-        for host in found.path.calls() {
-            of_context.entry(host.context).or_insert_with(|| {
-                let own = found.names().function_of(host.context);
-                own.unwrap_or_else(|| call(&found.explained.profile, host.context).to_owned())
-            });
+        for host in calls {
+            let of_call = || call(&found.explained.profile, host.context).to_owned();
+            let function = || Some(names.function_of(host.context).unwrap_or_else(of_call));
+            of_context.entry(host.context).or_insert_with(function);
         }
-        Self { found, of_context }
+        // Times are added up by stack first, because there are fewer stacks than times.
+        let mut by_context: IdMap<ContextId, IdMap<u32, u64>> = IdMap::default();
+        found.path.each_time_between(&found.history, &mut |call, context, nanos| {
+            let function = |context: ContextId| {
+                names.function_of(context).or_else(|| names.innermost(context).map(str::to_owned))
+            };
+            let known = context
+                .filter(|context| of_context.entry(*context).or_insert_with(|| function(*context)).is_some());
+            let context = known.unwrap_or(calls[call as usize].context);
+            *by_context.entry(context).or_default().entry(call).or_default() += nanos;
+        });
+        let mut before: HashMap<String, IdMap<u32, u64>> = HashMap::new();
+        for (context, times) in by_context {
+            let function = of_context.get(&context).cloned().flatten().unwrap_or_default();
+            let of_function = before.entry(function).or_default();
+            times.into_iter().for_each(|(call, nanos)| *of_function.entry(call).or_default() += nanos);
+        }
+        Self { found, of_context, before }
+    }
+
+    fn function(&self, context: ContextId) -> Option<&String> {
+        self.of_context.get(&context)?.as_ref()
     }
 
     /// Returns the key of the candidate to which a part of the path belongs, or `None` for waits, launches and gaps.
     fn key(&self, part: &PathPart) -> Option<CandidateKey<'a>> {
+        let of_call =
+            |at: u32| Some(CandidateKey::Function(self.found.path.calls().get(at as usize)?.context));
         match (part.class, part.what) {
             (PathClass::Kernel | PathClass::Memory | PathClass::Graph, What::Instruction(_)) => {
                 Some(CandidateKey::Work(self.found.names().key(part)))
             }
-            (PathClass::Call, What::Call(at)) | (PathClass::Host, What::Between(_, at)) => {
-                Some(CandidateKey::Function(self.found.path.calls().get(at as usize)?.context))
+            (PathClass::Call, What::Call(at)) | (PathClass::Host, What::Between(_, at)) => of_call(at),
+            (PathClass::Call | PathClass::Host, What::Stack { before, context, .. }) => {
+                match self.function(context) {
+                    Some(_) => Some(CandidateKey::Function(context)),
+                    None => of_call(before),
+                }
             }
             _ => None,
         }
@@ -234,9 +263,7 @@ impl<'a> Functions<'a> {
     fn candidate(&self, part: &PathPart) -> Option<Candidate> {
         match self.key(part)? {
             CandidateKey::Work(_) => Some(Candidate::Work(self.found.names().name(part).into_owned())),
-            CandidateKey::Function(context) => {
-                self.of_context.get(&context).cloned().map(Candidate::Function)
-            }
+            CandidateKey::Function(context) => self.function(context).cloned().map(Candidate::Function),
         }
     }
 
@@ -257,11 +284,13 @@ impl<'a> Functions<'a> {
                 Edit::Scale { work, factor: 1.0 }
             }
             Candidate::Function(name) => {
-                let is_own = |(context, own): (&ContextId, &String)| (*context, own == name);
+                let is_own =
+                    |(context, own): (&ContextId, &Option<String>)| (*context, own.as_ref() == Some(name));
                 let is_own: IdMap<ContextId, bool> = self.of_context.iter().map(is_own).collect();
                 let calls = self.found.path.calls();
                 let calls = Selection::new(calls.len(), |at| is_own[&calls[at as usize].context]);
-                Edit::ScaleHost { calls, factor: 1.0 }
+                let before = self.before.get(name).cloned().unwrap_or_default();
+                Edit::ScaleHost { calls, before, factor: 1.0 }
             }
         }
     }

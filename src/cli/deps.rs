@@ -18,7 +18,7 @@ use super::times::parse_micros;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
 use gpuflame_offline::analysis::{
-    CriticalPath, Edge, EdgeKind, InstructionKind, Moment, MomentKind, Savings, What,
+    CriticalPath, Edge, EdgeKind, InstructionKind, Moment, MomentKind, PathClass, PathPart, Savings, What,
 };
 
 /// Write the dependencies between calls and GPU work, with slack, as JSON or for Graphviz.
@@ -325,10 +325,13 @@ impl<'a> Drawn<'a> {
         write_list(out, |each| self.each_edge(each))?;
         write!(out, "],\n\"path\":[")?;
         write_list(out, |each| {
-            for part in self.path.parts().iter().filter(|part| self.is_shown(part.start, part.end)) {
+            let parts = undivided(self.path.parts());
+            for part in parts.iter().filter(|part| self.is_shown(part.start, part.end)) {
                 let node = match part.what {
                     What::Instruction(number) => Some(instruction_id(number)),
-                    What::Call(at) | What::Between(_, at) => Some(call_id(at)),
+                    What::Call(at) | What::Between(_, at) | What::Stack { before: at, .. } => {
+                        Some(call_id(at))
+                    }
                     What::Nothing => None,
                 };
                 each(json!({
@@ -424,4 +427,22 @@ fn moment_word(kind: MomentKind) -> &'static str {
 /// A text inside quotes of Graphviz.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Returns the parts of a path, with the time between two calls as one part: what the thread did there is no node.
+fn undivided(parts: &[PathPart]) -> Vec<PathPart> {
+    let mut whole: Vec<PathPart> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let (class, what) = match part.what {
+            What::Stack { after, before, .. } => (PathClass::Host, What::Between(after, before)),
+            what => (part.class, what),
+        };
+        match whole.last_mut() {
+            Some(last) if last.class == PathClass::Host && last.edge == part.edge && last.what == what => {
+                last.end = part.end;
+            }
+            _ => whole.push(PathPart { class, what, ..*part }),
+        }
+    }
+    whole
 }

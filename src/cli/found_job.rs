@@ -140,6 +140,8 @@ fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<
     let members = ranks.iter().zip(&collectives).zip(&shifts).map(|((rank, collectives), shift)| JobRank {
         path: &rank.found.path,
         list: &rank.found.list,
+        history: &rank.found.history,
+        profile: &rank.found.explained.profile,
         collectives,
         shift: shift.saturating_add(up),
     });

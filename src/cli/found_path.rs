@@ -7,10 +7,12 @@ use super::explain::{Explained, explain_opened};
 use super::input::Source;
 use super::path_names::{PathNames, why_words};
 use super::table_output::group_digits;
+use gpuflame_explain::join::Sink;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{
-    Contradiction, CriticalPath, InstructionDetail, InstructionList, InstructionRows, PathClass, PathPart,
+    Contradiction, CriticalPath, HostHistory, HostHistoryRows, InstructionDetail, InstructionList,
+    InstructionRows, PathClass, PathPart,
 };
 use gpuflame_offline::run::ReadOptions;
 
@@ -19,6 +21,8 @@ pub(super) struct FoundPath {
     pub(super) explained: Explained,
     pub(super) list: InstructionList,
     pub(super) path: CriticalPath,
+    /// What the threads did between their calls; empty for a replay.
+    pub(super) history: HostHistory,
 }
 
 impl FoundPath {
@@ -38,21 +42,30 @@ impl FoundPath {
     /// Like `read`, for replays: the path has neither parts nor slack, and nothing says what threads did while a GPU was idle.
     pub(super) fn read_to_replay(input: &Source, console: Console) -> Result<Self> {
         let options = ReadOptions { without_host_states: true, ..ReadOptions::default() };
-        let (explained, rows) = Self::read_rows(input, &options, console)?;
+        let (explained, rows) = Self::read_rows(input, &options, InstructionRows::default(), console)?;
         Self::found(input, explained, rows, CriticalPath::for_replay)
     }
 
     fn read_with(input: &Source, options: &ReadOptions, console: Console) -> Result<Self> {
-        let (explained, rows) = Self::read_rows(input, options, console)?;
-        Self::new(input, explained, rows)
+        let options = ReadOptions { between_launches: true, ..options.clone() };
+        let (rows, history) = (InstructionRows::default(), HostHistoryRows::default());
+        let (explained, (rows, history)) = Self::read_rows(input, &options, (rows, history), console)?;
+        Ok(Self::new(input, explained, rows)?.with_host_stacks(history))
     }
 
-    fn read_rows(
+    /// Divides the time between two calls among the stacks in which the thread was, as far as these rows tell them.
+    pub(super) fn with_host_stacks(mut self, history: HostHistoryRows) -> Self {
+        self.history = HostHistory::new(history, &self.explained.profile);
+        self.path = self.path.with_host_stacks(&self.history, &self.explained.profile);
+        self
+    }
+
+    fn read_rows<S: Sink>(
         input: &Source,
         options: &ReadOptions,
+        mut rows: S,
         console: Console,
-    ) -> Result<(Explained, InstructionRows)> {
-        let mut rows = InstructionRows::default();
+    ) -> Result<(Explained, S)> {
         // Every part needs its stack, so `options` has no memory limit.
         let explained = explain_opened(input, input.open()?, options, console, &mut rows)?;
         Ok((explained, rows))
@@ -84,7 +97,7 @@ impl FoundPath {
             }
             Err(worst) => return Err(contradiction(input, &list, &explained.profile, &worst)),
         };
-        Ok(Self { explained, list, path })
+        Ok(Self { explained, list, path, history: HostHistory::default() })
     }
 
     /// Start and end of a step, counted from 1.

@@ -162,6 +162,7 @@ impl Source {
             Options {
                 backward_under_forward: reading.backward_under_forward,
                 kernel_gaps: reading.kernel_gaps,
+                between_launches: reading.between_launches,
                 without_thread_states: reading.without_host_states,
                 ranges: reading.ranges,
                 graph_captures: reading.graph_captures.clone(),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use gpuflame_export::compose::{call, stack_names};
 use gpuflame_export::{NameFolding, clean_frame, executed_line, work_name};
 use gpuflame_model::profile::{Profile, SampleSite};
-use gpuflame_model::record::{ContextId, ThreadId, Work};
+use gpuflame_model::record::{ContextId, FrameKind, LabelKind, ThreadId, Work};
 use gpuflame_offline::analysis::{
     CriticalPath, EdgeKind, Instruction, InstructionDetail, InstructionKind, InstructionList, PathClass,
     PathPart, Unexplained, What,
@@ -43,6 +43,10 @@ impl<'a> PathNames<'a> {
             What::Between(after, before) => {
                 format!("from {} to {}", self.call(after), self.call(before)).into()
             }
+            What::Stack { after, before, context } => match self.innermost(context) {
+                Some(name) => name.into(),
+                None => self.name(&PathPart { what: What::Between(after, before), ..*part }),
+            },
             What::Nothing => "".into(),
         }
     }
@@ -61,6 +65,10 @@ impl<'a> PathNames<'a> {
             }
             What::Call(at) => NameKey::Call(self.call(at)),
             What::Between(after, before) => NameKey::Between(self.call(after), self.call(before)),
+            What::Stack { after, before, context } => match self.innermost(context) {
+                Some(name) => NameKey::Call(name),
+                None => NameKey::Between(self.call(after), self.call(before)),
+            },
             What::Nothing => NameKey::Nothing,
         }
     }
@@ -82,6 +90,18 @@ impl<'a> PathNames<'a> {
         }
     }
 
+    /// Name of the innermost frame of a stack between two calls: a function, an operator or a call. `None` if it is a range, which
+    /// does nothing itself.
+    pub(super) fn innermost(self, context: ContextId) -> Option<&'a str> {
+        let frame = self.profile.stack(self.profile.context(context)?.stack).next()?;
+        let frame = self.profile.frames()[frame.index()];
+        match frame.kind() {
+            FrameKind::Label(label) if frame.label_kind() != LabelKind::Range => self.profile.label(label),
+            FrameKind::Python { code, .. } => self.profile.code(code).map(|code| code.name),
+            _ => None,
+        }
+    }
+
     fn call(self, at: u32) -> &'a str {
         self.path.calls().get(at as usize).map_or("[no call]", |host| call(self.profile, host.context))
     }
@@ -97,6 +117,7 @@ impl<'a> PathNames<'a> {
                 let thread = (after.thread != before.thread).then_some(after.thread);
                 return Some(SampleSite::Between { after: after.context, thread, before: before.context });
             }
+            What::Stack { context, .. } => Some(context),
             What::Nothing => None,
         };
         context.filter(|context| self.has_stack(*context)).map(SampleSite::Context)
@@ -125,14 +146,19 @@ impl<'a> PathNames<'a> {
         match self.site(part)? {
             // Of a stretch between two calls, the function that made the second is known to have run.
             SampleSite::Between { before, .. } => self.executed(SampleSite::Context(before)),
-            site => self.executed(site),
+            site => self.executed(site).or_else(|| match part.what {
+                What::Stack { context, before, .. } if self.innermost(context).is_none() => {
+                    self.function_of(self.path.calls().get(before as usize)?.context)
+                }
+                _ => None,
+            }),
         }
     }
 
     /// Thread that a part of the host belongs to.
     pub(super) fn thread(self, part: &PathPart) -> Option<ThreadId> {
         match part.what {
-            What::Call(at) | What::Between(_, at) => {
+            What::Call(at) | What::Between(_, at) | What::Stack { before: at, .. } => {
                 self.path.calls().get(at as usize).map(|host| host.thread)
             }
             _ => None,
@@ -184,6 +210,7 @@ impl<'a> PathNames<'a> {
             }
             PathClass::Call => format!("the call that launched {}", self.launched_by(part)),
             PathClass::Return => format!("the call had waited for {last}"),
+            PathClass::Host if matches!(part.what, What::Stack { .. }) => "the thread was there".to_owned(),
             PathClass::Host => "the thread ran between two calls".to_owned(),
             PathClass::HandOff if part.reason == Some(EdgeKind::ThreadWait) => {
                 "the other thread had to arrive first".to_owned()

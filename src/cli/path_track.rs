@@ -2,7 +2,7 @@
 
 use super::found_path::FoundPath;
 use super::path_names::{PathNames, why_words};
-use gpuflame_offline::analysis::{PathClass, PathPart, Savings};
+use gpuflame_offline::analysis::{PathClass, PathPart, Savings, What};
 use gpuflame_offline::formats::{SliceTrack, TrackSlice};
 
 /// Returns the track of the critical path.
@@ -50,7 +50,10 @@ fn title(names: PathNames<'_>, part: &PathPart) -> String {
         PathClass::Launch => format!("launch of {name}"),
         PathClass::Gap => format!("gap before {name}"),
         PathClass::Return => format!("return of {name}"),
-        PathClass::Host => "host between two calls".to_owned(),
+        PathClass::Host => match part.what {
+            What::Stack { .. } => name.into_owned(),
+            _ => "host between two calls".to_owned(),
+        },
         PathClass::HandOff => "hand-off between threads".to_owned(),
         PathClass::Unexplained(why) => format!("unexplained: {}", why_words(why)),
     }

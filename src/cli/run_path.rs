@@ -3,7 +3,9 @@
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_model::record::{Activity, CorrelationId, Row};
-use gpuflame_offline::analysis::{CriticalPath, InstructionList, InstructionRows, PathClass, PathPart};
+use gpuflame_offline::analysis::{
+    CriticalPath, HostHistory, HostHistoryRows, InstructionList, InstructionRows, PathClass, PathPart,
+};
 
 use super::explain::Explained;
 use super::path_groups::{PathGroup, path_groups};
@@ -17,6 +19,7 @@ pub(super) const MAX_PARTS: usize = 5;
 /// Rows from which the path is found. Keeps none if there are too many.
 pub(super) struct PathRows {
     rows: InstructionRows,
+    history: HostHistoryRows,
     count: usize,
     max_count: usize,
 }
@@ -24,7 +27,7 @@ pub(super) struct PathRows {
 impl PathRows {
     /// Keeps at most `max_count` calls and activities.
     pub(super) fn with_max(max_count: usize) -> Self {
-        Self { rows: InstructionRows::default(), count: 0, max_count }
+        Self { rows: InstructionRows::default(), history: HostHistoryRows::default(), count: 0, max_count }
     }
 
     /// Number of calls and activities so far.
@@ -35,7 +38,7 @@ impl PathRows {
     fn is_full(&mut self) -> bool {
         self.count += 1;
         if self.count == self.max_count + 1 {
-            self.rows = InstructionRows::default();
+            (self.rows, self.history) = <(InstructionRows, HostHistoryRows)>::default();
         }
         self.count > self.max_count
     }
@@ -59,7 +62,12 @@ impl Sink for PathRows {
     }
 
     fn host(&mut self, row: &Row<'_>) {
-        if !self.is_full() {
+        // What a thread did between its calls is not counted.
+        if matches!(row, Row::HostState(_) | Row::HostCallSpan(_)) {
+            if self.count <= self.max_count {
+                self.history.host(row);
+            }
+        } else if !self.is_full() {
             self.rows.host(row);
         }
     }
@@ -85,7 +93,7 @@ pub(super) enum RunPath {
 impl RunPath {
     /// Finds the path of a run. `are_times_known` tells whether the durations of its work are possible.
     pub(super) fn find(run: &mut Explained, rows: PathRows, are_times_known: bool) -> Self {
-        let PathRows { mut rows, count, max_count } = rows;
+        let PathRows { mut rows, history, count, max_count } = rows;
         if !are_times_known {
             return Self::Unknown(UnknownPath::ImpossibleDurations);
         }
@@ -99,7 +107,7 @@ impl RunPath {
         let profile = &run.profile;
         let list = InstructionList::new(rows, profile);
         let path = match CriticalPath::new(&list, profile) {
-            Ok(Some(path)) => path,
+            Ok(Some(path)) => path.with_host_stacks(&HostHistory::new(history, profile), profile),
             Ok(None) => return Self::Unknown(UnknownPath::NoTimes),
             Err(_) => return Self::Unknown(UnknownPath::Contradiction),
         };

@@ -161,7 +161,9 @@ impl PartKey {
                 None => Self::Instruction(number),
             },
             What::Call(at) => Self::Call(replay.function(at)),
-            What::Between(after, before) => Self::Between(replay.function(after), replay.function(before)),
+            What::Between(after, before) | What::Stack { after, before, .. } => {
+                Self::Between(replay.function(after), replay.function(before))
+            }
             What::Nothing => Self::Nothing,
         }
     }

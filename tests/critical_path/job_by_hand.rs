@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::output::{Trace, gpuflame, min_slacks, read_json};
 
-const GATHER: &str = "ncclDevKernel_AllGather";
-const REDUCE: &str = "ncclDevKernel_AllReduce";
+pub(super) const GATHER: &str = "ncclDevKernel_AllGather";
+pub(super) const REDUCE: &str = "ncclDevKernel_AllReduce";
 
 /// The rank that enters the gather last. Times are in us; the ranks below have the same ones if no clock is ahead.
 ///
@@ -16,7 +16,7 @@ const REDUCE: &str = "ncclDevKernel_AllReduce";
 /// host   |-launch 0-10-|     |-launch 20-30-|  |-launch 40-50-| |-launch 60-70-| |---- synchronize 80-160 -----|
 /// GPU                  prep 15-18      gather 35-45      reduce 55 (waits until 110) -130  relu 130-150
 /// ```
-fn late_to_gather() -> Trace {
+pub(super) fn late_to_gather() -> Trace {
     Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
         .kernel("prep", 1, 7, (15, 18))

@@ -7,6 +7,7 @@ mod groups_by_hand;
 #[allow(dead_code, unreachable_pub)] // only its helpers are used
 #[path = "../support/handmade.rs"]
 mod handmade;
+mod host_stacks;
 mod job_by_hand;
 mod log_paths;
 mod missing_records;

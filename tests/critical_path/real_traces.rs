@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::output::read_json;
 
 #[path = "../support/real_traces.rs"]
-mod files;
+pub(super) mod files;
 
 /// Traces that lack records of launches, of the work before, or of waits between streams, and the missing records that the
 /// command has to name if more than 1 % of the path is unexplained.

@@ -14,10 +14,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::critical_path::graph::{Graph, MomentId, NO_CALL};
 use super::critical_path::{
-    Causes, Contradiction, CriticalPath, Edge, EdgeKind, HostCall, InstructionFacts, Moment, MomentKind,
-    PathPart, Unexplained, What,
+    Causes, Contradiction, CriticalPath, Edge, EdgeKind, HostCall, HostStack, InstructionFacts, Moment,
+    MomentKind, PathPart, StackClasses, Unexplained, What,
 };
+use super::host_history::HostHistory;
 use super::instructions::{InstructionKind, InstructionList};
+use gpuflame_model::profile::Profile;
 
 /// A rank of a job.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,10 @@ pub struct JobRank<'a> {
     pub path: &'a CriticalPath,
     /// Instructions of the rank.
     pub list: &'a InstructionList,
+    /// What the rank's threads did between their calls.
+    pub history: &'a HostHistory,
+    /// Names of the rank's stacks.
+    pub profile: &'a Profile,
     /// Collectives of the rank.
     pub collectives: &'a [RankCollective],
     /// Time in ns to add to the rank's times, so that all ranks have one clock.
@@ -76,7 +82,20 @@ impl JobPath {
         graph.sort();
         let causes = ranks.iter().map(|rank| Causes::new(rank.list)).collect();
         let facts = JobFacts { starts: &starts, causes };
-        Some(Self { path: CriticalPath::of_facts(graph, &facts), starts, last_ranks })
+        let mut path = CriticalPath::of_facts(graph, &facts);
+        let mut classes: Vec<StackClasses<'_>> =
+            ranks.iter().map(|rank| StackClasses::new(rank.profile)).collect();
+        path.divide_host_time(&mut |before, (from, to), add| {
+            let (at, before) = starts.call(before);
+            let JobRank { path, history, shift, .. } = ranks[at];
+            let local = |time: u64| time.saturating_add_signed(-shift);
+            let thread = path.calls()[before as usize].thread;
+            for (start, end, context) in history.during(thread, local(from), local(to)) {
+                let span = (start.saturating_add_signed(shift), end.saturating_add_signed(shift));
+                add(HostStack { span, context, class: classes[at].class(context) });
+            }
+        });
+        Some(Self { path, starts, last_ranks })
     }
 
     /// The path, with instructions and calls of every rank, which [`in_rank`](Self::in_rank) finds.
@@ -99,6 +118,10 @@ impl JobPath {
             What::Between(after, before) => {
                 let (rank, before) = self.starts.call(before);
                 (rank, What::Between(self.starts.call(after).1, before))
+            }
+            What::Stack { after, before, context } => {
+                let (rank, before) = self.starts.call(before);
+                (rank, What::Stack { after: self.starts.call(after).1, before, context })
             }
             What::Nothing => (0, What::Nothing),
         };

@@ -10,6 +10,7 @@ mod coverage;
 mod critical_path;
 mod delays;
 mod findings;
+mod host_history;
 mod hta_path;
 mod instructions;
 mod job_path;
@@ -44,6 +45,7 @@ pub use findings::{
     Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, cost_findings,
     job_findings, record_findings, run_costs,
 };
+pub use host_history::{HostHistory, HostHistoryRows};
 pub use hta_path::{
     EdgeType, HtaBound, HtaEdge, HtaEvents, HtaNode, HtaPath, HtaPathOptions, HtaRule, Unconnected, hta_path,
 };

@@ -211,6 +211,31 @@ pub(super) fn delay_spans<'a>(
     spans
 }
 
+/// Returns the spans between the launches of each of `threads` threads, and from the last launch to the end of the thread's last
+/// call.
+pub(super) fn between_launches(calls: &CallRecords, threads: usize) -> Vec<Vec<(i64, i64)>> {
+    let mut launches: Vec<Vec<(i64, i64)>> = vec![Vec::new(); threads];
+    let mut ends = vec![i64::MIN; threads];
+    for call in calls.iter() {
+        let thread = call.thread as usize;
+        ends[thread] = ends[thread].max(call.end);
+        if call.ops > 0 {
+            launches[thread].push((call.start, call.end));
+        }
+    }
+    for (launches, last) in launches.iter_mut().zip(ends) {
+        launches.sort_unstable();
+        launches.push((last, last));
+        let mut over = None;
+        let spans = launches.iter().filter_map(|&(start, end)| {
+            let before = over.replace(end.max(over.unwrap_or(end)))?;
+            (before < start).then_some((before, start))
+        });
+        *launches = spans.collect();
+    }
+    launches
+}
+
 /// Extends each span backwards to the end of the last launch that the thread made before the span.
 pub(super) fn since_last_launch(
     mut spans: Vec<Vec<(i64, i64)>>,

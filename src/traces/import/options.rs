@@ -23,6 +23,9 @@ pub struct Options {
     /// Whether the states of threads are also emitted for the time in which a GPU ran no kernel but copied data.
     /// Default: false.
     pub kernel_gaps: bool,
+    /// Whether the states of threads are also emitted for all other time between launches. Default: false, because a trace may
+    /// have millions of them.
+    pub between_launches: bool,
     /// Whether the states of threads are left out. They are needed only to find the culprits of idle time, and a trace may
     /// have millions of them. Default: false.
     pub without_thread_states: bool,
@@ -43,6 +46,7 @@ impl Default for Options {
             accept_cut: false,
             backward_under_forward: false,
             kernel_gaps: false,
+            between_launches: false,
             without_thread_states: false,
             ranges: false,
             graph_captures: Vec::new(),

@@ -45,6 +45,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     }
     let mut collector = TraceCollector::new(options.backward_under_forward, None);
     collector.kernel_gaps = options.kernel_gaps;
+    collector.between_launches = options.between_launches;
     collector.without_thread_states = options.without_thread_states;
     collector.keeps_ranges = options.ranges;
     if !options.graph_captures.is_empty() {
@@ -278,6 +279,10 @@ impl TraceCollector {
             };
             let more = host_delays::delay_spans(ops(), &self.calls, threads, is_kernel);
             let more = host_delays::since_last_launch(more, &self.calls);
+            spans.iter_mut().zip(more).for_each(|(spans, more)| spans.extend(more));
+        }
+        if self.between_launches {
+            let more = host_delays::between_launches(&self.calls, threads);
             spans.iter_mut().zip(more).for_each(|(spans, more)| spans.extend(more));
         }
         spans

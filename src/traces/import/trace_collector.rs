@@ -77,6 +77,7 @@ pub struct TraceCollector {
     pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
     pub(super) kernel_gaps: bool,
+    pub(super) between_launches: bool,
     /// Whether the states of threads are left out.
     pub(super) without_thread_states: bool,
     /// Whether the named ranges are returned with their times.

@@ -80,10 +80,8 @@ def upload(images):
 
 
 def validate():
-    total = 0
-    for entry in range(1_000_000):
-        total += entry  # straggler
-    return total
+    # One line, because the samples of a loop are divided between its lines.
+    return sum(range(4_000_000))  # straggler
 
 
 def train(fault, rank=0):

@@ -17,6 +17,7 @@ mod edges_view;
 mod functions;
 pub(super) mod graph;
 mod host;
+mod host_stacks;
 mod inferred;
 mod kernel_times;
 mod lags;
@@ -35,6 +36,7 @@ pub use path::{PathClass, PathPart, What};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
+use super::host_history::HostHistory;
 use super::instructions::InstructionList;
 pub(super) use build::is_node;
 use build::{Builder, Built};
@@ -42,10 +44,11 @@ pub(super) use causes::{Causes, InstructionFacts};
 pub(super) use edges_view::{EdgesView, TimedGraph};
 pub(super) use functions::Functions;
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::IdMap;
+use gpuflame_model::record::{ContextId, IdMap};
 use graph::Graph;
 pub(super) use graph::{MAX_LATENCY_NS, NO_CALL};
 pub(super) use host::is_cuda_call;
+pub(super) use host_stacks::{HostStack, StackClasses};
 pub(super) use kernel_times::{KernelTimes, Trigger};
 pub(super) use lags::Submitted;
 
@@ -138,6 +141,50 @@ impl CriticalPath {
         self.in_order = slack::latest_times_in_order(&self.graph, &self.latest);
         self.parts = path::walk(&self.graph, &self.deciding, facts);
         self
+    }
+
+    /// Divides the time between two calls of a thread among the stacks in which the thread was, as far as they are known.
+    pub fn with_host_stacks(mut self, history: &HostHistory, profile: &Profile) -> Self {
+        let mut classes = StackClasses::new(profile);
+        let calls = &self.graph.calls;
+        self.parts = host_stacks::divide(&self.parts, &mut |before, (from, to), add| {
+            for (start, end, context) in history.during(calls[before as usize].thread, from, to) {
+                add(HostStack { span: (start, end), context, class: classes.class(context) });
+            }
+        });
+        self
+    }
+
+    /// Passes the time between each two calls of a thread to `each`, by stack: position of the second call, the stack if it is
+    /// known, and ns.
+    pub fn each_time_between(
+        &self,
+        history: &HostHistory,
+        each: &mut dyn FnMut(u32, Option<ContextId>, u64),
+    ) {
+        for edge in &self.graph.edges[..self.sorted_edges] {
+            let to = &self.graph.moments[edge.to as usize];
+            if edge.kind != EdgeKind::Host || to.kind != MomentKind::CallBegin {
+                continue;
+            }
+            let (from, thread) = (self.graph.time(edge.from), self.graph.calls[to.call as usize].thread);
+            let mut unknown = to.time - from;
+            for (start, end, context) in history.during(thread, from, to.time) {
+                unknown -= end - start;
+                each(to.call, Some(context), end - start);
+            }
+            if unknown > 0 {
+                each(to.call, None, unknown);
+            }
+        }
+    }
+
+    /// As [`with_host_stacks`](Self::with_host_stacks), with stacks from elsewhere.
+    pub(super) fn divide_host_time(
+        &mut self,
+        each_stack: &mut dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)),
+    ) {
+        self.parts = host_stacks::divide(&self.parts, each_stack);
     }
 
     /// The graph, and those of its edges that are sorted by their later moment.

@@ -5,6 +5,7 @@ use super::causes::{InstructionFacts, Unexplained};
 use super::edges_view::{EdgesView, TimedGraph};
 use super::graph::{Edge, EdgeKind, Graph, MAX_LATENCY_NS, MomentId, MomentKind};
 use super::slack::{NO_EDGE, earliest};
+use gpuflame_model::record::ContextId;
 
 /// Class of a part of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,6 +79,15 @@ pub enum What {
     Call(u32),
     /// The time between two calls.
     Between(u32, u32),
+    /// The thread was in a recorded stack between two calls.
+    Stack {
+        /// The call before.
+        after: u32,
+        /// The call after.
+        before: u32,
+        /// The stack.
+        context: ContextId,
+    },
     /// No recorded object.
     Nothing,
 }

@@ -55,7 +55,9 @@ impl Replay<'_> {
             match edit {
                 Edit::Scale { work, factor } => self.scale(&mut edges, work, *factor),
                 Edit::LaunchNanos(nanos) => self.set_launch_time(&mut edges, *nanos),
-                Edit::ScaleHost { calls, factor } => self.scale_host(&mut edges, calls, *factor),
+                Edit::ScaleHost { calls, before, factor } => {
+                    self.scale_host(&mut edges, calls, before, *factor);
+                }
                 _ => {}
             }
         }

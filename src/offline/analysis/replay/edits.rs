@@ -69,11 +69,12 @@ pub enum Edit {
         /// Calls.
         calls: Selection,
     },
-    /// Selected calls, and the time before them since the thread's previous call, take their time, times a factor. Waits
-    /// are not host time.
+    /// Selected calls, and time before calls, take their time, times a factor. Waits are not host time.
     ScaleHost {
         /// Calls.
         calls: Selection,
+        /// Time in ns before a call, since the thread's previous call, that changes, by position of the call.
+        before: IdMap<u32, u64>,
         /// Factor.
         factor: f64,
     },
@@ -110,8 +111,8 @@ impl Replay<'_> {
                 Edit::Streams { lanes } => self.move_streams(&mut edges, lanes),
                 Edit::NoEvents { work } => self.drop_events(&mut edges, work),
                 Edit::NoWaits { calls } => self.drop_waits(&mut edges, calls),
-                Edit::ScaleHost { calls, factor } => {
-                    self.scale_host(&mut LagsMut::Edges(&mut edges), calls, *factor)
+                Edit::ScaleHost { calls, before, factor } => {
+                    self.scale_host(&mut LagsMut::Edges(&mut edges), calls, before, *factor)
                 }
             }
         }
@@ -224,14 +225,23 @@ impl Replay<'_> {
         }
     }
 
-    pub(super) fn scale_host(&self, edges: &mut LagsMut<'_>, calls: &Selection, factor: f64) {
+    pub(super) fn scale_host(
+        &self,
+        edges: &mut LagsMut<'_>,
+        calls: &Selection,
+        before: &IdMap<u32, u64>,
+        factor: f64,
+    ) {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.graph().moments[edge.to as usize]);
             let is_between = edge.kind == EdgeKind::Host && to.kind == MomentKind::CallBegin;
             // The edge of a call that waits has the time of the call without its wait.
             let is_own =
                 edge.kind == EdgeKind::Call && from == to.call && self.unwaited.contains_key(&to.call);
-            if (is_between || is_own) && calls.has(to.call) {
+            if is_between && let Some(nanos) = before.get(&to.call) {
+                let nanos = edge.lag.min(*nanos);
+                edge.lag = edge.lag - nanos + scaled(nanos, factor);
+            } else if is_own && calls.has(to.call) {
                 edge.lag = scaled(edge.lag, factor);
             }
         });

@@ -1,0 +1,136 @@
+//! Divides the host's parts of a path among the stacks in which the thread was.
+//!
+//! ```text
+//! calls    |launch|                                      |launch|
+//! stacks          |-- load_batch --|      |- cudaMalloc -|
+//! parts           |   load_batch   | host |  cudaMalloc  |
+//! ```
+
+use super::path::{PathClass, PathPart, What};
+use gpuflame_export::compose::call;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{ContextId, IdMap};
+
+/// A stack of a thread: start, end, and class of a part with this stack.
+pub(in super::super) struct HostStack {
+    pub(in super::super) span: (u64, u64),
+    pub(in super::super) context: ContextId,
+    pub(in super::super) class: PathClass,
+}
+
+/// Returns the parts with the time between two calls divided. `each_stack` gets the position of the second call and a time, and
+/// passes on the known stacks of the thread in this time, by time.
+pub(in super::super) fn divide(
+    parts: &[PathPart],
+    each_stack: &mut dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)),
+) -> Vec<PathPart> {
+    let mut divided: Vec<PathPart> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let (PathClass::Host, What::Between(after, before)) = (part.class, part.what) else {
+            divided.push(*part);
+            continue;
+        };
+        let first = divided.len();
+        let mut add = |(start, end): (u64, u64), class: PathClass, what: What| {
+            let is_first = divided.len() == first;
+            match divided.last_mut().filter(|last| !is_first && last.what == what) {
+                Some(last) => last.end = end,
+                None if start < end => {
+                    let reason = part.reason.filter(|_| is_first);
+                    divided.push(PathPart { start, end, class, what, reason, ..*part });
+                }
+                None => {}
+            }
+        };
+        let mut at = part.start;
+        each_stack(
+            before,
+            (part.start, part.end),
+            &mut |HostStack { span: (start, end), context, class }| {
+                let (start, end) = (start.max(at), end.min(part.end));
+                if start < end {
+                    add((at, start), part.class, part.what);
+                    add((start, end), class, What::Stack { after, before, context });
+                    at = end;
+                }
+            },
+        );
+        add((at, part.end), part.class, part.what);
+    }
+    divided
+}
+
+/// Finds the class of a part in which a thread was in a stack.
+pub(in super::super) struct StackClasses<'a> {
+    profile: &'a Profile,
+    known: IdMap<ContextId, PathClass>,
+}
+
+impl<'a> StackClasses<'a> {
+    pub(in super::super) fn new(profile: &'a Profile) -> Self {
+        Self { profile, known: IdMap::default() }
+    }
+
+    pub(in super::super) fn class(&mut self, context: ContextId) -> PathClass {
+        let find = || match is_api_call(call(self.profile, context)) {
+            true => PathClass::Call,
+            false => PathClass::Host,
+        };
+        *self.known.entry(context).or_insert_with(find)
+    }
+}
+
+/// Whether a function is one of CUDA's or HIP's interface: `cudaFree`, `cuMemAlloc_v2`, `hipMalloc`.
+fn is_api_call(name: &str) -> bool {
+    let rest =
+        name.strip_prefix("cuda").or_else(|| name.strip_prefix("cu")).or_else(|| name.strip_prefix("hip"));
+    rest.is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_uppercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(start: u64, end: u64, class: PathClass, what: What) -> PathPart {
+        PathPart { start, end, class, what, reason: None, edge: Some(7) }
+    }
+
+    #[test]
+    fn known_stacks_divide_the_time_between_two_calls() {
+        let between = What::Between(0, 1);
+        let parts = [
+            part(0, 10, PathClass::Call, What::Call(0)),
+            part(10, 100, PathClass::Host, between),
+            part(100, 110, PathClass::HandOff, between),
+        ];
+        let stacks = [(0, 20, 5), (20, 30, 5), (40, 50, 6), (45, 60, 7), (90, 200, 5)];
+        let divided = divide(&parts, &mut |before, span, add| {
+            assert_eq!((before, span), (1, (10, 100)));
+            for (start, end, context) in stacks {
+                let class = if context == 6 { PathClass::Call } else { PathClass::Host };
+                add(HostStack { span: (start, end), context: ContextId(context), class });
+            }
+        });
+        let stack = |context| What::Stack { after: 0, before: 1, context: ContextId(context) };
+        let expected = [
+            parts[0],
+            part(10, 30, PathClass::Host, stack(5)),
+            part(30, 40, PathClass::Host, between),
+            part(40, 50, PathClass::Call, stack(6)),
+            part(50, 60, PathClass::Host, stack(7)),
+            part(60, 90, PathClass::Host, between),
+            part(90, 100, PathClass::Host, stack(5)),
+            parts[2],
+        ];
+        assert_eq!(divided, expected);
+    }
+
+    #[test]
+    fn names_of_the_interface_are_told_from_those_of_operators() {
+        let of_api = ["cudaFree", "cuMemAlloc_v2", "hipMalloc", "cudaMemcpyAsync"];
+        assert!(of_api.iter().all(|name| is_api_call(name)));
+        let others =
+            ["cumsum", "aten::cudnn_convolution", "cudart", "hipify", "", "[call unknown]", "cublasSgemm"];
+        assert!(!others.iter().any(|name| is_api_call(name)));
+    }
+}

@@ -1,0 +1,76 @@
+//! What the threads of the host did between the calls that launch work or wait for it.
+//!
+//! Traces of other tools give the stack in which a thread was. Recordings give the calls that allocate, free or wait.
+
+use super::findings::HostStates;
+use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{Activity, ContextId, CorrelationId, HostCallSpan, IdMap, Row, ThreadId};
+
+/// A [`Sink`] that stores the rows of a [`HostHistory`].
+#[derive(Debug, Default)]
+pub struct HostHistoryRows {
+    states: HostStates,
+    /// Calls as (start, end, stack), in the order of their ends.
+    calls: Vec<(u64, u64, ContextId)>,
+}
+
+impl Sink for HostHistoryRows {
+    fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
+
+    fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
+
+    fn host(&mut self, row: &Row<'_>) {
+        match *row {
+            Row::HostState(_) => self.states.row(row),
+            // States come first, and calls are among them.
+            Row::HostCallSpan(HostCallSpan { ended, duration, context }) if self.states.is_empty() => {
+                self.calls.push((ended.0.saturating_sub(duration.into()), ended.0, context));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Stacks of threads by time.
+#[derive(Debug, Default)]
+pub struct HostHistory {
+    states: HostStates,
+    /// Calls by thread, by time. Those of a thread do not overlap.
+    calls: IdMap<ThreadId, Vec<(u64, u64, ContextId)>>,
+}
+
+impl HostHistory {
+    /// Creates the history of a run with this profile.
+    pub fn new(rows: HostHistoryRows, profile: &Profile) -> Self {
+        let HostHistoryRows { states, calls: mut all } = rows;
+        // The outer one of two calls comes first.
+        all.sort_unstable_by_key(|(begin, end, _)| (*begin, std::cmp::Reverse(*end)));
+        let mut calls: IdMap<ThreadId, Vec<(u64, u64, ContextId)>> = IdMap::default();
+        for (begin, end, context) in all {
+            let Some(thread) = profile.context(context).map(|context| context.thread) else { continue };
+            let of_thread = calls.entry(thread).or_default();
+            let begin = of_thread.last().map_or(begin, |(_, before, _)| begin.max(*before));
+            if begin < end {
+                of_thread.push((begin, end, context));
+            }
+        }
+        Self { states, calls }
+    }
+
+    /// Returns the known stacks of a thread between two times in ns since 1970, as (start, end, stack), by time.
+    pub(super) fn during(
+        &self,
+        thread: ThreadId,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (u64, u64, ContextId)> + '_ {
+        let calls = self.calls.get(&thread).map_or(&[][..], Vec::as_slice);
+        let first = calls.partition_point(|(_, end, _)| *end <= from);
+        let calls = calls[first..].iter().take_while(move |(begin, ..)| *begin < to);
+        let calls = calls.map(move |&(begin, end, context)| (begin.max(from), end.min(to), context));
+        let states = self.states.during(thread, from, to);
+        let known = states.chain(calls).filter(|(.., context)| *context >= ContextId::FIRST);
+        known.filter(|(begin, end, _)| begin < end)
+    }
+}
