@@ -74,7 +74,7 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             _ => return Ok(ranks),
         }
     }
-    for guess in GUESSES {
+    for (at, guess) in GUESSES.into_iter().enumerate() {
         let ranks: Option<Vec<u32>> = sources
             .iter()
             .map(|source| match source {
@@ -86,6 +86,10 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
         match find_duplicate(&ranks) {
             None => return Ok(ranks),
             Some(pair) => twice = twice.or(Some((pair, ranks[pair.0]))),
+        }
+        // A copy of a rank's trace under the name of another rank is no trace of that rank.
+        if at == 0 {
+            break;
         }
     }
     Err(usage_error(match twice {

@@ -230,3 +230,16 @@ fn each_verb_of_ranks_takes_the_flag_that_its_message_proposes() {
     let again: Vec<&str> = next.split(' ').skip(1).collect();
     gpuflame(&folder, again).ok();
 }
+
+/// Somebody copied the trace of rank 0 under the name of rank 1, for a file that was missing.
+#[test]
+fn a_copy_of_a_rank_under_another_name_is_refused() {
+    let folder = folder();
+    for name in ["rank0.json", "rank1.json"] {
+        write(&folder, name, &info(0, 2), &[GEMM]);
+    }
+    for verb in RANK_VERBS {
+        let args = [&["-q"], verb, &["rank0.json", "rank1.json"]].concat();
+        gpuflame(&folder, &args).fails(2, &["rank0.json and rank1.json both have rank 0"]);
+    }
+}
