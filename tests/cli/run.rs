@@ -348,6 +348,33 @@ fn signals_of_another_process_are_forwarded() {
     }
 }
 
+/// A program does not handle SIGQUIT, so the checkpoint is what remains of the recording.
+#[test]
+fn sigquit_of_another_process_ends_the_program_and_its_checkpoint_is_recovered() {
+    let run = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).env("GPUFLAME_CHECKPOINT", "0.05");
+    let (mut command, folder) = run.into_command();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_launches(&folder);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let is_written = || {
+        let left = gpuflame::read(folder.join("out.gfr"), &gpuflame::ReadOptions::default());
+        left.is_ok_and(|run| run.ledger().tally.activities.matched > 0)
+    };
+    while !is_written() {
+        assert!(Instant::now() < deadline, "no checkpoint was written");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    send(&child, libc::SIGQUIT);
+    let done = Done::from_output(child.wait_with_output().unwrap(), folder);
+    assert_eq!(done.code, Some(128 + libc::SIGQUIT), "{}", done.stderr);
+    let folded = done.file("out.folded");
+    assert!(
+        folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"),
+        "{folded}{}",
+        done.stderr
+    );
+}
+
 #[test]
 fn processes_that_skip_exit_hooks_are_recovered_in_the_requested_formats() {
     let program = program().to_str().unwrap();
