@@ -19,7 +19,7 @@ export function critical({ answer, ns, parts }: NonNullable<Panel["critical"]>, 
 
 /** Returns a part of the critical path in words, such as `kernel: gemm in forward`. */
 export function partText({ label, name, function: caller, rank }: CriticalPart): string {
-  return `${rank === undefined ? "" : `rank ${rank}, `}${label}${name === "" ? "" : `: ${name}`}${caller === null ? "" : ` in ${caller}`}`;
+  return `${rank === undefined ? "" : `rank ${rank}, `}${label}${name === "" ? "" : `: ${name}`}${caller === null || caller === name ? "" : ` in ${caller}`}`;
 }
 
 function item(part: CriticalPart, whole: number, actions: PathActions): HTMLElement {

@@ -50,7 +50,10 @@ const REMEDIES: [(&str, &str); 27] = [
         "slow_steps",
         "Compare the input of a slow step with that of a usual step: longer sequences are the usual reason.",
     ),
-    ("pauses", "Do this work less often, or on a thread that launches nothing."),
+    (
+        "pauses",
+        "Do this work less often, or on a thread that launches nothing. Code that CUDA loads at first use needs no change.",
+    ),
     (
         "exposed_communication",
         "Start communication as soon as its input is ready, and compute something else meanwhile, as DDP does with its buckets.",

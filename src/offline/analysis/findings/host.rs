@@ -359,6 +359,9 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
                 format_nanos(launched.tiny.mean())
             ),
         ),
+        Reason::Other if is_rare && place.of_call.is_launch_call => {
+            ("pauses", format!("{} in a launch: code may be loaded on first use", counted_pauses(gaps, mean)))
+        }
         Reason::Other if is_rare => ("pauses", counted_pauses(gaps, mean)),
         Reason::Other if copies_to_device || ends_in_copy(lost, site) => {
             ("data_loader_late", format!("{without} for {time} before data was copied to the GPU"))
