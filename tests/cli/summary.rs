@@ -268,3 +268,26 @@ fn a_busy_gpu_is_bound_by_what_it_does() {
     let partial = busy_trace(&folder, "gemm", 41_000);
     assert!(!partial.contains("bound"), "{partial}");
 }
+
+/// The tenth of 40 launches takes 300 ms, because CUDA loads the code of its kernel. All others take 5 us.
+#[test]
+fn a_pause_in_a_launch_is_told_from_work_of_the_program() {
+    let folder = scratch("summary");
+    let (mut events, mut time) = (Vec::new(), 1000_u64);
+    for id in 1..=40_u64 {
+        let (name, took) = if id == 10 { ("rare", 300_000) } else { ("gemm", 5) };
+        events.push(format!(
+            r#"{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":{time},"dur":{took},"args":{{"correlation":{id}}}}}"#
+        ));
+        events.push(format!(
+            r#"{{"ph":"X","cat":"kernel","name":"{name}","pid":0,"tid":7,"ts":{},"dur":90,"args":{{"correlation":{id},"device":0,"stream":7}}}}"#,
+            time + took + 5
+        ));
+        time += took + 100;
+    }
+    fs::write(folder.join("load.json"), format!(r#"{{"traceEvents":[{}]}}"#, events.join(","))).unwrap();
+    let finding = &json(&folder, &["summary", "load.json"])["findings"][0];
+    assert_eq!(finding["id"], "pauses", "{finding}");
+    let why = finding["why"].as_str().unwrap();
+    assert!(why.starts_with("a pause of 300") && why.ends_with("code may be loaded on first use"), "{why}");
+}
