@@ -37,7 +37,8 @@ impl AddedTracks {
         let mut stream_rows = self.states.then(StreamRows::with_culprits);
         let mut history = self.path.then(HostHistoryRows::default);
         let sinks = (&mut events, ((&mut path_rows, &mut history), &mut stream_rows));
-        let options = &ReadOptions { between_launches: self.path, ..options.clone() };
+        let options =
+            &ReadOptions { between_launches: if self.path { usize::MAX } else { 0 }, ..options.clone() };
         let explained = explain(input, options, console, sinks)?;
         if let Some(linked) = &explained.facts.linked {
             events.set_source_ids(linked.file_ids.to_vec());

@@ -47,7 +47,7 @@ impl FoundPath {
     }
 
     fn read_with(input: &Source, options: &ReadOptions, console: Console) -> Result<Self> {
-        let options = ReadOptions { between_launches: true, ..options.clone() };
+        let options = ReadOptions { between_launches: usize::MAX, ..options.clone() };
         let (rows, history) = (InstructionRows::default(), HostHistoryRows::default());
         let (explained, (rows, history)) = Self::read_rows(input, &options, (rows, history), console)?;
         Ok(Self::new(input, explained, rows)?.with_host_stacks(history))

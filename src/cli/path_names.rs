@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use gpuflame_export::compose::{call, stack_names};
+use gpuflame_export::compose::{call, folded_names};
 use gpuflame_export::{NameFolding, clean_frame, executed_line, work_name};
 use gpuflame_model::profile::{Profile, SampleSite};
-use gpuflame_model::record::{ContextId, FrameKind, LabelKind, ThreadId, Work};
+use gpuflame_model::record::{ContextId, ThreadId, Work};
 use gpuflame_offline::analysis::{
     CriticalPath, EdgeKind, Instruction, InstructionDetail, InstructionKind, InstructionList, PathClass,
-    PathPart, Unexplained, What,
+    PathPart, Unexplained, What, host_stack_name,
 };
 
 /// Everything that is needed to name a part.
@@ -43,10 +43,7 @@ impl<'a> PathNames<'a> {
             What::Between(after, before) => {
                 format!("from {} to {}", self.call(after), self.call(before)).into()
             }
-            What::Stack { after, before, context } => match self.innermost(context) {
-                Some(name) => name.into(),
-                None => self.name(&PathPart { what: What::Between(after, before), ..*part }),
-            },
+            What::Stack { context, .. } => self.innermost(context).unwrap_or_default().into(),
             What::Nothing => "".into(),
         }
     }
@@ -65,10 +62,7 @@ impl<'a> PathNames<'a> {
             }
             What::Call(at) => NameKey::Call(self.call(at)),
             What::Between(after, before) => NameKey::Between(self.call(after), self.call(before)),
-            What::Stack { after, before, context } => match self.innermost(context) {
-                Some(name) => NameKey::Call(name),
-                None => NameKey::Between(self.call(after), self.call(before)),
-            },
+            What::Stack { context, .. } => NameKey::Call(self.innermost(context).unwrap_or_default()),
             What::Nothing => NameKey::Nothing,
         }
     }
@@ -90,16 +84,9 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// Name of the innermost frame of a stack between two calls: a function, an operator or a call. `None` if it is a range, which
-    /// does nothing itself.
+    /// What a thread did between two calls: a function, an operator, a call or a named range.
     pub(super) fn innermost(self, context: ContextId) -> Option<&'a str> {
-        let frame = self.profile.stack(self.profile.context(context)?.stack).next()?;
-        let frame = self.profile.frames()[frame.index()];
-        match frame.kind() {
-            FrameKind::Label(label) if frame.label_kind() != LabelKind::Range => self.profile.label(label),
-            FrameKind::Python { code, .. } => self.profile.code(code).map(|code| code.name),
-            _ => None,
-        }
+        host_stack_name(self.profile, context)
     }
 
     fn call(self, at: u32) -> &'a str {
@@ -146,12 +133,7 @@ impl<'a> PathNames<'a> {
         match self.site(part)? {
             // Of a stretch between two calls, the function that made the second is known to have run.
             SampleSite::Between { before, .. } => self.executed(SampleSite::Context(before)),
-            site => self.executed(site).or_else(|| match part.what {
-                What::Stack { context, before, .. } if self.innermost(context).is_none() => {
-                    self.function_of(self.path.calls().get(before as usize)?.context)
-                }
-                _ => None,
-            }),
+            site => self.executed(site),
         }
     }
 
@@ -179,7 +161,7 @@ impl<'a> PathNames<'a> {
     /// The frames under which the part is drawn, as a folded line.
     pub(super) fn folded(self, part: &PathPart) -> String {
         let mut frames = match self.site(part) {
-            Some(site) => stack_names(self.profile, site),
+            Some(site) => folded_names(self.profile, site, NameFolding::default()),
             None => Vec::new(),
         };
         let name = self.name(part);

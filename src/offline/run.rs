@@ -39,8 +39,9 @@ pub struct ReadOptions {
     /// Whether the states of the host's threads are also read for the time in which a GPU copied but ran no kernel. Default:
     /// false.
     pub kernel_gaps: bool,
-    /// Whether the states of the host's threads are also read for all other time between launches. Default: false.
-    pub between_launches: bool,
+    /// Maximum number of calls and pieces of GPU work up to which the states of the host's threads are also read for all other
+    /// time between launches. Default: 0.
+    pub between_launches: usize,
     /// Whether the states of the host's threads are left out, and the culprits of idle time are not looked for. Default: false.
     pub without_host_states: bool,
     /// Whether the named ranges of a trace are also returned with their times. Default: false.

@@ -33,6 +33,35 @@ fn the_example_of_the_documentation() {
     assert_eq!(min_slacks(&tables, ["gemm", "relu"]), [0, 0]);
 }
 
+/// The same program, recorded without waits, which is torch.profiler's default: the name of the call and the end of `relu`
+/// during the call tell what the call waited for. The driver's call inside is a part of it.
+#[test]
+fn a_call_that_synchronizes_without_a_record_waits_for_the_last_work_that_ended_during_it() {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("gemm", 1, 7, (15, 75))
+        .call("cudaLaunchKernel", 2, 5, (20, 30))
+        .kernel("relu", 2, 7, (80, 120))
+        .call("cudaStreamSynchronize", 3, 5, (35, 130))
+        .call("cuStreamSynchronize", 3, 5, (40, 125));
+    let file = trace.clone().write("by-hand-without-waits-deps");
+    let tables = tables(trace, "by-hand-without-waits", &[]);
+    assert_eq!(
+        parts(&tables),
+        [
+            (0, 10, "call", 10, "cudaLaunchKernel"),
+            (10, 5, "launch", 5, "gemm"),
+            (15, 60, "kernel", 45, "gemm"),
+            (75, 5, "gap", 5, "relu"),
+            (80, 40, "kernel", 40, "relu"),
+            (120, 10, "return", 10, "cudaStreamSynchronize"),
+        ]
+    );
+    let deps = read_json(&["deps", file.to_str().unwrap()]);
+    let waits = deps["edges"].as_array().unwrap().iter().filter(|edge| edge["kind"] == "inferred_wait");
+    assert_eq!(waits.map(|edge| &edge["inferred"]).collect::<Vec<_>>(), [true]);
+}
+
 #[test]
 fn a_part_of_the_path_is_cut_at_its_edges() {
     let tables = tables(two_kernels(), "by-hand-part", &["--from", "70us", "--to", "100us"]);

@@ -113,6 +113,34 @@ fn causal_makes_each_of_them_faster() {
     );
 }
 
+/// The range `load` has the same time in a thread that only waits. A step and the time between two slices have no names.
+#[test]
+fn named_ranges_are_parts_also_of_threads_that_launch_nothing() {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 6, (0, 5))
+        .kernel("gemm", 1, 7, (10, 50))
+        .call("cudaStreamSynchronize", 2, 5, (2, 55))
+        .sync(2, 7, (3, 50))
+        .add(slice("user_annotation", "ProfilerStep#4", (55, 200)))
+        .add(slice("user_annotation", "load", (70, 170)))
+        .add(slice("cpu_op", "aten::stack", (100, 110)))
+        .call("cudaStreamSynchronize", 3, 5, (180, 210))
+        .sync(3, 7, (181, 182));
+    let tables = tables(trace, "host-stacks-ranges", &[]);
+    let between = "from cudaStreamSynchronize to cudaStreamSynchronize";
+    let expected = [
+        (50, 5, "return", "cudaStreamSynchronize"),
+        (55, 15, "host", between),
+        (70, 30, "host", "load"),
+        (100, 10, "host", "aten::stack"),
+        (110, 60, "host", "load"),
+        (170, 10, "host", between),
+        (180, 30, "call", "cudaStreamSynchronize"),
+    ];
+    let spans = spans(&tables);
+    assert_eq!(spans[spans.len() - expected.len()..], expected);
+}
+
 /// A recording has the calls that allocate and free memory.
 #[test]
 fn a_recording_names_the_calls_that_free_memory() {

@@ -83,7 +83,9 @@ impl Job {
         let is_job = sources.len() > 1;
         let options =
             Options { names: names.names(), whole_kernels: names.whole_kernels(), ..Options::default() };
-        let reading = ReadOptions { by_stream: true, ..names.read_options() };
+        let max_path_rows = if is_job { 0 } else { MAX_PATH_ROWS };
+        let between_launches = max_path_rows;
+        let reading = ReadOptions { by_stream: true, between_launches, ..names.read_options() };
         let mut order: Vec<usize> = (0..sources.len()).collect();
         order.sort_by_key(|&at| numbers[at]);
         let (mut views, mut work) = (ReportViews::default(), WorkSums::default());
@@ -95,7 +97,7 @@ impl Job {
             let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
             let mut activities = TimelineActivities::default();
             // The rows of a job are counted only.
-            let mut path_rows = PathRows::with_max(if is_job { 0 } else { MAX_PATH_ROWS });
+            let mut path_rows = PathRows::with_max(max_path_rows);
             let sinks = (&mut delays, ((&mut durations, &mut activities), &mut path_rows));
             let (mut run, found) = summarize(source, reading.clone(), console, sinks)?;
             path_rows_of_job += path_rows.count();

@@ -73,7 +73,8 @@ impl Summary {
         let sources = self.ranks.sources(&self.inputs, console)?;
         let [input] = &sources[..] else { return job::run(self, &sources, console) };
         let mut rows = PathRows::with_max(MAX_PATH_ROWS);
-        let (mut run, findings) = summarize(input, self.names.read_options(), console, &mut rows)?;
+        let reading = ReadOptions { between_launches: MAX_PATH_ROWS, ..self.names.read_options() };
+        let (mut run, findings) = summarize(input, reading, console, &mut rows)?;
         let path = RunPath::find(&mut run.explained, rows, !has_impossible_durations(&findings));
         let screen = Screen { path: Some(&path), ..run.screen(&findings, self.names.names()) };
         let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);

@@ -53,7 +53,7 @@ pub(super) fn read_run(
     more: impl Sink,
 ) -> Result<ReadRun> {
     let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
-    let options = ReadOptions { kernel_gaps: true, between_launches: true, ..options };
+    let options = ReadOptions { kernel_gaps: true, ..options };
     let explained = explain_sums_with(input, options, console, ((&mut copies, &mut spans), more))?;
     explained.facts.require_work(input)?;
     explained.require_activities(input)?;

@@ -92,7 +92,9 @@ impl JobPath {
             let thread = path.calls()[before as usize].thread;
             for (start, end, context) in history.during(thread, local(from), local(to)) {
                 let span = (start.saturating_add_signed(shift), end.saturating_add_signed(shift));
-                add(HostStack { span, context, class: classes[at].class(context) });
+                if let Some(class) = classes[at].class(context) {
+                    add(HostStack { span, context, class });
+                }
             }
         });
         Some(Self { path, starts, last_ranks })

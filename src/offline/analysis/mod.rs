@@ -38,7 +38,7 @@ pub use copies::CopySums;
 pub use coverage::StepCoverage;
 pub use critical_path::{
     Contradiction, CriticalPath, Edge, EdgeKind, HostCall, Moment, MomentKind, PathClass, PathPart, Savings,
-    Unexplained, What,
+    Unexplained, What, host_stack_name,
 };
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{

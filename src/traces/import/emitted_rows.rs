@@ -91,7 +91,8 @@ impl TraceCollector {
             let calls = numbers.iter().map(|number| (*number, self.calls.get(*number)));
             calls.map(|(number, call)| (number, call.stack, call.thread)).collect()
         };
-        let (waiting, thread_waits) = (stacks_of(&sync_calls.numbers()), stacks_of(&self.thread_waits));
+        let (waiting, unrecorded) =
+            (stacks_of(&sync_calls.numbers()), stacks_of(&self.waits_without_records()));
         for number in self.calls.numbers() {
             let call = self.calls.get(number);
             if call.is_shown() {
@@ -109,10 +110,10 @@ impl TraceCollector {
             let context = stack.map(|stack| context(stack, thread, each));
             created.insert(op, context.map_or(Created::Unknown, Created::Context));
         }
-        let thread_waits = thread_waits.into_iter().filter(|(_, stack, _)| *stack != u32::MAX);
-        let thread_waits =
-            thread_waits.map(|(at, stack, thread)| (at, context(stack, thread, each))).collect();
-        RowContexts { sync_calls, thread_waits, created }
+        let unrecorded = unrecorded.into_iter().filter(|(_, stack, _)| *stack != u32::MAX);
+        let unrecorded_waits =
+            unrecorded.map(|(at, stack, thread)| (at, context(stack, thread, each))).collect();
+        RowContexts { sync_calls, unrecorded_waits, created }
     }
 
     /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
@@ -204,14 +205,38 @@ impl TraceCollector {
         sync_calls.ids = sync_ids;
         self.emit_syncs(sync_calls, &mut file_ids, &nanos, each);
         edges.emit(&host_launches, &nanos, each);
-        self.emit_thread_waits(contexts.thread_waits, &mut file_ids, &nanos, each);
+        self.emit_waits(contexts.unrecorded_waits, &mut file_ids, &nanos, each);
         linked.file_ids = file_ids;
     }
 }
 
 impl TraceCollector {
-    /// Emits the calls that wait for other threads. They have no ids in the trace.
-    fn emit_thread_waits(
+    /// Returns the calls that wait for other threads, and, if the trace has no records of waits, those that wait for a GPU
+    /// according to their names. Of nested calls, the outermost is returned.
+    fn waits_without_records(&self) -> Vec<u32> {
+        let mut found = self.thread_waits.clone();
+        if !self.syncs.is_empty() {
+            return found;
+        }
+        let mut waits: Vec<(u32, i64, i64, u32)> = self
+            .host_waits
+            .iter()
+            .map(|number| (*number, self.calls.get(*number)))
+            .map(|(number, call)| (call.thread, call.start, -call.end, number))
+            .collect();
+        waits.sort_unstable();
+        let mut last: Option<(u32, i64)> = None;
+        for (thread, start, end, number) in waits {
+            if last.is_none_or(|(of, until)| of != thread || start >= until) {
+                last = Some((thread, -end));
+                found.push(number);
+            }
+        }
+        found
+    }
+
+    /// Emits calls that wait. Those for other threads have no ids in the trace.
+    fn emit_waits(
         &self,
         waits: Vec<(u32, ContextId)>,
         file_ids: &mut FileIds,
@@ -222,7 +247,7 @@ impl TraceCollector {
             let call = self.calls.get(at);
             let (time, duration) = (nanos(call.start), call.end.saturating_sub(call.start).max(0) as u64);
             let correlation = CorrelationId(file_ids.len() as u32);
-            file_ids.push(0);
+            file_ids.push(call.correlation);
             each(&Row::Wait(Wait { time, duration, correlation, context }));
         }
     }
@@ -232,8 +257,8 @@ impl TraceCollector {
 pub(super) struct RowContexts {
     /// Calls that waited or recorded an event.
     sync_calls: SyncCalls,
-    /// Calls that waited for other threads, with their contexts.
-    thread_waits: Vec<(u32, ContextId)>,
+    /// Calls that waited and have no record of the wait, with their contexts.
+    unrecorded_waits: Vec<(u32, ContextId)>,
     /// Origin of the graph nodes of operations, by index of the operation.
     created: IdMap<u32, Created>,
 }

@@ -211,25 +211,26 @@ pub(super) fn delay_spans<'a>(
     spans
 }
 
-/// Returns the spans between the launches of each of `threads` threads, and from the last launch to the end of the thread's last
-/// call.
+/// Returns the spans from the first to the last call of each of `threads` threads, without its launches.
 pub(super) fn between_launches(calls: &CallRecords, threads: usize) -> Vec<Vec<(i64, i64)>> {
     let mut launches: Vec<Vec<(i64, i64)>> = vec![Vec::new(); threads];
-    let mut ends = vec![i64::MIN; threads];
+    let mut bounds = vec![(i64::MAX, i64::MIN); threads];
     for call in calls.iter() {
         let thread = call.thread as usize;
-        ends[thread] = ends[thread].max(call.end);
+        let (first, last) = &mut bounds[thread];
+        (*first, *last) = ((*first).min(call.start), (*last).max(call.end));
         if call.ops > 0 {
             launches[thread].push((call.start, call.end));
         }
     }
-    for (launches, last) in launches.iter_mut().zip(ends) {
+    for (launches, (first, last)) in launches.iter_mut().zip(bounds) {
         launches.sort_unstable();
         launches.push((last, last));
-        let mut over = None;
+        let mut over = first;
         let spans = launches.iter().filter_map(|&(start, end)| {
-            let before = over.replace(end.max(over.unwrap_or(end)))?;
-            (before < start).then_some((before, start))
+            let span = (over, start);
+            over = over.max(end);
+            (span.0 < span.1).then_some(span)
         });
         *launches = spans.collect();
     }

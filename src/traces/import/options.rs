@@ -23,9 +23,9 @@ pub struct Options {
     /// Whether the states of threads are also emitted for the time in which a GPU ran no kernel but copied data.
     /// Default: false.
     pub kernel_gaps: bool,
-    /// Whether the states of threads are also emitted for all other time between launches. Default: false, because a trace may
-    /// have millions of them.
-    pub between_launches: bool,
+    /// Maximum number of calls and pieces of GPU work up to which the states of threads are also emitted for all other time between
+    /// launches. Default: 0, because a trace may have millions of states.
+    pub between_launches: usize,
     /// Whether the states of threads are left out. They are needed only to find the culprits of idle time, and a trace may
     /// have millions of them. Default: false.
     pub without_thread_states: bool,
@@ -46,7 +46,7 @@ impl Default for Options {
             accept_cut: false,
             backward_under_forward: false,
             kernel_gaps: false,
-            between_launches: false,
+            between_launches: 0,
             without_thread_states: false,
             ranges: false,
             graph_captures: Vec::new(),

@@ -281,7 +281,7 @@ impl TraceCollector {
             let more = host_delays::since_last_launch(more, &self.calls);
             spans.iter_mut().zip(more).for_each(|(spans, more)| spans.extend(more));
         }
-        if self.between_launches {
+        if self.calls.len() + self.ops.len() <= self.between_launches {
             let more = host_delays::between_launches(&self.calls, threads);
             spans.iter_mut().zip(more).for_each(|(spans, more)| spans.extend(more));
         }

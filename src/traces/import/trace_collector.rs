@@ -51,6 +51,8 @@ pub struct TraceCollector {
     pub(super) stream_flags: Vec<(u32, LinkedStream)>,
     /// Calls that wait for other threads.
     pub(super) thread_waits: Vec<u32>,
+    /// Calls of which the host waits for a GPU, by their names.
+    pub(super) host_waits: Vec<u32>,
     /// Stack that created the graph node of an operation, as a number in `given_stacks`; `None` if the stack is
     /// unknown. The key is the index of the operation.
     pub(super) created: IdMap<u32, Option<u32>>,
@@ -77,7 +79,7 @@ pub struct TraceCollector {
     pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
     pub(super) kernel_gaps: bool,
-    pub(super) between_launches: bool,
+    pub(super) between_launches: usize,
     /// Whether the states of threads are left out.
     pub(super) without_thread_states: bool,
     /// Whether the named ranges are returned with their times.
@@ -393,6 +395,9 @@ impl TraceCollector {
         self.event_wait_calls += u64::from(facts.waits_for_event);
         if facts.waits_for_thread {
             self.thread_waits.push(number);
+        }
+        if facts.waits && !facts.waits_for_event {
+            self.host_waits.push(number);
         }
         if facts.submits_host_function {
             self.host_function_calls.push(number);

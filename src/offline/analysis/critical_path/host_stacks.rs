@@ -7,9 +7,8 @@
 //! ```
 
 use super::path::{PathClass, PathPart, What};
-use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::{ContextId, IdMap};
+use gpuflame_model::record::{ContextId, FrameKind, IdMap, LabelKind};
 
 /// A stack of a thread: start, end, and class of a part with this stack.
 pub(in super::super) struct HostStack {
@@ -63,7 +62,7 @@ pub(in super::super) fn divide(
 /// Finds the class of a part in which a thread was in a stack.
 pub(in super::super) struct StackClasses<'a> {
     profile: &'a Profile,
-    known: IdMap<ContextId, PathClass>,
+    known: IdMap<ContextId, Option<PathClass>>,
 }
 
 impl<'a> StackClasses<'a> {
@@ -71,13 +70,37 @@ impl<'a> StackClasses<'a> {
         Self { profile, known: IdMap::default() }
     }
 
-    pub(in super::super) fn class(&mut self, context: ContextId) -> PathClass {
-        let find = || match is_api_call(call(self.profile, context)) {
-            true => PathClass::Call,
-            false => PathClass::Host,
+    /// Returns `None` if the stack does not tell what the thread did.
+    pub(in super::super) fn class(&mut self, context: ContextId) -> Option<PathClass> {
+        let find = || {
+            let is_call = is_api_call(host_stack_name(self.profile, context)?);
+            Some(if is_call { PathClass::Call } else { PathClass::Host })
         };
         *self.known.entry(context).or_insert_with(find)
     }
+}
+
+/// Returns the name of the innermost frame of a stack between two calls: a function, an operator, a call or a named range. Steps
+/// and the labels of time between two slices tell nothing.
+pub fn host_stack_name(profile: &Profile, context: ContextId) -> Option<&str> {
+    let frames = profile.stack(profile.context(context)?.stack);
+    let names = frames.map(|frame| {
+        let frame = profile.frames()[frame.index()];
+        let name = match frame.kind() {
+            FrameKind::Label(label) => profile.label(label),
+            FrameKind::Python { code, .. } => profile.code(code).map(|code| code.name),
+            FrameKind::Range(range) => profile.range(range),
+            _ => None,
+        };
+        (name, frame.label_kind() == LabelKind::Range)
+    });
+    let tells = |name: &str, is_range: bool| {
+        !(is_range
+            && ["[between ", "[after ", "[before ", "ProfilerStep#"]
+                .iter()
+                .any(|start| name.starts_with(start)))
+    };
+    names.filter_map(|(name, is_range)| name.filter(|name| tells(name, is_range))).next()
 }
 
 /// Whether a function is one of CUDA's or HIP's interface: `cudaFree`, `cuMemAlloc_v2`, `hipMalloc`.

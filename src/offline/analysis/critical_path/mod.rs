@@ -30,6 +30,7 @@ mod thread_waits;
 
 pub use causes::Unexplained;
 pub use graph::{Contradiction, Edge, EdgeKind, HostCall, Moment, MomentKind};
+pub use host_stacks::host_stack_name;
 pub(super) use path::each_part_in_order;
 pub use path::{PathClass, PathPart, What};
 
@@ -149,7 +150,9 @@ impl CriticalPath {
         let calls = &self.graph.calls;
         self.parts = host_stacks::divide(&self.parts, &mut |before, (from, to), add| {
             for (start, end, context) in history.during(calls[before as usize].thread, from, to) {
-                add(HostStack { span: (start, end), context, class: classes.class(context) });
+                if let Some(class) = classes.class(context) {
+                    add(HostStack { span: (start, end), context, class });
+                }
             }
         });
         self

@@ -229,7 +229,9 @@ impl GapDivider<'_> {
         // A pause may have thousands of states, each in another place.
         let known = &mut self.contexts;
         known.clear();
-        for (begin, end, context) in self.run.states.during(thread, last, to) {
+        // A host that was not late did nothing that cost time.
+        let since = if to > from { last } else { to };
+        for (begin, end, context) in self.run.states.during(thread, since, to) {
             if context == ContextId::NONE || end <= begin {
                 continue;
             }

@@ -286,8 +286,8 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             0,
             match linked.is_some() {
                 true => {
-                    "synchronisations were not recorded: the critical path is unknown (torch.profiler has \
-                         enable_cuda_sync_events)"
+                    "synchronisations were not recorded: the critical path takes waits from names and times \
+                     (torch.profiler has enable_cuda_sync_events)"
                 }
                 false => {
                     "synchronisations were not recorded: the critical path is unknown (GPUFLAME_DEPS=1 records them)"
