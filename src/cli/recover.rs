@@ -17,7 +17,7 @@ use gpuflame_export::{self as export, Drawing};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::GPU;
 use gpuflame_offline::run::ReadOptions;
-use gpuflame_os::file::{self, Claim};
+use gpuflame_os::file::{self, Claim, survive_file_size_limit};
 use gpuflame_traces::import::{Kind, WriterState};
 
 /// Write the output files of a process that did not exit normally.
@@ -40,10 +40,14 @@ impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         // These files replace files of the library, so they get the same permissions.
         file::set_file_mode(settings::from_environment().0.file_mode);
-        let (mut any, mut finished) = (false, Vec::new());
+        survive_file_size_limit();
+        let (mut any, mut finished, mut incomplete) = (false, Vec::new(), Vec::new());
         for input in &self.inputs {
             match recover(input, &Settings::default().formats, self.alive, console)? {
-                Recovery::Written(_) => any = true,
+                Recovery::Written(recovered) => {
+                    any = true;
+                    incomplete.extend(recovered.describe_unwritten(input));
+                }
                 Recovery::StillRunning => {
                     let why = "its process is still running and will write its files at exit; use --alive to \
                                write them now";
@@ -51,6 +55,9 @@ impl Recover {
                 }
                 Recovery::Finished => finished.push(input),
             }
+        }
+        if !incomplete.is_empty() {
+            return Err(Error::new(ErrorKind::Io, incomplete.join("; ")));
         }
         let why = "its process has written its files at its exit; `gpuflame flamegraph` and `gpuflame convert` \
                    write others from it";
@@ -70,11 +77,30 @@ impl Recover {
 pub(super) struct Recovered {
     /// Report that the process would have sent (`GPUFLAME_REPORT`).
     pub(super) report: String,
+    /// Number of files that could not be written. Their errors have been printed.
+    unwritten: usize,
+    /// Number of files to write.
+    wanted: usize,
+}
+
+impl Recovered {
+    /// Returns a sentence that explains how to get the files that could not be written from the recording `input`. Returns `None`
+    /// if all files were written.
+    pub(super) fn describe_unwritten(&self, input: &Path) -> Option<String> {
+        let Self { unwritten, wanted, .. } = self;
+        let input = input.display();
+        (*unwritten > 0).then(|| {
+            format!(
+                "{unwritten} of {wanted} files were not written, but their data is in the recording {input}: remove the \
+                 cause (for example, free disk space), then run `gpuflame recover {input}`"
+            )
+        })
+    }
 }
 
 /// Outcome of an attempt to recover a file.
 pub(super) enum Recovery {
-    /// The files were written.
+    /// The files were written, except those whose errors have been printed.
     Written(Recovered),
     /// No files were written: the process may still be running, and will then write its files itself.
     StillRunning,
@@ -82,21 +108,12 @@ pub(super) enum Recovery {
     Finished,
 }
 
-impl Recovery {
-    /// Returns the result, if files were written.
-    pub(super) fn written(self) -> Option<Recovered> {
-        match self {
-            Self::Written(recovered) => Some(recovered),
-            Self::StillRunning | Self::Finished => None,
-        }
-    }
-}
-
 /// Writes next to `input` the files that the process would have written at its exit. If the process may still be
-/// running, this requires `alive`.
+/// running, this requires `alive`. If a file cannot be written, prints the error and writes the other files: on a full disk, a
+/// smaller file may fit.
 ///
 /// # Errors
-/// `Format` if nothing can be recovered, `Io` if a file cannot be written.
+/// `Format` if nothing can be recovered, `Io` if `input` cannot be read or no names for new files are free.
 pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Console) -> Result<Recovery> {
     let source = Source::File(input.to_owned());
     let opened = source.open()?;
@@ -129,8 +146,10 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
     let outputs: Vec<_> = outputs.into_iter().zip(paths).collect();
     let options = gpuflame_export::Options::default();
     let mut drawing = Drawing::new(&profile, &GPU, &options);
-    for (output, path) in &outputs {
-        Target::File(path.clone()).write(console, |mut out| match output {
+    let wanted = outputs.len() + 1;
+    let mut files = Vec::new();
+    for (output, path) in outputs {
+        let written = Target::File(path.clone()).write(console, |mut out| match &output {
             Output::View(view, format) => {
                 if drawing.view() != *view {
                     drawing = Drawing::new(&profile, view, &options);
@@ -138,16 +157,23 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
                 export::format(format).map_or(Ok(()), |format| format.write(&drawing, &mut out))
             }
             _ => export::write_csv(&profile, &mut out),
-        })?;
+        });
+        match written {
+            Ok(()) => files.push(path),
+            Err(error) => console.print_error(&error),
+        }
     }
-    let mut files: Vec<_> = outputs.into_iter().map(|(_, path)| path).collect();
     let all = [&files[..], &[input.to_owned()]].concat();
     let text = describe_set(&profile, &ledger, None, &all);
-    Target::File(about.clone()).write(console, |out| Ok(out.write_all(text.as_bytes())?))?;
-    files.push(about);
+    match Target::File(about.clone()).write(console, |out| Ok(out.write_all(text.as_bytes())?)) {
+        Ok(()) => files.push(about),
+        Err(error) => console.print_error(&error),
+    }
+    let unwritten = wanted - files.len();
     // The recording is a file of the process, too: `gpuflame run` reads the findings and the page from it.
     files.push(input.to_owned());
-    Ok(Recovery::Written(Recovered { report: describe_process(&profile, &ledger, files.iter()) }))
+    let report = describe_process(&profile, &ledger, files.iter());
+    Ok(Recovery::Written(Recovered { report, unwritten, wanted }))
 }
 
 /// Maximum number of sets of file names to try.

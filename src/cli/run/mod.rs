@@ -152,9 +152,10 @@ impl Run {
         let all: BTreeMap<_, _> = settings_from_environment().chain(chosen.iter().cloned()).collect();
         let (settings, _) = settings::parse(all);
         file::set_file_mode(settings.file_mode);
+        file::survive_file_size_limit();
         left.recover(|file| {
             let recovered = recover(file, &settings.formats, false, console);
-            recovered.inspect_err(|error| console.print_error(error)).ok()?.written()
+            recovered.inspect_err(|error| console.print_error(error))
         });
         reports.forward(&left);
         left.lines(&reports.find_survivors(), settings.disable).iter().for_each(|line| console.remark(line));

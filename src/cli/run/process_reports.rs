@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use indicatif::HumanCount;
 use serde_json::Value;
 
-use crate::recover::Recovered;
+use crate::recover::{Recovered, Recovery};
 use crate::set_file::parse_path;
 use gpuflame_export::percent;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -225,6 +225,8 @@ pub(super) struct CollectedReports {
     sessions: BTreeMap<String, CudaSession>,
     /// Reports about recovered sessions, by session.
     recovered: BTreeMap<String, String>,
+    /// Sentences about files that recovery could not write, each with the program and the process id.
+    unwritten: Vec<String>,
     files: Vec<PathBuf>,
 }
 
@@ -274,18 +276,30 @@ impl CollectedReports {
         self.files.push(path);
     }
 
-    /// Recovers the files of processes that ended without their exit handlers, because they were killed or crashed.
-    pub(super) fn recover(&mut self, recover: impl Fn(&Path) -> Option<Recovered>) {
+    /// Recovers the files of processes that ended without their exit handlers, because they were killed or crashed. `recover`
+    /// prints its errors.
+    pub(super) fn recover(&mut self, recover: impl Fn(&Path) -> Result<Recovery>) {
         let is_reported = |file: &PathBuf| self.reports.iter().any(|report| report.files.contains(file));
         // The file must be regular, because a pipe or a device has no end.
         let is_left =
             |begun: &&UnfinishedFile| begun.is_ours && begun.file.is_file() && !is_reported(&begun.file);
         let mut left: Vec<_> = self.unfinished.iter().filter(is_left).collect();
         left.sort_by(|a, b| a.file.cmp(&b.file));
-        let recovered: Vec<_> = left
-            .into_iter()
-            .filter_map(|begun| Some((begun.session.clone(), recover(&begun.file)?.report)))
-            .collect();
+        let (mut recovered, mut unwritten) = (Vec::new(), Vec::new());
+        for UnfinishedFile { session, file, .. } in left {
+            let sentence = match recover(file) {
+                Ok(Recovery::Written(written)) => {
+                    let sentence = written.describe_unwritten(file);
+                    let Recovered { report, .. } = written;
+                    recovered.push((session.clone(), report));
+                    sentence
+                }
+                Ok(Recovery::StillRunning | Recovery::Finished) => None,
+                Err(_) => Some(format!("no files could be written from its recording {}", file.display())),
+            };
+            unwritten.extend(sentence.map(|sentence| format!("{}: {sentence}", self.name_process(session))));
+        }
+        self.unwritten = unwritten;
         for (session, text) in recovered {
             let report = serde_json::from_str(&text).ok().and_then(|value| ProcessReport::from_json(&value));
             self.reports.extend(report);
@@ -345,6 +359,15 @@ impl CollectedReports {
         silent.filter(|(process, _)| !survivors.contains(process))
     }
 
+    /// Names the process of a session: `train (process 7)`.
+    fn name_process(&self, session: &str) -> String {
+        let process = process_id(session);
+        match self.sessions.get(session).map(|called| &called.program).filter(|program| !program.is_empty()) {
+            Some(program) => format!("{program} (process {process})"),
+            None => format!("process {process}"),
+        }
+    }
+
     /// Returns lines that summarize the reports. `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
     pub(super) fn lines(&self, survivors: &BTreeSet<u32>, is_disabled: bool) -> Vec<String> {
         let (idle, busy): (Vec<_>, Vec<_>) = self.reports.iter().partition(|report| report.is_idle());
@@ -369,6 +392,7 @@ impl CollectedReports {
                 join_listed(silent.iter().map(|(process, called)| format!("{} (process {process})", called.program)))
             ));
         }
+        lines.extend(self.unwritten.iter().take(MAX_LISTED).cloned());
         lines.extend(
             self.unfinished.iter().filter(|begun| !begun.is_ours && begun.file.is_file()).filter_map(
                 |begun| {
@@ -391,6 +415,9 @@ impl CollectedReports {
             lines.push(if is_disabled {
                 "nothing was recorded: GPUFLAME_DISABLE=1 switches gpuflame off; unset it to record"
                     .to_owned()
+            } else if !self.sessions.is_empty() {
+                let called = self.sessions.keys().map(|session| self.name_process(session));
+                format!("no report arrived, but these processes called CUDA: {}", join_listed(called))
             } else {
                 "no report arrived: gpuflame saw no process of the command call CUDA; if one did, try \
                  `gpuflame run --preload`, or run `gpuflame doctor`"
@@ -565,6 +592,21 @@ mod tests {
                 "still running, not waited for: processes 8",
             ]
         );
+    }
+
+    #[test]
+    fn a_process_whose_recording_cannot_be_recovered_is_named_with_the_recording() {
+        let file = std::env::current_exe().unwrap();
+        let mut left = CollectedReports::default();
+        let bytes = file.as_os_str().as_encoded_bytes().to_vec();
+        left.add("node.5.100.300.begun".into(), bytes, host::user());
+        left.add("node.5.100.called".into(), b"train".to_vec(), host::user());
+        let before = left.lines(&BTreeSet::new(), false);
+        assert_eq!(before, ["no report arrived, but these processes called CUDA: train (process 5)"]);
+        left.recover(|_| Err(Error::new(ErrorKind::Format, "damaged")));
+        let expected =
+            format!("train (process 5): no files could be written from its recording {}", file.display());
+        assert_eq!(left.lines(&BTreeSet::new(), false), [expected]);
     }
 
     #[test]

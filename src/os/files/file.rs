@@ -41,6 +41,15 @@ pub fn max_size() -> u64 {
     if is_known { limit.rlim_cur } else { u64::MAX }
 }
 
+/// Handles SIGXFSZ without effect, so that a write beyond [`max_size`] fails with an error and does not end this process. Unlike
+/// an ignored signal, a handled signal has its default action in programs that this process starts.
+pub fn survive_file_size_limit() {
+    extern "C" fn do_nothing(_signal: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = do_nothing;
+    // SAFETY: the handler accesses nothing.
+    unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
+}
+
 /// Creates a file, lets `content` write it, and renames it to `target` once it is complete.
 ///
 /// # Errors
