@@ -538,6 +538,14 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
     run(&["--library", library, "--cpu-samples", "20000", "true"]).fails(2, &["--cpu-samples", "10000 Hz"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
+    // With a limit of 4, gpuflame starts, but cannot start a program. With 3, the loader fails before gpuflame's first
+    // instruction.
+    let script = r#"ulimit -n 4 && exec "$0" run --library "$1" true"#;
+    let gpuflame = env!("CARGO_BIN_EXE_gpuflame");
+    let limited = Command::new("sh").args(["-c", script, gpuflame, library]).output().unwrap();
+    let expected = "gpuflame: cannot run true: Too many open files (os error 24); raise the limit of open files, `ulimit -n`\n";
+    assert_eq!(String::from_utf8(limited.stderr).unwrap(), expected);
+    assert_eq!(limited.status.code(), Some(126));
     // Only gpuflame's library exports the entry points that the driver calls, so programs and other libraries are
     // refused.
     let own = env!("CARGO_BIN_EXE_gpuflame");

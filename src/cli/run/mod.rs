@@ -127,8 +127,11 @@ impl Run {
             Err(error) => {
                 let is_missing = error.kind() == std::io::ErrorKind::NotFound;
                 let name = Path::new(&self.command[0]).display();
-                let advice =
-                    advice::for_command(&self.command).map_or(String::new(), |how| format!("; {how}"));
+                let advice = match error.raw_os_error() {
+                    Some(libc::EMFILE) => Some("raise the limit of open files, `ulimit -n`".to_owned()),
+                    _ => advice::for_command(&self.command),
+                };
+                let advice = advice.map_or(String::new(), |how| format!("; {how}"));
                 console
                     .print_error(&Error::new(ErrorKind::Io, format!("cannot run {name}: {error}{advice}")));
                 return Ok(Outcome::Status(if is_missing { NOT_FOUND } else { CANNOT_RUN }));
