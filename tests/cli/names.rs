@@ -224,3 +224,16 @@ fn names_with_terminal_control_characters_are_escaped_in_all_output() {
     assert_one_line_each(&refused.stderr, "top");
     refused.fails(1, &["missing [31mred over turned"]);
 }
+
+#[test]
+fn a_kernel_with_an_empty_name_has_a_name_in_brackets() {
+    let folder = scratch("empty-name");
+    let mut trace = Trace::default();
+    trace.launch(1, "", 9, 10, 20, 40).launch(2, "gemm", 9, 50, 60, 70);
+    trace.write(&folder.join("x.json"));
+    // The kernel takes 20 of 30 us.
+    let shown = gpuflame(&folder, ["top", "x.json", "--by", "kernel", "--format", "csv"]).ok().stdout;
+    assert!(shown.contains("[kernel without a name]"), "{shown}");
+    let folded = gpuflame(&folder, ["flamegraph", "x.json", "-o", "-", "--format", "folded"]).ok().stdout;
+    assert!(folded.contains("[GPU_Kernel][kernel without a name] 20000\n"), "{folded}");
+}

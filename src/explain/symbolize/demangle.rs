@@ -13,9 +13,15 @@ use cpp_demangle::{DemangleOptions, Symbol};
 /// genuine names found so far have about 10 KB.
 const MAX_NAME_BYTES: usize = 16 << 10;
 
+/// Name of a kernel whose symbol is blank. Otherwise tables would have a blank cell, and pictures a frame without a text.
+const KERNEL_WITHOUT_NAME: &str = "[kernel without a name]";
+
 /// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol without valid mangling is
-/// returned unchanged.
+/// returned unchanged, and a blank symbol gets a name in brackets.
 pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
+    if symbol.trim().is_empty() {
+        return Cow::Borrowed(KERNEL_WITHOUT_NAME);
+    }
     demangle_cpp(symbol).or_else(|| static_kernel_name(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
 }
 
@@ -85,7 +91,8 @@ mod tests {
             ("__nv_static_35__bde6f193_9__Z_cu_main__Z4gemmIfLi128EEvPT_S1_i", "gemm<float, 128>"),
             ("__nv_static_35__bde6f193_9_x_cu_main", "__nv_static_35__bde6f193_9_x_cu_main"),
             ("_Znonsense", "_Znonsense"),
-            ("", ""),
+            ("", "[kernel without a name]"),
+            (" ", "[kernel without a name]"),
         ] {
             assert_eq!(kernel_name(symbol), name);
         }

@@ -23,7 +23,6 @@ mod vendor;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use backward::BackwardTime;
@@ -368,11 +367,15 @@ struct Displayed {
 /// Names a kernel if the kernel has no name yet.
 pub fn name_kernel(profile: &mut Profile, id: NameId) {
     let Some(symbol) = profile.kernel_text(id).filter(|_| !profile.has_shown_kernel(id)) else { return };
-    let demangled = match kernel_name(profile.strings().get(symbol)) {
-        Cow::Owned(name) => Some(name),
-        Cow::Borrowed(_) => None,
+    let raw = profile.strings().get(symbol);
+    let shown = kernel_name(raw);
+    let name = match shown == raw {
+        true => symbol,
+        false => {
+            let shown = shown.into_owned();
+            profile.intern(&shown)
+        }
     };
-    let name = demangled.map_or(symbol, |name| profile.intern(&name));
     profile.set_shown_kernel(id, name);
 }
 
