@@ -50,6 +50,7 @@ impl Check {
         let mut findings = record_findings(&Evidence {
             profile: &explained.profile,
             tally: &explained.ledger.tally,
+            stacks: explained.ledger.stacks,
             has_only_sums: explained.facts.has_only_sums,
             events: &events,
             stream_order: &order,

@@ -104,6 +104,7 @@ fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOr
     let mut findings = record_findings(&Evidence {
         profile: &explained.profile,
         tally: &explained.ledger.tally,
+        stacks: explained.ledger.stacks,
         has_only_sums: explained.facts.has_only_sums,
         events: &JoinedRows::default(),
         stream_order: &order,

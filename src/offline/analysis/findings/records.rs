@@ -1,15 +1,17 @@
 //! Findings about records: which figures of a run are doubtful, their number, and why they matter.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use super::super::stream_order::StreamOrder;
 use super::{Figures, Finding, Severity};
+use gpuflame_explain::Stacks;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Tally;
-use gpuflame_export::work_name;
+use gpuflame_export::{counted, grouped, percent, work_name};
 use gpuflame_model::profile::views::GPU;
-use gpuflame_model::profile::{Profile, Sample, format_nanos, saturating_sum};
-use gpuflame_model::record::{Loss, Missing};
+use gpuflame_model::profile::{Context, Profile, Sample, SampleSite, format_nanos, saturating_sum};
+use gpuflame_model::record::{ContextFlags, Created, Loss, Missing};
 use gpuflame_traces::import::{LinkReport, WriterState};
 
 /// Input of the checks.
@@ -19,6 +21,8 @@ pub struct Evidence<'a> {
     pub profile: &'a Profile,
     /// Counts of the join.
     pub tally: &'a Tally,
+    /// Number and quality of the stacks.
+    pub stacks: Stacks,
     /// Whether the recording has only sums, so that `events` and `stream_order` are empty.
     pub has_only_sums: bool,
     /// Joined rows, sorted.
@@ -78,6 +82,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let skipped = linked.map_or(0, |linked| linked.counts.untimed);
     let pending_at_end = known.pending_at_end;
     let dropped = lost(&dropped);
+    let incomplete = IncompleteStacks::find(profile, evidence.stacks);
     let coverage = evidence.profile.coverage();
     let uncovered = !coverage.all.is_sufficient() || !coverage.uncovered_steps.is_empty();
     use Severity::{Bad, Note};
@@ -306,9 +311,9 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "stacks_incomplete",
             "stacks truncated or guessed",
             Note,
-            lost(&[StacksTruncated, StacksGuessed, StacksCut, StacksModuleUnknown]),
-            launches.seen,
-            "their GPU time may be under the wrong root",
+            incomplete.stacks,
+            incomplete.all_stacks,
+            incomplete.describe(),
         ),
         counted_finding(
             "launches_failed",
@@ -407,6 +412,69 @@ fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
     evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
 }
 
+/// Stacks that are truncated or guessed, and the activities that were launched from them. One stack may have launched most of the
+/// work, so the number of launches says nothing about the share of such stacks.
+struct IncompleteStacks {
+    stacks: u64,
+    /// Number of distinct stacks, including complete ones.
+    all_stacks: u64,
+    activities: u64,
+    /// Number of activities, including those of complete stacks.
+    all_activities: u64,
+}
+
+impl IncompleteStacks {
+    fn find(profile: &Profile, counts: Stacks) -> Self {
+        let Stacks { distinct, truncated, guessed, cut, module_unknown } = counts;
+        let flags = [ContextFlags::TRUNCATED, ContextFlags::GUESSED, ContextFlags::CUT];
+        let has_unknown_module = |context: &Context| {
+            module_unknown > 0
+                && profile.stack(context.stack).any(|id| profile.frames()[id.index()].is_of_unknown_module())
+        };
+        let contexts = profile.all_contexts().filter(|(id, _)| !id.is_others());
+        let (mut known, mut incomplete) = (0, BTreeSet::new());
+        for (id, context) in contexts {
+            known += 1;
+            if flags.iter().any(|flag| context.flags.has(*flag)) || has_unknown_module(context) {
+                incomplete.insert(id);
+            }
+        }
+        let is_incomplete = |site: SampleSite| {
+            let created = match site {
+                SampleSite::Node { created: Created::Context(created), .. } => Some(created),
+                _ => None,
+            };
+            site.launch().ok().into_iter().chain(created).any(|id| incomplete.contains(&id))
+        };
+        let (mut activities, mut all_activities) = (0_u64, 0_u64);
+        // A sample without a device is a launch that has no activity.
+        for sample in profile.samples(&GPU).iter().filter(|sample| sample.device.is_some()) {
+            all_activities = all_activities.saturating_add(sample.count());
+            if is_incomplete(sample.site) {
+                activities = activities.saturating_add(sample.count());
+            }
+        }
+        // A stack may have several defects. Stacks that were merged for lack of memory are only in the counts.
+        let merged = [truncated, guessed, cut, module_unknown].into_iter().max().unwrap_or(0);
+        let stacks = merged.max(incomplete.len() as u64);
+        Self { stacks, all_stacks: distinct.max(known).max(stacks), activities, all_activities }
+    }
+
+    fn describe(&self) -> String {
+        let Self { all_stacks, activities, all_activities, .. } = self;
+        let stacks = counted(*all_stacks, "distinct stacks");
+        match activities {
+            0 => format!("of {stacks}; no GPU work was launched from them"),
+            _ => format!(
+                "of {stacks}; {} of {} ({:.1} %) came from them: their GPU time may be under the wrong root",
+                grouped(*activities),
+                counted(*all_activities, "activities"),
+                percent(*activities, *all_activities)
+            ),
+        }
+    }
+}
+
 /// Names the activity with the most impossible duration.
 fn describe_impossible(evidence: &Evidence<'_>) -> String {
     let Some(worst) = evidence.stream_order.impossible.first() else { return String::new() };
@@ -443,10 +511,9 @@ fn precision_finding(evidence: &Evidence<'_>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-    use gpuflame_model::profile::{RowFacts, StepTotals};
+    use gpuflame_model::profile::{Leaf, RowFacts, StepTotals};
+    use gpuflame_model::record::{ContextId, DeviceId, Frame, LabelId, NameId, Row, ThreadId, Work};
 
     #[test]
     fn an_empty_trace_reports_no_gpu_work_and_lists_every_check() {
@@ -455,6 +522,7 @@ mod tests {
         let evidence = Evidence {
             profile: &profile,
             tally: &tally,
+            stacks: Stacks::default(),
             has_only_sums: false,
             events: &events,
             stream_order: &StreamOrder::default(),
@@ -473,6 +541,45 @@ mod tests {
         assert_eq!((ids.len(), findings.len()), (29, 29));
     }
     #[test]
+    fn truncated_stacks_and_their_activities_have_separate_totals() {
+        let mut profile = Profile::default();
+        let both = ContextFlags::TRUNCATED | ContextFlags::GUESSED;
+        // Stack 10 is complete, 11 and 12 are not. Stack 12 has two defects, and counts once.
+        for (number, flags) in [(10, 0), (11, ContextFlags::TRUNCATED), (12, both)] {
+            let frames = [Frame::label(LabelId(number))];
+            let (thread, flags) = (ThreadId(1), ContextFlags(flags));
+            profile.push(&Row::Context { id: ContextId(number), thread, flags, frames: &frames });
+        }
+        let sample = |site, device, count| Sample {
+            device,
+            values: [0, count, 0, 0],
+            ..Sample::new(site, Leaf::work(Work::Kernel(NameId(1))))
+        };
+        let gpu = Some(DeviceId(0));
+        let node = SampleSite::Node { launch: Ok(ContextId(10)), created: Created::Context(ContextId(12)) };
+        // Of 1 + 7 + 2 activities, 7 + 2 have a stack that is not complete. Five launches have no activity.
+        let samples = vec![
+            sample(SampleSite::Context(ContextId(10)), gpu, 1),
+            sample(SampleSite::Context(ContextId(11)), gpu, 7),
+            sample(node, gpu, 2),
+            sample(SampleSite::Context(ContextId(11)), None, 5),
+        ];
+        profile.set_samples(&GPU, samples);
+        let counts = Stacks { distinct: 3, truncated: 2, guessed: 1, ..Stacks::default() };
+        let found = |profile: &Profile, counts| {
+            let found = IncompleteStacks::find(profile, counts);
+            (found.stacks, found.all_stacks, found.describe())
+        };
+        let expected = "of 3 distinct stacks; 9 of 10 activities (90.0 %) came from them: their GPU time may be under the \
+                        wrong root";
+        assert_eq!(found(&profile, counts), (2, 3, expected.to_owned()));
+        profile.set_samples(&GPU, Vec::new());
+        let expected = "of 3 distinct stacks; no GPU work was launched from them";
+        assert_eq!(found(&profile, counts), (2, 3, expected.to_owned()));
+        assert_eq!(found(&Profile::default(), Stacks::default()).0, 0);
+    }
+
+    #[test]
     fn checks_of_single_activities_are_unknown_for_sums() {
         let (mut profile, mut tally, events) = (Profile::default(), Tally::default(), JoinedRows::default());
         tally.activities.seen = 2;
@@ -482,6 +589,7 @@ mod tests {
             let evidence = Evidence {
                 profile,
                 tally: &tally,
+                stacks: Stacks::default(),
                 has_only_sums,
                 events: &events,
                 stream_order: &StreamOrder::default(),
