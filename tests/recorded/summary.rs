@@ -48,7 +48,7 @@ fn the_summary_has_five_lines_and_the_ledger_is_in_the_recording() {
     assert_eq!(complete, format!("complete: {launches} launches, none lost"));
     // The line names one of two flame graphs. The GPU's busy share, which depends on the machine, decides which one.
     let pictures = ["out.svg", "out.idle.svg"].map(|name| done.folder.join(name));
-    let lines = pictures.map(|file| format!("next: open {}; 5 more files were written", file.display()));
+    let lines = pictures.map(|file| format!("next: open {}; 6 more files were written", file.display()));
     assert!(lines.contains(&next.to_owned()), "{next}");
     let ledger = recorded_ledger(&done);
     assert!(ledger[0].starts_with(&format!("launches {launches} = matched {launches} + ")), "{ledger:?}");

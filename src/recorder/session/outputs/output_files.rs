@@ -26,7 +26,7 @@ pub(crate) struct WriteReport {
     /// The recording of the sums, if it was written.
     pub(crate) sums: Option<PathBuf>,
     /// The file that describes the set of outputs, if it was written.
-    pub(super) about: Option<PathBuf>,
+    pub(crate) about: Option<PathBuf>,
 }
 
 /// A file that was written.

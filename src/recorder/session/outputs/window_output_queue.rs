@@ -81,6 +81,8 @@ struct WindowRenderer {
 pub(crate) struct RenderedWindows {
     pub(super) windows: u64,
     pub(crate) report: WriteReport,
+    /// Files that describe the outputs of a window, one per window.
+    pub(crate) sets: Vec<PathBuf>,
 }
 
 impl WindowOutputQueue {
@@ -255,6 +257,7 @@ impl RenderedWindows {
     fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);
+        self.sets.extend(more.about);
         self.report.renamed.extend(more.renamed);
         if self.report.failures.is_empty() {
             self.report.failures = more.failures;
@@ -285,13 +288,28 @@ mod tests {
     use gpuflame_os::testing::folder;
 
     #[test]
+    fn set_files_of_windows_are_listed_separately() {
+        let mut rendered = RenderedWindows::default();
+        for number in [1, 2] {
+            let [svg, set] =
+                ["svg", "set.json"].map(|ending| PathBuf::from(format!("out.{number}.{ending}")));
+            rendered.add(WriteReport { written: vec![svg], about: Some(set), ..WriteReport::default() });
+        }
+        let sets = ["out.1.set.json", "out.2.set.json"].map(PathBuf::from);
+        assert_eq!((rendered.windows, rendered.report.written.len(), &rendered.sets[..]), (2, 2, &sets[..]));
+    }
+
+    #[test]
     fn window_files_removed_after_writing_are_counted_as_removed() {
         let folder = folder("sets-removed");
         let written: Vec<_> = ["out.1.svg", "out.2.svg"].iter().map(|name| folder.join(name)).collect();
         fs::write(&written[1], "").unwrap();
         let [first, last] = [0, 1].map(|at: usize| written[at].display().to_string());
-        let rendered =
-            RenderedWindows { windows: 2, report: WriteReport { written, ..WriteReport::default() } };
+        let rendered = RenderedWindows {
+            windows: 2,
+            report: WriteReport { written, ..WriteReport::default() },
+            sets: Vec::new(),
+        };
         let expected =
             format!("wrote 2 windows in 2 files: {first} to {last}; 1 file removed or moved since");
         assert_eq!(rendered.ledger_line(), Some(expected));

@@ -455,8 +455,10 @@ impl Session {
             lines.extend((!has_work).then(|| NOTHING_LAUNCHED.to_owned()));
         }
         if has_work {
-            let of_windows = rendered.iter().flat_map(|rendered| &rendered.report.written);
-            let files: Vec<_> = report.written.iter().chain(of_windows).map(PathBuf::as_path).collect();
+            let of_windows =
+                rendered.iter().flat_map(|rendered| rendered.report.written.iter().chain(&rendered.sets));
+            let files = report.written.iter().chain(of_windows).chain(&report.about);
+            let files: Vec<_> = files.map(PathBuf::as_path).collect();
             let profile: &Profile = pipeline.outputs().0;
             let mut summary = summary_lines(ledger, profile, &files);
             // All ranks of a job print to the same terminal.
