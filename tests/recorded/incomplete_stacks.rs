@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile};
 
 /// Runs a program that launches from `stacks` stacks of each kind: `[whole, guessed, cut, both, deep]`.
@@ -53,4 +54,15 @@ fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     let verified = "151 stacks captured again, 0 differ from a walk of every frame, 0 differ from libgcc's \
                     walk";
     assert_eq!(done.ledger("verified: "), [verified]);
+}
+
+#[test]
+fn check_names_the_totals_of_incomplete_stacks_and_of_their_activities() {
+    let done = run([1, 2, 3, 4, 5]);
+    let checked = gpuflame(&done.folder, ["check", "out.gfr", "--format", "csv"]).ok().stdout;
+    let line = checked.lines().find(|line| line.contains(",stacks_incomplete,")).unwrap();
+    // 2 + 3 + 4 stacks, and one for all five deep ones; 10 launches from each of 14 of 15 stacks.
+    let expected = "note,stacks truncated or guessed,10,83.3333,of 12 distinct stacks; 140 of 150 activities (93.3 %) came from \
+                    them: their GPU time may be under the wrong root,stacks_incomplete,,";
+    assert_eq!(line, expected);
 }
