@@ -418,6 +418,8 @@ struct IncompleteStacks {
     stacks: u64,
     /// Number of distinct stacks, including complete ones.
     all_stacks: u64,
+    /// Whether some of the stacks were merged for lack of memory, so that their activities are not known.
+    has_merged: bool,
     activities: u64,
     /// Number of activities, including those of complete stacks.
     all_activities: u64,
@@ -455,18 +457,21 @@ impl IncompleteStacks {
             }
         }
         // A stack may have several defects. Stacks that were merged for lack of memory are only in the counts.
-        let merged = [truncated, guessed, cut, module_unknown].into_iter().max().unwrap_or(0);
-        let stacks = merged.max(incomplete.len() as u64);
-        Self { stacks, all_stacks: distinct.max(known).max(stacks), activities, all_activities }
+        let counted = [truncated, guessed, cut, module_unknown].into_iter().max().unwrap_or(0);
+        let (stacks, has_merged) = (counted.max(incomplete.len() as u64), counted > incomplete.len() as u64);
+        let all_stacks = distinct.max(known).max(stacks);
+        Self { stacks, all_stacks, has_merged, activities, all_activities }
     }
 
     fn describe(&self) -> String {
-        let Self { all_stacks, activities, all_activities, .. } = self;
+        let Self { all_stacks, has_merged, activities, all_activities, .. } = self;
         let stacks = counted(*all_stacks, "distinct stacks");
         match activities {
+            0 if *has_merged => format!("of {stacks}; their GPU time may be under the wrong root"),
             0 => format!("of {stacks}; no GPU work was launched from them"),
             _ => format!(
-                "of {stacks}; {} of {} ({:.1} %) came from them: their GPU time may be under the wrong root",
+                "of {stacks}; {}{} of {} ({:.1} %) came from them: their GPU time may be under the wrong root",
+                if *has_merged { "at least " } else { "" },
                 grouped(*activities),
                 counted(*all_activities, "activities"),
                 percent(*activities, *all_activities)
@@ -573,6 +578,11 @@ mod tests {
         let expected = "of 3 distinct stacks; 9 of 10 activities (90.0 %) came from them: their GPU time may be under the \
                         wrong root";
         assert_eq!(found(&profile, counts), (2, 3, expected.to_owned()));
+        // Of 20 stacks, 4 are truncated. The profile contains only 2 of these, because memory was short.
+        let merged = Stacks { distinct: 20, truncated: 4, ..Stacks::default() };
+        let expected = "of 20 distinct stacks; at least 9 of 10 activities (90.0 %) came from them: their GPU time may be \
+                        under the wrong root";
+        assert_eq!(found(&profile, merged), (4, 20, expected.to_owned()));
         profile.set_samples(&GPU, Vec::new());
         let expected = "of 3 distinct stacks; no GPU work was launched from them";
         assert_eq!(found(&profile, counts), (2, 3, expected.to_owned()));
