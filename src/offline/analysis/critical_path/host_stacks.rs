@@ -17,12 +17,11 @@ pub(in super::super) struct HostStack {
     pub(in super::super) class: PathClass,
 }
 
-/// Returns the parts with the time between two calls divided. `each_stack` gets the position of the second call and a time, and
-/// passes on the known stacks of the thread in this time, by time.
-pub(in super::super) fn divide(
-    parts: &[PathPart],
-    each_stack: &mut dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)),
-) -> Vec<PathPart> {
+/// Passes on the known stacks of a thread in a time before a call, by time. The call is given by its position.
+pub(in super::super) type EachStack<'a> = dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)) + 'a;
+
+/// Returns the parts with the time between two calls divided.
+pub(in super::super) fn divide(parts: &[PathPart], each_stack: &mut EachStack<'_>) -> Vec<PathPart> {
     let mut divided: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {
         let (PathClass::Host, What::Between(after, before)) = (part.class, part.what) else {

@@ -49,6 +49,7 @@ use gpuflame_model::record::{ContextId, IdMap};
 use graph::Graph;
 pub(super) use graph::{MAX_LATENCY_NS, NO_CALL};
 pub(super) use host::is_cuda_call;
+use host_stacks::EachStack;
 pub(super) use host_stacks::{HostStack, StackClasses};
 pub(super) use kernel_times::{KernelTimes, Trigger};
 pub(super) use lags::Submitted;
@@ -183,10 +184,7 @@ impl CriticalPath {
     }
 
     /// As [`with_host_stacks`](Self::with_host_stacks), with stacks from elsewhere.
-    pub(super) fn divide_host_time(
-        &mut self,
-        each_stack: &mut dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)),
-    ) {
+    pub(super) fn divide_host_time(&mut self, each_stack: &mut EachStack<'_>) {
         self.parts = host_stacks::divide(&self.parts, each_stack);
     }
 

@@ -31,11 +31,14 @@ struct LagKey {
     kind: EdgeKind,
     /// Kind of the submitted work, and the function that submits it; only for launches.
     submitted: Option<(Submitted, u32)>,
+    /// Whether a copy began during its call, which did not wait for it, as copies from pageable memory do.
+    during_call: bool,
     from: MomentKind,
 }
 
 /// Kind of the lag from the end of work to the begin of the next on its stream.
-const GAP: LagKey = LagKey { kind: EdgeKind::Stream, submitted: None, from: MomentKind::End };
+const GAP: LagKey =
+    LagKey { kind: EdgeKind::Stream, submitted: None, during_call: false, from: MomentKind::End };
 
 /// A typical lag, for tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,7 +199,8 @@ impl Lags {
         lags.by_kind = by_kind.into_iter().map(|(kind, mut samples)| (kind, samples.median())).collect();
         for (key, mut of_key) in samples {
             let own = of_key.median();
-            let lag = if own.samples < MIN_SAMPLES {
+            // Few copies tell more about copies that begin during their call than kernels, which begin after it.
+            let lag = if own.samples < MIN_SAMPLES && !key.during_call {
                 Lag { samples: own.samples, ..lags.by_kind[&key.kind] }
             } else {
                 own
@@ -320,7 +324,10 @@ impl Lags {
                 .map(|submitted| (submitted, self.functions.get(from.call as usize).copied().unwrap_or(0))),
             _ => None,
         };
-        has_lag.then_some(LagKey { kind: edge.kind, submitted, from: from.kind })
+        let during_call = matches!(submitted, Some((Submitted::Memory, _)))
+            && graph.calls.get(from.call as usize).is_some_and(|call| graph.time(edge.to) < call.end)
+            && !graph.waiting.contains(&from.call);
+        has_lag.then_some(LagKey { kind: edge.kind, submitted, during_call, from: from.kind })
     }
 }
 
