@@ -203,7 +203,7 @@ struct Functions<'a> {
     found: &'a FoundPath,
     /// Function that is made faster, by stack; `None` if the stack names none.
     of_context: IdMap<ContextId, Option<String>>,
-    /// Time in ns of each function before calls, by position of the call.
+    /// Time in ns that a function takes before calls, by its name and the position of the call.
     before: HashMap<String, IdMap<u32, u64>>,
 }
 

@@ -429,7 +429,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Returns the parts of a path, with the time between two calls as one part: what the thread did there is no node.
+/// Returns the parts of a path, with the time between two calls as one part, because the graph has no nodes for the stacks there.
 fn undivided(parts: &[PathPart]) -> Vec<PathPart> {
     let mut whole: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {

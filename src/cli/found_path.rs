@@ -21,7 +21,7 @@ pub(super) struct FoundPath {
     pub(super) explained: Explained,
     pub(super) list: InstructionList,
     pub(super) path: CriticalPath,
-    /// What the threads did between their calls; empty for a replay.
+    /// Stacks of the threads between their calls; empty for a replay.
     pub(super) history: HostHistory,
 }
 

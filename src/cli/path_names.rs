@@ -84,7 +84,7 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// What a thread did between two calls: a function, an operator, a call or a named range.
+    /// Name of the innermost frame of a stack between two calls: a function, an operator, a call or a named range.
     pub(super) fn innermost(self, context: ContextId) -> Option<&'a str> {
         host_stack_name(self.profile, context)
     }

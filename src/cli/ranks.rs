@@ -87,7 +87,7 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             None => return Ok(ranks),
             Some(pair) => twice = twice.or(Some((pair, ranks[pair.0]))),
         }
-        // A copy of a rank's trace under the name of another rank is no trace of that rank.
+        // If two traces state the same rank, different names show only that one of them was copied.
         if at == 0 {
             break;
         }

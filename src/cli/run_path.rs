@@ -62,7 +62,7 @@ impl Sink for PathRows {
     }
 
     fn host(&mut self, row: &Row<'_>) {
-        // What a thread did between its calls is not counted.
+        // The stacks of threads between their calls are not counted.
         if matches!(row, Row::HostState(_) | Row::HostCallSpan(_)) {
             if self.count <= self.max_count {
                 self.history.host(row);

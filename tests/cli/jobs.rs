@@ -231,7 +231,7 @@ fn each_verb_of_ranks_takes_the_flag_that_its_message_proposes() {
     gpuflame(&folder, again).ok();
 }
 
-/// Somebody copied the trace of rank 0 under the name of rank 1, for a file that was missing.
+/// The file of rank 1 was missing, so a copy of the trace of rank 0 has its name.
 #[test]
 fn a_copy_of_a_rank_under_another_name_is_refused() {
     let folder = folder();

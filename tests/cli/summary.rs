@@ -269,9 +269,9 @@ fn a_busy_gpu_is_bound_by_what_it_does() {
     assert!(!partial.contains("bound"), "{partial}");
 }
 
-/// The tenth of 40 launches takes 300 ms, because CUDA loads the code of its kernel. All others take 5 us.
+/// The tenth of 40 launches takes 300 ms, because CUDA loads the code of its kernel. The other launches take 5 us.
 #[test]
-fn a_pause_in_a_launch_is_told_from_work_of_the_program() {
+fn a_pause_in_a_launch_does_not_count_as_work_of_the_program() {
     let folder = scratch("summary");
     let (mut events, mut time) = (Vec::new(), 1000_u64);
     for id in 1..=40_u64 {

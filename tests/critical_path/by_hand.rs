@@ -33,8 +33,8 @@ fn the_example_of_the_documentation() {
     assert_eq!(min_slacks(&tables, ["gemm", "relu"]), [0, 0]);
 }
 
-/// The same program, recorded without waits, which is torch.profiler's default: the name of the call and the end of `relu`
-/// during the call tell what the call waited for. The driver's call inside is a part of it.
+/// The same program without records of waits, as torch.profiler records it by default. The name of the last call shows that the
+/// call waited, and `relu` ended last during the call. The driver's call inside is a part of the call.
 #[test]
 fn a_call_that_synchronizes_without_a_record_waits_for_the_last_work_that_ended_during_it() {
     let trace = Trace::default()

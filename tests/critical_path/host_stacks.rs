@@ -1,4 +1,4 @@
-//! The time between two calls of a thread is divided among what the thread did, as far as the file tells it.
+//! The time between two calls of a thread is divided among the stacks in which the thread was, as far as the file has them.
 
 use gpuflame_model::record::{
     ContextFlags, ContextId, CorrelationId, Frame, HostCallSpan, LabelId, Launch, NameId, Nanos, Row,
@@ -17,7 +17,7 @@ fn slice(category: &str, name: &str, (from, to): (u32, u32)) -> Value {
     })
 }
 
-/// What the thread does before the launch of `relu`:
+/// The thread loads a batch and copies it before the launch of `relu`:
 ///
 /// ```text
 /// 10            60               90     100
@@ -64,7 +64,7 @@ fn functions_operators_and_calls_between_two_launches_are_parts() {
 
 /// Rank 1 waits for rank 0 in the gather, and is late to the reduce because it loads a batch. Its clock is ahead by 7 us.
 #[test]
-fn the_path_of_a_job_names_what_the_late_rank_did() {
+fn the_path_of_a_job_names_the_functions_of_the_late_rank() {
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("host-stacks-job");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir(&folder).unwrap();
@@ -95,7 +95,7 @@ fn the_path_of_a_job_names_what_the_late_rank_did() {
 /// `cudaLaunchKernel`: 10 + 2 + 10 us. Its second call may be faster and saves nothing, because `relu` begins 15 us after the
 /// begin of its call, as `gemm` does.
 #[test]
-fn causal_makes_each_of_them_faster() {
+fn causal_makes_functions_operators_and_calls_faster() {
     let file = trace().write("host-stacks-causal");
     let tables = read_json(&["causal", file.to_str().unwrap()]);
     let rows = tables["causal"].as_array().unwrap().iter();
@@ -115,7 +115,7 @@ fn causal_makes_each_of_them_faster() {
 
 /// The range `load` has the same time in a thread that only waits. A step and the time between two slices have no names.
 #[test]
-fn named_ranges_are_parts_also_of_threads_that_launch_nothing() {
+fn named_ranges_are_parts_in_threads_that_launch_nothing() {
     let trace = Trace::default()
         .call("cudaLaunchKernel", 1, 6, (0, 5))
         .kernel("gemm", 1, 7, (10, 50))

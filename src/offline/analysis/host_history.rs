@@ -1,4 +1,4 @@
-//! What the threads of the host did between the calls that launch work or wait for it.
+//! Stacks of the host's threads between the calls that launch work or wait for it.
 //!
 //! Traces of other tools give the stack in which a thread was. Recordings give the calls that allocate, free or wait.
 

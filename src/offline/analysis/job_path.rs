@@ -28,7 +28,7 @@ pub struct JobRank<'a> {
     pub path: &'a CriticalPath,
     /// Instructions of the rank.
     pub list: &'a InstructionList,
-    /// What the rank's threads did between their calls.
+    /// Stacks of the rank's threads between their calls.
     pub history: &'a HostHistory,
     /// Names of the rank's stacks.
     pub profile: &'a Profile,

@@ -51,7 +51,7 @@ pub struct TraceCollector {
     pub(super) stream_flags: Vec<(u32, LinkedStream)>,
     /// Calls that wait for other threads.
     pub(super) thread_waits: Vec<u32>,
-    /// Calls of which the host waits for a GPU, by their names.
+    /// Calls in which the host waits for a GPU, according to their names.
     pub(super) host_waits: Vec<u32>,
     /// Stack that created the graph node of an operation, as a number in `given_stacks`; `None` if the stack is
     /// unknown. The key is the index of the operation.

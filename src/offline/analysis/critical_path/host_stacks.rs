@@ -69,7 +69,7 @@ impl<'a> StackClasses<'a> {
         Self { profile, known: IdMap::default() }
     }
 
-    /// Returns `None` if the stack does not tell what the thread did.
+    /// Returns `None` if the stack has no name for a part.
     pub(in super::super) fn class(&mut self, context: ContextId) -> Option<PathClass> {
         let find = || {
             let is_call = is_api_call(host_stack_name(self.profile, context)?);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_interface_are_told_from_those_of_operators() {
+    fn names_of_the_interface_differ_from_those_of_operators() {
         let of_api = ["cudaFree", "cuMemAlloc_v2", "hipMalloc", "cudaMemcpyAsync"];
         assert!(of_api.iter().all(|name| is_api_call(name)));
         let others =

@@ -183,7 +183,7 @@ impl CriticalPath {
         }
     }
 
-    /// As [`with_host_stacks`](Self::with_host_stacks), with stacks from elsewhere.
+    /// Divides the time between two calls of a thread among stacks from elsewhere.
     pub(super) fn divide_host_time(&mut self, each_stack: &mut EachStack<'_>) {
         self.parts = host_stacks::divide(&self.parts, each_stack);
     }
