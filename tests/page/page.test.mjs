@@ -225,7 +225,7 @@ test('a part of the critical path is marked in the timeline, and the longest is 
     const tab = await open(browser, single);
     const parts = await texts(tab, '.path-parts li');
     assert.equal(parts.length, 5);
-    // Between two steps the host does nothing for most of the time.
+    // Between two functions the host does nothing for most of the time.
     assert.match(parts[0], /host between two calls: from cudaLaunchKernel to cudaLaunchKernel/);
     const shown = async () => (await texts(tab, '#timeline .step-details'))[0];
     const click = (text) => tab.run((text) => [...document.querySelectorAll('.path-parts li:first-child button')].find((one) => one.textContent === text).click(), text);
@@ -239,10 +239,10 @@ test('a part of the critical path is marked in the timeline, and the longest is 
     // 11.7 of the 21.42 ms is in the middle between the calls of two steps.
     assert.equal(await dark(11.7 / 21.42), '27,27,27,255');
     await click('show the longest');
-    // The slow step: from the call of its second kernel, 405 us after its begin, to that of the next step. The slow
-    // step is a third of the view.
+    // The slow step: from the end of its second function, 600 us after its begin, to the begin of the first function of the
+    // next step, 3,010 us after it. The slow step is a third of the view.
     const [from, to] = /^(\S+) ms to (\S+) ms/.exec(await shown()).slice(1).map(Number);
-    assert.ok(Math.abs((to - from) / 3 - 2.61) < 0.05, `${from} to ${to}`);
+    assert.ok(Math.abs((to - from) / 3 - 2.41) < 0.05, `${from} to ${to}`);
     await tab.run(() => document.querySelector('.timeline').focus());
     await tab.press('Escape');
     await settled(tab);
