@@ -192,7 +192,9 @@ impl<'a> PathNames<'a> {
             }
             PathClass::Call => format!("the call that launched {}", self.launched_by(part)),
             PathClass::Return => format!("the call had waited for {last}"),
-            PathClass::Host if matches!(part.what, What::Stack { .. }) => "the thread was there".to_owned(),
+            PathClass::Host if matches!(part.what, What::Stack { .. }) => {
+                "the thread did this between two calls".to_owned()
+            }
             PathClass::Host => "the thread ran between two calls".to_owned(),
             PathClass::HandOff if part.reason == Some(EdgeKind::ThreadWait) => {
                 "the other thread had to arrive first".to_owned()

@@ -6,30 +6,34 @@ use serde_json::{Value, json};
 
 use super::output::{Trace, gpuflame, min_slacks, parts, read_json, spans, tables};
 
-pub(super) fn two_kernels() -> Trace {
+/// The example without the record of the wait.
+fn without_record_of_wait() -> Trace {
     Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
         .kernel("gemm", 1, 7, (15, 75))
         .call("cudaLaunchKernel", 2, 5, (20, 30))
         .kernel("relu", 2, 7, (80, 120))
         .call("cudaStreamSynchronize", 3, 5, (35, 130))
-        .sync(3, 7, (36, 120))
 }
+
+pub(super) fn two_kernels() -> Trace {
+    without_record_of_wait().sync(3, 7, (36, 120))
+}
+
+/// Path of the example.
+const PARTS: [(i64, u64, &str, u64, &str); 6] = [
+    (0, 10, "call", 10, "cudaLaunchKernel"),
+    (10, 5, "launch", 5, "gemm"),
+    (15, 60, "kernel", 45, "gemm"),
+    (75, 5, "gap", 5, "relu"),
+    (80, 40, "kernel", 40, "relu"),
+    (120, 10, "return", 10, "cudaStreamSynchronize"),
+];
 
 #[test]
 fn the_example_of_the_documentation() {
     let tables = tables(two_kernels(), "by-hand", &[]);
-    assert_eq!(
-        parts(&tables),
-        [
-            (0, 10, "call", 10, "cudaLaunchKernel"),
-            (10, 5, "launch", 5, "gemm"),
-            (15, 60, "kernel", 45, "gemm"),
-            (75, 5, "gap", 5, "relu"),
-            (80, 40, "kernel", 40, "relu"),
-            (120, 10, "return", 10, "cudaStreamSynchronize"),
-        ]
-    );
+    assert_eq!(parts(&tables), PARTS);
     assert_eq!(min_slacks(&tables, ["gemm", "relu"]), [0, 0]);
 }
 
@@ -37,26 +41,10 @@ fn the_example_of_the_documentation() {
 /// call waited, and `relu` ended last during the call. The driver's call inside is a part of the call.
 #[test]
 fn a_call_that_synchronizes_without_a_record_waits_for_the_last_work_that_ended_during_it() {
-    let trace = Trace::default()
-        .call("cudaLaunchKernel", 1, 5, (0, 10))
-        .kernel("gemm", 1, 7, (15, 75))
-        .call("cudaLaunchKernel", 2, 5, (20, 30))
-        .kernel("relu", 2, 7, (80, 120))
-        .call("cudaStreamSynchronize", 3, 5, (35, 130))
-        .call("cuStreamSynchronize", 3, 5, (40, 125));
+    let trace = without_record_of_wait().call("cuStreamSynchronize", 3, 5, (40, 125));
     let file = trace.clone().write("by-hand-without-waits-deps");
     let tables = tables(trace, "by-hand-without-waits", &[]);
-    assert_eq!(
-        parts(&tables),
-        [
-            (0, 10, "call", 10, "cudaLaunchKernel"),
-            (10, 5, "launch", 5, "gemm"),
-            (15, 60, "kernel", 45, "gemm"),
-            (75, 5, "gap", 5, "relu"),
-            (80, 40, "kernel", 40, "relu"),
-            (120, 10, "return", 10, "cudaStreamSynchronize"),
-        ]
-    );
+    assert_eq!(parts(&tables), PARTS);
     let deps = read_json(&["deps", file.to_str().unwrap()]);
     let waits = deps["edges"].as_array().unwrap().iter().filter(|edge| edge["kind"] == "inferred_wait");
     assert_eq!(waits.map(|edge| &edge["inferred"]).collect::<Vec<_>>(), [true]);
