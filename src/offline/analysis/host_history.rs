@@ -58,19 +58,54 @@ impl HostHistory {
         Self { states, calls }
     }
 
-    /// Returns the known stacks of a thread between two times in ns since 1970, as (start, end, stack), by time.
+    /// Returns the known stacks of a thread between two times in ns since 1970, as (start, end, stack), by time. They do not
+    /// overlap, even if the rows of a damaged file do.
     pub(super) fn during(
         &self,
         thread: ThreadId,
         from: u64,
         to: u64,
     ) -> impl Iterator<Item = (u64, u64, ContextId)> + '_ {
-        let calls = self.calls.get(&thread).map_or(&[][..], Vec::as_slice);
+        let calls = self.calls.get(&thread).filter(|_| self.states.is_empty()).map_or(&[][..], Vec::as_slice);
         let first = calls.partition_point(|(_, end, _)| *end <= from);
-        let calls = calls[first..].iter().take_while(move |(begin, ..)| *begin < to);
-        let calls = calls.map(move |&(begin, end, context)| (begin.max(from), end.min(to), context));
-        let states = self.states.during(thread, from, to);
-        let known = states.chain(calls).filter(|(.., context)| *context >= ContextId::FIRST);
-        known.filter(|(begin, end, _)| begin < end)
+        let calls = calls[first..].iter().take_while(move |(begin, ..)| *begin < to).copied();
+        let known = self.states.during(thread, from, to).chain(calls);
+        let mut at = from;
+        known.filter_map(move |(begin, end, context)| {
+            let (begin, end) = (begin.max(at), end.min(to));
+            if begin >= end {
+                return None;
+            }
+            at = end;
+            (context >= ContextId::FIRST).then_some((begin, end, context))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::{HostState, Nanos};
+
+    #[test]
+    fn states_of_a_damaged_file_do_not_overlap() {
+        let mut rows = HostHistoryRows::default();
+        let thread = ThreadId(1);
+        let call = HostCallSpan { ended: Nanos(90), duration: 80, context: ContextId(9) };
+        rows.host(&Row::HostCallSpan(call));
+        for (since, context) in [(10, 5), (40, 6), (20, 7), (60, 0)] {
+            rows.host(&Row::HostState(HostState {
+                thread,
+                since: Nanos(since),
+                context: ContextId(context),
+            }));
+        }
+        let history = HostHistory {
+            states: rows.states,
+            calls: [(thread, vec![(10, 90, ContextId(9))])].into_iter().collect(),
+        };
+        let spans: Vec<_> =
+            history.during(thread, 15, 80).map(|(begin, end, context)| (begin, end, context.0)).collect();
+        assert_eq!(spans, [(15, 40, 5), (40, 60, 7)]);
     }
 }
