@@ -155,6 +155,7 @@ mod tests {
             cost: None,
             what,
             culprit: String::new(),
+            function: String::new(),
             rank: None,
             why: "".into(),
         }

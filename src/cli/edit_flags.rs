@@ -13,9 +13,9 @@ use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_export::compose::{call, stack_names};
 use gpuflame_export::{short_kernels, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::profile::{SampleSite, format_nanos};
+use gpuflame_model::profile::{Profile, SampleSite, format_nanos};
 use gpuflame_model::record::{ContextId, CopyKind, IdMap, Work};
-use gpuflame_offline::analysis::{Edit, InstructionDetail, InstructionKind, Selection};
+use gpuflame_offline::analysis::{CriticalPath, Edit, InstructionDetail, InstructionKind, Selection};
 
 /// Maximum number of names in a message.
 const MAX_NAMES: usize = 5;
@@ -224,15 +224,33 @@ impl Change {
     }
 }
 
-fn no_sync(names: &WorkNames<'_>, regex: &Regex) -> Result<Change> {
-    let calls = names.found.path.calls();
+/// Selects the calls that wait for GPU work and have a stack that matches. Stacks are written as in folded files.
+pub(super) fn waiting_calls_under(path: &CriticalPath, profile: &Profile, regex: &Regex) -> Selection {
+    let (calls, waiting) = (path.calls(), path.waiting_calls());
     let mut matches: HashMap<ContextId, bool> = HashMap::new();
-    let waiting = names.found.path.waiting_calls();
-    let selection = Selection::new(calls.len(), |at| {
+    Selection::new(calls.len(), |at| {
         let context = calls[at as usize].context;
-        waiting.contains(&at)
-            && *matches.entry(context).or_insert_with(|| regex.is_match(&names.stack_of(context)))
-    });
+        let is_match = || regex.is_match(&folded_stack(profile, context));
+        waiting.contains(&at) && *matches.entry(context).or_insert_with(is_match)
+    })
+}
+
+/// Returns the stack of a call as a folded line; empty if it is unknown.
+fn folded_stack(profile: &Profile, context: ContextId) -> String {
+    if profile.context(context).is_none() {
+        return String::new();
+    }
+    let mut frames = stack_names(profile, SampleSite::Context(context));
+    let own = call(profile, context);
+    if frames.last().is_none_or(|last| last != own) {
+        frames.push(own.into());
+    }
+    frames.join(";")
+}
+
+fn no_sync(names: &WorkNames<'_>, regex: &Regex) -> Result<Change> {
+    let waiting = names.found.path.waiting_calls();
+    let selection = waiting_calls_under(&names.found.path, &names.found.explained.profile, regex);
     if selection.count() == 0 {
         let what = match (regex.as_str(), waiting.len()) {
             ("", _) | (_, 0) => "no call is recorded as waiting for GPU work".to_owned(),
@@ -316,28 +334,12 @@ impl WorkNames<'_> {
         format!("{}{more}", names.join(", "))
     }
 
-    /// Returns the stack of a call as a folded line.
-    fn stack_of(&self, context: ContextId) -> String {
-        let profile = &self.found.explained.profile;
-        match profile.context(context) {
-            Some(_) => {
-                let mut frames = stack_names(profile, SampleSite::Context(context));
-                let own = call(profile, context);
-                if frames.last().is_none_or(|last| last != own) {
-                    frames.push(own.into());
-                }
-                frames.join(";")
-            }
-            None => String::new(),
-        }
-    }
-
     fn launched_under(&self, regex: &Regex) -> Result<Selection> {
         let mut matches: HashMap<ContextId, bool> = HashMap::new();
         let is_match = |number: u32| match self.found.list.get(number).call {
-            Some(issued) => *matches
-                .entry(issued.context)
-                .or_insert_with(|| regex.is_match(&self.stack_of(issued.context))),
+            Some(issued) => *matches.entry(issued.context).or_insert_with(|| {
+                regex.is_match(&folded_stack(&self.found.explained.profile, issued.context))
+            }),
             None => false,
         };
         let otherwise = || {

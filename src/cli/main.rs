@@ -67,6 +67,7 @@ mod path_names;
 mod path_ranges;
 mod path_tables;
 mod path_track;
+mod predicted_gain;
 mod probe_process;
 mod rank_timelines;
 mod ranks;

@@ -4,13 +4,15 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_model::record::{Activity, CorrelationId, Row};
 use gpuflame_offline::analysis::{
-    CriticalPath, HostHistory, HostHistoryRows, InstructionList, InstructionRows, PathClass, PathPart,
+    CriticalPath, Finding, HostHistory, HostHistoryRows, InstructionList, InstructionRows, PathClass,
+    PathPart,
 };
 
 use super::explain::Explained;
 use super::path_groups::{PathGroup, path_groups};
 use super::path_names::PathNames;
 use super::path_tables::{answer, group_names, group_sums};
+use super::predicted_gain::{PredictedGain, ReplayedRun};
 use super::table_output::{Table, group_digits};
 
 /// Number of parts that are shown.
@@ -86,13 +88,25 @@ pub(super) enum UnknownPath {
 
 /// The critical path of a run, or the reason why it is not known.
 pub(super) enum RunPath {
-    Found { parts: Vec<PathPart>, answer: String, groups: Vec<PathGroup> },
+    Found {
+        parts: Vec<PathPart>,
+        answer: String,
+        groups: Vec<PathGroup>,
+        /// Time saved without the reason of the most expensive finding, if a replay can tell.
+        gain: Option<PredictedGain>,
+    },
     Unknown(UnknownPath),
 }
 
 impl RunPath {
-    /// Finds the path of a run. `are_times_known` tells whether the durations of its work are possible.
-    pub(super) fn find(run: &mut Explained, rows: PathRows, are_times_known: bool) -> Self {
+    /// Finds the path of a run. `are_times_known` tells whether the durations of its work are possible. If there are findings,
+    /// predicts the gain without the reason of the most expensive one.
+    pub(super) fn find(
+        run: &mut Explained,
+        rows: PathRows,
+        are_times_known: bool,
+        findings: &[Finding],
+    ) -> Self {
         let PathRows { mut rows, history, count, max_count } = rows;
         if !are_times_known {
             return Self::Unknown(UnknownPath::ImpossibleDurations);
@@ -106,6 +120,7 @@ impl RunPath {
         run.facts.add_to(&mut rows);
         let profile = &run.profile;
         let list = InstructionList::new(rows, profile);
+        let steps = run.facts.steps.spans();
         let path = match CriticalPath::new(&list, profile) {
             Ok(Some(path)) => path.with_host_stacks(&HostHistory::new(history, profile), profile),
             Ok(None) => return Self::Unknown(UnknownPath::NoTimes),
@@ -116,7 +131,9 @@ impl RunPath {
         let (from, to) = path.window();
         let groups = path_groups(names, &parts).into_iter().take(MAX_PARTS).collect();
         let limit = limit_of_host_code(&parts, profile);
-        Self::Found { answer: answer(&parts, to - from) + &limit, groups, parts }
+        let replayed = ReplayedRun { path: &path, list: &list, profile, steps: &steps };
+        let gain = PredictedGain::find(replayed, findings);
+        Self::Found { answer: answer(&parts, to - from) + &limit, groups, parts, gain }
     }
 
     /// Returns the parts by time; empty if the path is not known.
@@ -142,6 +159,12 @@ impl RunPath {
             Self::Unknown(UnknownPath::ImpossibleDurations) => "some durations are impossible".to_owned(),
         };
         Some(format!("critical path: {unknown}; `gpuflame critical-path {file}` shows more"))
+    }
+
+    /// Returns the sentence about the predicted gain; `None` if there is none. `file` is quoted for a shell.
+    pub(super) fn gain_sentence(&self, file: &str) -> Option<String> {
+        let Self::Found { gain: Some(gain), .. } = self else { return None };
+        Some(gain.sentence(file))
     }
 
     /// Returns the table of the `most` largest parts; `None` if the path is not known. `shorten` cuts a name.

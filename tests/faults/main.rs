@@ -14,6 +14,7 @@ mod list;
 mod measure;
 mod other_tool;
 mod pictures;
+mod predicted_gains;
 mod programs;
 mod same_figures;
 mod traces;

@@ -102,7 +102,7 @@ impl Job {
             let (mut run, found) = summarize(source, reading.clone(), console, sinks)?;
             path_rows_of_job += path_rows.count();
             let is_known = !are_times_withheld(&found);
-            path = (!is_job).then(|| RunPath::find(&mut run.explained, path_rows, is_known));
+            path = (!is_job).then(|| RunPath::find(&mut run.explained, path_rows, is_known, &[]));
             let parts = path.as_ref().map_or(&[][..], RunPath::parts);
             let (profile, facts) = (&run.explained.profile, &run.explained.facts);
             if facts.has_only_sums {

@@ -22,7 +22,7 @@ pub(super) fn panel(job: &Job) -> Value {
     let mut panel = json!({"id": "critical", "title": "Critical path"});
     match &job.path {
         PagePath::Run(RunPath::Unknown(why)) => panel["why"] = why_words(why).into(),
-        PagePath::Run(RunPath::Found { parts, answer, groups }) => {
+        PagePath::Run(RunPath::Found { parts, answer, groups, .. }) => {
             let zero = job.timeline.start().unwrap_or(0);
             panel["critical"] = json!({
                 "answer": answer,

@@ -75,12 +75,13 @@ impl Summary {
         let mut rows = PathRows::with_max(MAX_PATH_ROWS);
         let reading = ReadOptions { between_launches: MAX_PATH_ROWS, ..self.names.read_options() };
         let (mut run, findings) = summarize(input, reading, console, &mut rows)?;
-        let path = RunPath::find(&mut run.explained, rows, !has_impossible_durations(&findings));
+        let are_times_known = !has_impossible_durations(&findings);
+        let path = RunPath::find(&mut run.explained, rows, are_times_known, &findings);
         let screen = Screen { path: Some(&path), ..run.screen(&findings, self.names.names()) };
         let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
-        if let Some(sentence) = path.sentence(&quoted_for_shell(&input.to_string())) {
-            sentences.push(sentence);
-        }
+        let file = quoted_for_shell(&input.to_string());
+        sentences.extend(path.sentence(&file));
+        sentences.extend(path.gain_sentence(&file));
         sentences.push(complete);
         sentences.extend(scope);
         let answers = sentences;

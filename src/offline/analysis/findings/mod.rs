@@ -52,6 +52,8 @@ pub struct Finding {
     pub what: &'static str,
     /// Place in the code, or the GPU, that is responsible; empty if there is none.
     pub culprit: String,
+    /// Innermost function of the culprit, as stacks name it; empty if it is unknown or not one function.
+    pub function: String,
     /// Rank that the finding is about; `None` if it is about a run alone or about several ranks.
     pub rank: Option<u32>,
     /// Reason why the finding matters; empty if nothing was found.

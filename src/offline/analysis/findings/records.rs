@@ -382,7 +382,17 @@ fn counted_finding(
 ) -> Finding {
     let (severity, why) = if count == 0 { (Severity::Absent, "".into()) } else { (severity, why.into()) };
     let figures = Some(Figures { count, of });
-    Finding { id, severity, figures, cost: None, what, culprit: String::new(), rank: None, why }
+    Finding {
+        id,
+        severity,
+        figures,
+        cost: None,
+        what,
+        culprit: String::new(),
+        function: String::new(),
+        rank: None,
+        why,
+    }
 }
 
 /// Smallest plausible distance of the first activity from the clock's zero, in ns. Clocks count from 1970 or from the
@@ -509,6 +519,7 @@ fn precision_finding(evidence: &Evidence<'_>) -> Finding {
         cost: None,
         what,
         culprit: String::new(),
+        function: String::new(),
         rank: None,
         why: why.into(),
     }

@@ -128,6 +128,7 @@ pub(super) fn findings_of(
             cost: None,
             what,
             culprit: String::new(),
+            function: String::new(),
             rank: None,
             why,
         });
@@ -147,6 +148,7 @@ fn finding(cost: Cost, wall: u64) -> Finding {
         cost: (!is_clock).then_some(cost.nanos.min(wall)),
         what,
         culprit: cost.culprit(),
+        function: cost.function,
         rank: cost.rank,
         why: cost.why.into(),
     }
