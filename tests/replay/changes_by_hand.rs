@@ -165,6 +165,17 @@ fn no_graph_crosses_the_border_of_a_step() {
 }
 
 #[test]
+fn no_graph_contains_half_a_millisecond_of_host_code() {
+    let trace = Trace::default().call("cudaLaunchKernel", 1, 5, (0, 10)).kernel("one", 1, 7, (15, 20));
+    let trace = trace.call("cudaLaunchKernel", 2, 5, (20, 29)).kernel("two", 2, 7, (35, 40));
+    let trace = trace.call("cudaLaunchKernel", 3, 5, (530, 540)).kernel("three", 3, 7, (545, 550));
+    let trace = trace.call("cudaLaunchKernel", 4, 5, (550, 560)).kernel("four", 4, 7, (565, 570));
+    // The first two are one launch of 10 us. The host works for 501 us. The others are one launch from 511 to 521: `three` begins
+    // at 526, and `four` ends at 536.
+    assert_eq!(change(trace, "what-if-graph-pause", &["--graphs"]), (570, 536));
+}
+
+#[test]
 fn an_event_waits_for_work_on_a_further_stream() {
     let trace = Trace::default().call("cudaLaunchKernel", 1, 5, (0, 10)).kernel("gemm", 1, 7, (15, 75));
     let trace = trace.call("cudaLaunchKernel", 2, 5, (20, 30)).kernel("relu", 2, 7, (80, 120));

@@ -9,6 +9,11 @@ use super::edited_edges::LagsMut;
 use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
+/// Longest host code between two launches that a graph replaces, and longest launch within it, in ns. Launching from Python
+/// takes up to a few hundred microseconds. In longer times the program does something that a graph does not save: it loads
+/// data or modules. The findings about lost time call such a time a pause.
+const MAX_CAPTURED_GAP_NS: u64 = 500_000;
+
 /// Selected instructions, or calls, by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection(Vec<bool>);
@@ -262,7 +267,7 @@ impl Replay<'_> {
     }
 
     /// Groups of calls that could be one graph: calls of a thread that launch or that record or wait for an event on a
-    /// stream, without another call, a wait of the host or a bound between them.
+    /// stream, without another call, a wait of the host, a bound, or long host code between them.
     fn capturable(&self, bounds: &[u64]) -> Vec<Vec<u32>> {
         let graph = self.graph();
         let mut issued: HashSet<u32> = self.launching_calls(None).into_keys().collect();
@@ -284,7 +289,15 @@ impl Replay<'_> {
             while bounds.next_if(|bound| **bound <= moment.time).is_some() {
                 groups.extend(std::mem::take(&mut open).into_values());
             }
-            let group = open.entry(graph.calls[moment.call as usize].thread).or_default();
+            let call = &graph.calls[moment.call as usize];
+            let group = open.entry(call.thread).or_default();
+            let idle = group.last().map_or(0, |last| {
+                moment.time.saturating_sub(graph.time(graph.calls[*last as usize].moments.1))
+            });
+            let own = graph.time(call.moments.1).saturating_sub(moment.time);
+            if idle.max(own) > MAX_CAPTURED_GAP_NS {
+                groups.push(std::mem::take(group));
+            }
             match issued.contains(&moment.call) {
                 true => group.push(moment.call),
                 false => groups.push(std::mem::take(group)),
