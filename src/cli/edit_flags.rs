@@ -224,15 +224,19 @@ impl Change {
     }
 }
 
-/// Selects the calls that wait for GPU work and have a stack that matches. Stacks are written as in folded files.
-pub(super) fn waiting_calls_under(path: &CriticalPath, profile: &Profile, regex: &Regex) -> Selection {
+/// Selects the calls that wait for GPU work, and have one of the stacks that `is_selected` accepts.
+pub(super) fn waiting_calls(path: &CriticalPath, is_selected: impl Fn(ContextId) -> bool) -> Selection {
     let (calls, waiting) = (path.calls(), path.waiting_calls());
-    let mut matches: HashMap<ContextId, bool> = HashMap::new();
+    let mut known: HashMap<ContextId, bool> = HashMap::new();
     Selection::new(calls.len(), |at| {
         let context = calls[at as usize].context;
-        let is_match = || regex.is_match(&folded_stack(profile, context));
-        waiting.contains(&at) && *matches.entry(context).or_insert_with(is_match)
+        waiting.contains(&at) && *known.entry(context).or_insert_with(|| is_selected(context))
     })
+}
+
+/// Selects the calls that wait for GPU work and have a stack that matches. Stacks are written as in folded files.
+pub(super) fn waiting_calls_under(path: &CriticalPath, profile: &Profile, regex: &Regex) -> Selection {
+    waiting_calls(path, |context| regex.is_match(&folded_stack(profile, context)))
 }
 
 /// Returns the stack of a call as a folded line; empty if it is unknown.

@@ -25,6 +25,13 @@ pub(super) struct FoundPath {
     pub(super) history: HostHistory,
 }
 
+/// Prints a remark if too many launches have no activity: then a GPU seems to be idle although it works.
+pub(super) fn remark_on_missing_work(input: &Source, profile: &Profile, console: Console) {
+    if let Some(doubt) = profile.idle_doubt() {
+        console.remark(format!("{input}: {doubt}, so the GPU may have worked where it seems to be idle"));
+    }
+}
+
 impl FoundPath {
     /// Reads `input` and finds its critical path.
     ///
@@ -68,6 +75,7 @@ impl FoundPath {
     ) -> Result<(Explained, S)> {
         // Every part needs its stack, so `options` has no memory limit.
         let explained = explain_opened(input, input.open()?, options, console, &mut rows)?;
+        remark_on_missing_work(input, &explained.profile, console);
         Ok((explained, rows))
     }
 

@@ -2,13 +2,16 @@
 
 use regex::Regex;
 
-use super::edit_flags::waiting_calls_under;
+use super::edit_flags::{waiting_calls, waiting_calls_under};
+use super::measured_part::MeasuredPart;
 use super::next_command::quoted_for_shell;
 use gpuflame_export::percent;
 use gpuflame_model::profile::{Profile, format_nanos};
-use gpuflame_offline::analysis::{CriticalPath, Edit, Finding, InstructionList, Replay, Severity};
+use gpuflame_offline::analysis::{
+    CriticalPath, Edit, Finding, InstructionList, Reliance, Replay, Severity, UserFunctions,
+};
 
-/// Share of the run, in percent, below which a gain is called small.
+/// Share of the measured part, in percent, below which a gain is called small.
 const SMALL_PERCENT: f64 = 1.0;
 
 /// A run that can be replayed.
@@ -25,66 +28,89 @@ pub(super) struct ReplayedRun<'a> {
 pub(super) struct PredictedGain {
     change: String,
     condition: &'static str,
-    /// The option of `gpuflame what-if` that replays the change, quoted for a shell.
-    option: String,
+    /// The option of `gpuflame what-if` that replays the change, quoted for a shell, if there is one.
+    option: Option<String>,
     saved: u64,
-    /// Duration of the run as recorded.
-    whole: u64,
+    /// Whether the change saves less if the GPU needs time between two kernels.
+    is_bound: bool,
 }
 
 impl PredictedGain {
-    /// Replays the run without the reason of the most expensive finding for which there is a change. Returns `None` if there is
-    /// no such finding.
+    /// Replays the run without launches if these cost most, or else without the most expensive waits. Returns `None` if neither
+    /// is a finding. Waits may save more than they cost, so they need not be the most expensive finding.
     pub(super) fn find(run: ReplayedRun<'_>, findings: &[Finding]) -> Option<Self> {
         let costs = findings.iter().filter(|finding| finding.severity == Severity::Cost);
-        costs.filter_map(|finding| Self::of_finding(run, finding)).next()
+        let may_save = |(at, finding): &(usize, &Finding)| *at == 0 || finding.id != "launch_bound";
+        costs.enumerate().filter(may_save).find_map(|(_, finding)| Self::of_finding(run, finding))
     }
 
     fn of_finding(run: ReplayedRun<'_>, finding: &Finding) -> Option<Self> {
-        let (edit, change, condition, option) = match finding.id {
+        let (option, edit, change, condition) = match finding.id {
             "sync_read" | "sync_wait" if !finding.function.is_empty() => {
-                let function = &finding.function;
-                let regex = regex::escape(function);
-                let calls = waiting_calls_under(run.path, run.profile, &Regex::new(&regex).ok()?);
+                let functions = UserFunctions::new(run.profile);
+                let is_there = |context| *functions.of(context) == *finding.function;
+                let calls = waiting_calls(run.path, is_there);
                 if calls.count() == 0 {
                     return None;
                 }
-                let option = format!("--no-sync={}", quoted_for_shell(&regex));
+                // The name may be a part of other names, and functions that the function calls may wait, too.
+                let name = regex::escape(&finding.function);
+                let is_same = |regex: &String| {
+                    let regex = Regex::new(regex);
+                    regex.is_ok_and(|regex| {
+                        waiting_calls_under(run.path, run.profile, &regex).count() == calls.count()
+                    })
+                };
+                let regex = [name.clone(), format!("(^|;){name}(;|$)")].into_iter().find(is_same);
                 (
+                    regex.map(|regex| format!("--no-sync={}", quoted_for_shell(&regex))),
                     Edit::NoWaits { calls },
-                    format!("without the waits in {function}"),
+                    format!("without the waits in {}", finding.function),
                     "no result is read too early",
-                    option,
                 )
             }
             "launch_bound" => {
                 let mut bounds: Vec<u64> = run.steps.iter().flat_map(|(from, to)| [*from, *to]).collect();
                 bounds.sort_unstable();
                 (
+                    Some("--graphs".to_owned()),
                     Edit::Graphs { bounds },
                     "with graphs in place of launches".to_owned(),
                     "the launches can be captured",
-                    "--graphs".to_owned(),
                 )
             }
             _ => return None,
         };
         let length = |(from, to): (u64, u64)| to - from;
-        let whole = length(run.path.window());
-        let after = Replay::new(run.path, run.list, run.profile).edited(&[edit]).window();
-        Some(Self { change, condition, option, saved: whole.saturating_sub(length(after)), whole })
+        let (replay, edits) = (Replay::new(run.path, run.list, run.profile), [edit]);
+        let edited = replay.edit(&edits);
+        let saved = length(run.path.window()).saturating_sub(length(edited.schedule.window()));
+        // An unknown gap between the nodes of a graph is taken as 0.
+        let is_bound = replay.reliances(run.profile, &edits, &edited).contains_key(&Reliance::UnknownGap);
+        Some(Self { change, condition, option, saved, is_bound })
     }
 
-    /// Returns the sentence for a screen. `file` is quoted for a shell.
-    pub(super) fn sentence(&self, file: &str) -> String {
-        let share = percent(self.saved, self.whole);
-        let only = if share < SMALL_PERCENT { "only " } else { "" };
-        format!(
-            "predicted: {}, the run takes {only}{} less ({share:.1} %) if {}; `gpuflame what-if {file} {}` shows more",
-            self.change,
-            format_nanos(self.saved),
-            self.condition,
-            self.option
-        )
+    /// Returns the sentence for a screen. `file` is quoted for a shell. `part` is the part of the run to which shares refer.
+    pub(super) fn sentence(&self, file: &str, part: MeasuredPart) -> String {
+        let share = percent(self.saved, part.nanos);
+        let words = match () {
+            () if self.is_bound => "at most ",
+            () if share < SMALL_PERCENT => "only ",
+            () => "",
+        };
+        // Waits of the start-up may take longer than the steady part.
+        let share = match self.saved <= part.nanos {
+            true => format!(" ({share:.1} % of {})", part.name()),
+            false => String::new(),
+        };
+        let saving = match self.saved {
+            0 => "the run is not shorter".to_owned(),
+            saved => {
+                format!("the run takes {words}{} less{share} if {}", format_nanos(saved), self.condition)
+            }
+        };
+        let option = self.option.as_ref();
+        let more = option.map(|option| format!("; `gpuflame what-if {file} {option}` shows more"));
+        format!("predicted: {}, {saving}{}", self.change, more.unwrap_or_default())
     }
 }

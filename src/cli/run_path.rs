@@ -9,6 +9,7 @@ use gpuflame_offline::analysis::{
 };
 
 use super::explain::Explained;
+use super::measured_part::MeasuredPart;
 use super::path_groups::{PathGroup, path_groups};
 use super::path_names::PathNames;
 use super::path_tables::{answer, group_names, group_sums};
@@ -84,6 +85,8 @@ pub(super) enum UnknownPath {
     Contradiction,
     /// GPU work lasts longer than its stream allows.
     ImpossibleDurations,
+    /// Too many launches have no activity.
+    MissingWork,
 }
 
 /// The critical path of a run, or the reason why it is not known.
@@ -113,6 +116,9 @@ impl RunPath {
         }
         if run.facts.has_only_sums {
             return Self::Unknown(UnknownPath::OnlySums);
+        }
+        if run.profile.idle_doubt().is_some() {
+            return Self::Unknown(UnknownPath::MissingWork);
         }
         if count > max_count {
             return Self::Unknown(UnknownPath::TooLarge(max_count));
@@ -157,14 +163,18 @@ impl RunPath {
             Self::Unknown(UnknownPath::NoTimes) => "the run has no times".to_owned(),
             Self::Unknown(UnknownPath::Contradiction) => "the times contradict each other".to_owned(),
             Self::Unknown(UnknownPath::ImpossibleDurations) => "some durations are impossible".to_owned(),
+            Self::Unknown(UnknownPath::MissingWork) => {
+                return Some("critical path: unknown, because too many launches have no activity".to_owned());
+            }
         };
         Some(format!("critical path: {unknown}; `gpuflame critical-path {file}` shows more"))
     }
 
-    /// Returns the sentence about the predicted gain; `None` if there is none. `file` is quoted for a shell.
-    pub(super) fn gain_sentence(&self, file: &str) -> Option<String> {
+    /// Returns the sentence about the predicted gain; `None` if there is none. `file` is quoted for a shell, and shares refer
+    /// to `part`.
+    pub(super) fn gain_sentence(&self, file: &str, part: MeasuredPart) -> Option<String> {
         let Self::Found { gain: Some(gain), .. } = self else { return None };
-        Some(gain.sentence(file))
+        Some(gain.sentence(file, part))
     }
 
     /// Returns the table of the `most` largest parts; `None` if the path is not known. `shorten` cuts a name.

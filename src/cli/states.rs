@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain_opened, max_memory};
+use super::found_path::remark_on_missing_work;
 use super::heading::heading;
 use super::input::Source;
 use super::state_culprits::{CULPRIT_COLUMNS, CulpritRow, culprit_rows};
@@ -99,6 +100,7 @@ impl States {
             return Err(no_stream(&self.input, &report));
         }
         print_remarks(&self.input, &report, states.step, console);
+        remark_on_missing_work(&self.input, profile, console);
         let mut tables = vec![
             self.state_table(&report),
             self.cause_table(&report),

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_opened, max_memory};
+use super::found_path::remark_on_missing_work;
 use super::heading::heading;
 use super::input::Source;
 use super::page::{Page, Style};
@@ -101,6 +102,7 @@ impl TimelineView<'_> {
             return Err(no_stream(self.input, &report));
         }
         print_remarks(self.input, &report, self.step, console);
+        remark_on_missing_work(self.input, profile, console);
         let all = columns.streams.len();
         self.keep_busiest(&mut columns);
         self.write(&explained, &report, &columns, &labels, letters, page, console)?;

@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod busy_streams;
 mod cases;
 mod findings;
 mod harder;

@@ -60,9 +60,26 @@ fn why_a_gpu_was_idle_if_work_is_missing() {
     let answer = summary.0["answers"][1]["answer"].as_str().unwrap();
     assert!(answer.starts_with("idle time is unknown: ") && answer.contains("have no activity"), "{answer}");
     assert!(summary.0["idle_causes"].is_null() && summary.0["idle_places"].is_null());
+    assert!(summary.text().contains("critical path: unknown, because too many launches have no activity"));
+    assert!(!summary.text().contains("predicted: "), "{}", summary.text());
     assert!(summary.reason("launch_bound").starts_with("idle time is unknown: "));
     let costs = summary.0["findings"].as_array().unwrap();
     assert!(costs.iter().all(|row| row["result"] == "BAD"), "{costs:?}");
+}
+
+/// Verbs that show idle time of streams, or what decides the length of a run, say that work is missing.
+#[test]
+fn verbs_without_a_place_for_the_doubt_print_a_remark() {
+    let case = cases().iter().find(|case| case.name == "launches_without_activity-middle").unwrap();
+    let folder = scratch("withheld");
+    let files = case.write(&folder);
+    for verb in [&["states"][..], &["timeline"], &["critical-path"], &["causal"], &["what-if", "--graphs"]] {
+        let done = gpuflame(&folder, [verb, &[&files[0]]].concat()).ok();
+        for said in ["launches have no activity", "so the GPU may have worked where it seems to be idle"] {
+            assert!(done.stderr.contains(said), "{verb:?}: {}", done.stderr);
+        }
+    }
+    fs::remove_dir_all(folder).unwrap();
 }
 
 /// "What did the host do in the pauses?" No thread was sampled, so only the calls before and after the pauses are known.

@@ -53,6 +53,9 @@ fn why_words(why: &UnknownPath) -> String {
         UnknownPath::Contradiction => {
             "The times contradict each other: `gpuflame critical-path` names the worst case.".to_owned()
         }
+        UnknownPath::MissingWork => {
+            "Too many launches have no activity, so that no path can be found.".to_owned()
+        }
         UnknownPath::ImpossibleDurations => {
             "Some durations are impossible, so that no path can be found: `gpuflame info` names them."
                 .to_owned()

@@ -9,7 +9,7 @@ use gpuflame_export::{busy_and_idle_lines, complete_line, counted, percent, work
 use gpuflame_model::profile::views::{CPU, OFF_CPU, idle_word};
 use gpuflame_model::profile::{Cause, Sample, SampleSite, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::Work;
-use gpuflame_offline::analysis::{CommunicationFilter, Finding, PlausibleSpans};
+use gpuflame_offline::analysis::{CommunicationFilter, Finding, PlausibleSpans, Severity};
 use gpuflame_traces::import::Kind;
 
 use super::findings::{has_impossible_durations, unchecked, why_times_are_withheld};
@@ -94,6 +94,11 @@ impl Screen<'_> {
     /// the GPU's account covers only a part of the steps.
     fn bound_line(&self, spans: &PlausibleSpans) -> Option<String> {
         let busy = self.busy_percent()?;
+        let is_clock_wrong =
+            |finding: &Finding| finding.id == "starts_before_launch" && finding.severity == Severity::Bad;
+        if self.findings.iter().any(is_clock_wrong) {
+            return None;
+        }
         let is_late = |finding: &&Finding| LATE_KERNELS.contains(&finding.id);
         let lost = self.findings.iter().filter(is_late).filter_map(|finding| finding.cost).max().unwrap_or(0);
         let is_lost = percent(lost, MeasuredPart::of(self.profile()).nanos) >= LOST_PERCENT;

@@ -81,7 +81,7 @@ impl Summary {
         let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
         let file = quoted_for_shell(&input.to_string());
         sentences.extend(path.sentence(&file));
-        sentences.extend(path.gain_sentence(&file));
+        sentences.extend(path.gain_sentence(&file, MeasuredPart::of(&run.explained.profile)));
         sentences.push(complete);
         sentences.extend(scope);
         let answers = sentences;

@@ -42,8 +42,8 @@ pub use critical_path::{
 };
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{
-    Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, cost_findings,
-    job_findings, record_findings, run_costs,
+    Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, UserFunctions,
+    cost_findings, job_findings, record_findings, run_costs,
 };
 pub use host_history::{HostHistory, HostHistoryRows};
 pub use hta_path::{

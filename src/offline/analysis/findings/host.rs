@@ -12,6 +12,7 @@ use super::thresholds::{
 use super::{Cost, Lost};
 use gpuflame_export::{grouped, percent};
 use gpuflame_model::profile::{Cause, SampleSite, add_to, format_nanos};
+use gpuflame_model::record::{ContextId, IdMap};
 
 /// Reason for lost time, as far as it follows from a single place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,6 +93,24 @@ pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
         .collect();
     costs.extend(launches.and_then(|group| launch_cost(lost, &group)));
     costs
+}
+
+/// Returns the findings about copies, given the time without kernels in which they ran, by the stack that launched them.
+pub(super) fn copy_costs(lost: &Lost<'_>, copies: &IdMap<ContextId, u64>) -> Vec<Cost> {
+    let mut groups: BTreeMap<(Reason, String), Group> = BTreeMap::new();
+    for (&context, &nanos) in copies {
+        let site = SampleSite::Context(context);
+        let place = lost.places.of(site);
+        let group = groups.entry((copy_reason(lost, &place), place.function.to_string())).or_default();
+        add_to(&mut group.nanos, nanos);
+        group.longest = group.longest.max((nanos, Some(site)));
+    }
+    groups.retain(|(reason, _), _| *reason != Reason::Read);
+    for ((_, function), group) in &mut groups {
+        let launched = lost.work.of(function);
+        group.counted = launched.to_device.count + launched.to_host.count;
+    }
+    groups.iter().filter_map(|((reason, function), group)| cost(lost, *reason, function, group, 0)).collect()
 }
 
 /// Returns the reason of a piece, the user's function, and the site that shows it.

@@ -42,6 +42,10 @@ pub(super) struct LostTime {
     pub(super) gaps: Vec<Gap>,
     /// Time from the first kernel to the end of the last one in the steady part; `None` for a recording.
     pub(super) wall: Option<u64>,
+    /// Start of the first kernel and end of the last one.
+    pub(super) kernels: Option<(u64, u64)>,
+    /// Time of copies and fills in the gaps of a trace, by the stack that launched them.
+    pub(super) copies: IdMap<ContextId, u64>,
 }
 
 /// Frames, executed line and cause of a piece of idle time.
@@ -101,10 +105,19 @@ impl LostTime {
         launches.values_mut().for_each(|ends: &mut Vec<u64>| ends.sort_unstable());
         let (mut pieces, mut gaps) = (Pieces::default(), Vec::new());
         let lead = Lead::new(reads(&others));
-        let (contexts, in_gap) = (Marks::default(), Marks::default());
+        let (contexts, in_gap, copies) = (Marks::default(), Marks::default(), IdMap::default());
         let others = &others;
-        let mut divider =
-            GapDivider { run, launches, others, first: 0, pieces: &mut pieces, lead, contexts, in_gap };
+        let mut divider = GapDivider {
+            run,
+            launches,
+            others,
+            first: 0,
+            pieces: &mut pieces,
+            lead,
+            contexts,
+            in_gap,
+            copies,
+        };
         let first = of_device().find(is_kernel);
         let mut busy = first.map_or(0, |first| first.end);
         for kernel in of_device().filter(is_kernel) {
@@ -115,8 +128,10 @@ impl LostTime {
             busy = busy.max(kernel.end);
         }
         let (begin, end) = steady_bounds(run.profile.steady());
-        let first = first.map_or(0, |first| first.start.max(begin));
-        Self { pieces: pieces.pieces, gaps, wall: Some(busy.min(end).saturating_sub(first)) }
+        let kernels = first.map(|first| (first.start, busy));
+        let (first, copies) = (first.map_or(0, |first| first.start.max(begin)), divider.copies);
+        let wall = Some(busy.min(end).saturating_sub(first));
+        Self { pieces: pieces.pieces, gaps, wall, kernels, copies }
     }
 }
 
@@ -146,6 +161,8 @@ struct GapDivider<'a> {
     contexts: Marks,
     /// Pieces of the current gap, with their places in a list.
     in_gap: Marks,
+    /// Time of copies in the gaps so far, by the stack that launched them.
+    copies: IdMap<ContextId, u64>,
 }
 
 impl GapDivider<'_> {
@@ -157,6 +174,9 @@ impl GapDivider<'_> {
             return None;
         }
         let mut parts: Vec<(Key, u64)> = Vec::new();
+        for (copy, nanos) in self.copies_during(from, to) {
+            add_to(self.copies.entry(copy).or_default(), nanos);
+        }
         let Some(Launched { time, duration, context }) = kernel.launched() else {
             parts.push((Key::new(SampleSite::NoStack, Cause::Unknown), to - from));
             return Some(self.add_parts(from, to, parts));

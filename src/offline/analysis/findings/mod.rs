@@ -21,6 +21,7 @@ mod reads;
 mod records;
 mod rules;
 mod steps;
+mod stream_limit;
 mod streams;
 mod thresholds;
 
@@ -30,11 +31,28 @@ pub use records::{Evidence, record_findings};
 pub use rules::{RunCosts, RunEvidence, cost_findings, run_costs};
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use launched::LaunchedWork;
 use places::{Place, Places};
 
+use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{ContextId, DeviceId};
+
+/// Innermost functions of user code, by stack.
+pub struct UserFunctions<'a>(Places<'a>);
+
+impl<'a> UserFunctions<'a> {
+    /// Prepares the names of a run.
+    pub fn new(profile: &'a Profile) -> Self {
+        Self(Places::new(profile))
+    }
+
+    /// Returns the innermost function of user code in a stack; empty if it is unknown.
+    pub fn of(&self, context: ContextId) -> Rc<str> {
+        self.0.of(SampleSite::Context(context)).function.clone()
+    }
+}
 
 /// A check and the result of the check.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,6 +14,7 @@ use super::lost_time::{LostTime, TraceRun};
 use super::pieces::Piece;
 use super::places::Places;
 use super::steps::{WarmUp, late_slowdown, slow_steps, warm_up};
+use super::stream_limit::{free_time, limit_by_stream};
 use super::streams::{default_stream, idle_gpu};
 use super::thresholds::{
     MAX_TINY_KERNEL_NS, MIN_COST_PERCENT, MIN_LAUNCH_COST_PERCENT, MIN_PAUSE_NS, MIN_STEPS,
@@ -217,6 +218,10 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
         }
     }
     move_to_profiler(&mut found, profiler_time(run));
+    let free = time.kernels.and_then(|kernels| free_time(spans, busiest, profile.steady(), kernels));
+    if let Some(free) = free {
+        limit_by_stream(&lost, &mut found, &time, free);
+    }
     let wall = wall(profile).min(time.wall.unwrap_or(u64::MAX));
     let least = |id: &str| if id == "launch_bound" { MIN_LAUNCH_COST_PERCENT } else { MIN_COST_PERCENT };
     found.retain(|cost| percent(cost.nanos, wall) >= least(cost.id));

@@ -1,0 +1,71 @@
+//! The work of a stream limits what a faster host can save: however early the host launches, the work of one stream runs one
+//! after the other. If the findings about a late host cost more than the busiest stream was free, the rest of the time without
+//! kernels is that of the stream's copies.
+
+use std::collections::BTreeMap;
+
+use super::super::work_spans::{PlausibleSpans, WorkSpan};
+use super::host::copy_costs;
+use super::lost_time::LostTime;
+use super::{Cost, Lost};
+use gpuflame_model::profile::{SteadyPart, add_to};
+use gpuflame_model::record::DeviceId;
+
+/// Findings about a host that is late.
+const LATE_HOST: [&str; 11] = [
+    "data_loader_late",
+    "sync_read",
+    "sync_wait",
+    "launch_bound",
+    "allocation_in_loop",
+    "gc_pauses",
+    "recompilation",
+    "pauses",
+    "lock_wait",
+    "profiler_cost",
+    "host_work",
+];
+
+/// Limits the costs of a late host to the time in which the busiest stream of the GPU is free. If that makes any smaller, adds
+/// the costs of copies.
+pub(super) fn limit_by_stream(lost: &Lost<'_>, found: &mut Vec<Cost>, time: &LostTime, free: u64) {
+    let mut is_limited = false;
+    for cost in found.iter_mut().filter(|cost| LATE_HOST.contains(&cost.id) && cost.nanos > free) {
+        (cost.nanos, is_limited) = (free, true);
+    }
+    if !is_limited {
+        return;
+    }
+    for copies in copy_costs(lost, &time.copies) {
+        let known =
+            found.iter_mut().find(|known| (known.id, &known.function) == (copies.id, &copies.function));
+        match known {
+            Some(known) if known.nanos >= copies.nanos => {}
+            Some(known) => *known = copies,
+            None => found.push(copies),
+        }
+    }
+}
+
+/// Returns the time in ns in which the busiest stream of the GPU has no work, between its first and last kernel in the steady
+/// part. Returns `None` if there are no kernels.
+pub(super) fn free_time(
+    spans: &PlausibleSpans,
+    device: Option<DeviceId>,
+    steady: Option<SteadyPart>,
+    kernels: (u64, u64),
+) -> Option<u64> {
+    let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
+    let (from, to) = (kernels.0.max(begin), kernels.1.min(end));
+    // For each stream: the time with work, and the end of the work so far.
+    let mut streams: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    let of_device = |span: &&WorkSpan| Some(spans.device_of(span)) == device;
+    for span in spans.as_slice().iter().filter(of_device) {
+        let (busy, until) = streams.entry(span.stream()).or_insert((0, from));
+        let last = span.end.min(to);
+        add_to(busy, last.saturating_sub(span.start.max(*until)));
+        *until = (*until).max(last);
+    }
+    let busiest = streams.values().map(|(busy, _)| *busy).max()?;
+    Some(to.saturating_sub(from).saturating_sub(busiest))
+}
