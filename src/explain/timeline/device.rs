@@ -75,8 +75,9 @@ impl AccountInputs<'_> {
         let (mut found, mut since) = (Vec::new(), from);
         for (culprit, nanos) in self.by_calls(call, from, to, threads) {
             let until = since + nanos;
-            if matches!(culprit, IdleCulprit::Pause { .. }) {
-                found.extend(self.samples.within(thread, since, until).map(|found| (culprit, found)));
+            if let IdleCulprit::Pause { thread: other, .. } = culprit {
+                let stacks = self.samples.within_hand_over((thread, other), since, until);
+                found.extend(stacks.into_iter().map(|found| (culprit, found)));
             }
             since = until;
         }

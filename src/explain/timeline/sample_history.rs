@@ -5,6 +5,10 @@
 //! all gaps between the same two calls (`divide_idle`). Time that a thread spent waiting has no samples. If context
 //! switches were recorded, the part of a wait that is inside a gap is charged to the waiting stack. Otherwise this time
 //! stays attributed to the two calls.
+//!
+//! If another thread made the first of the two calls, the late thread often waits for that thread: PyTorch's thread for
+//! the backward pass waits until the main thread hands it work. Then the activity of the other thread is the reason, and
+//! its stacks take the place of the wait.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -88,16 +92,48 @@ impl SampleHistory {
         from: u64,
         to: u64,
     ) -> impl Iterator<Item = (ContextId, u64)> {
+        let waited = self.waits_within(thread, from, to);
+        self.samples_within(thread, from, to)
+            .chain(waited.map(|(context, from, to)| (context, to.saturating_sub(from))))
+    }
+
+    /// Like [`SampleHistory::within`], for a thread that makes its call after a call of `other`. While the thread waits, the
+    /// stacks are those of `other`, if that thread is sampled.
+    pub(super) fn within_hand_over(
+        &self,
+        (thread, other): (ThreadId, Option<ThreadId>),
+        from: u64,
+        to: u64,
+    ) -> Vec<(ContextId, u64)> {
+        let Some(other) = other.filter(|other| self.threads.contains_key(other)) else {
+            return self.within(thread, from, to).collect();
+        };
+        let meanwhile = self.waits_within(thread, from, to);
+        let meanwhile = meanwhile.flat_map(|(_, from, to)| self.within(other, from, to));
+        self.samples_within(thread, from, to).chain(meanwhile).collect()
+    }
+
+    /// Stacks of the samples in `from..to`, each with the sample's period.
+    fn samples_within(&self, thread: ThreadId, from: u64, to: u64) -> impl Iterator<Item = (ContextId, u64)> {
         let found = self.threads.get(&thread).into_iter().flat_map(move |entries| {
             let first = entries.partition_point(|sample| sample.time < from);
             entries.range(first..).take_while(move |sample| sample.time < to)
         });
+        found.map(|sample| (sample.context, u64::from(sample.period)))
+    }
+
+    /// Stacks of the waits, each with the start and end of its part in `from..to`.
+    fn waits_within(
+        &self,
+        thread: ThreadId,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let waited = self.waits.get(&thread).into_iter().flat_map(move |entries| {
             let first = entries.partition_point(|waited| waited.to <= from);
             entries.range(first..).take_while(move |waited| waited.from < to)
         });
-        let waited = waited.map(move |one| (one.context, one.to.min(to).saturating_sub(one.from.max(from))));
-        found.map(|sample| (sample.context, u64::from(sample.period))).chain(waited)
+        waited.map(move |one| (one.context, one.from.max(from), one.to.min(to)))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -237,6 +273,31 @@ mod tests {
         let mut later = samples.clone();
         later.forget(|_, to| to <= 400);
         assert_eq!((later.count, later.within(ThreadId(1), 0, 1000).count()), (1, 1));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_another_one_has_the_stacks_of_that_one() {
+        let mut samples = samples([120, 350]);
+        for (thread, time, context) in [(2, 220, 20), (2, 260, 21), (2, 320, 22)] {
+            let (thread, context) = (ThreadId(thread), ContextId(context));
+            samples.add(&CpuSample { time: Nanos(time), period: 10, thread, context });
+        }
+        let mut wait = |thread, from, duration, context| {
+            let (thread, context) = (ThreadId(thread), ContextId(context));
+            samples.add_blocked(&OffCpuWait { time: Nanos(from), duration, thread, context });
+        };
+        // Thread 1 waits from 200 to 300. Meanwhile thread 2 runs, and waits from 270 on.
+        wait(1, 200, 100, 7);
+        wait(2, 270, 40, 8);
+        let found = |other: u32| -> Vec<(u32, u64)> {
+            let threads = (ThreadId(1), Some(ThreadId(other)).filter(|other| other.0 > 0));
+            let found = samples.within_hand_over(threads, 100, 400).into_iter();
+            found.map(|(context, nanos)| (context.0, nanos)).collect()
+        };
+        assert_eq!(found(2), [(120, 10), (350, 10), (20, 10), (21, 10), (8, 30)]);
+        // The same thread made both calls, or the other thread is not sampled.
+        assert_eq!(found(0), [(120, 10), (350, 10), (7, 100)]);
+        assert_eq!(found(3), [(120, 10), (350, 10), (7, 100)]);
     }
 
     #[test]
