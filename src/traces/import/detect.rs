@@ -20,12 +20,9 @@ pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
         _ if head.starts_with(b"SBT\0") => Ok(Kind::Sbt),
         _ if head.starts_with(b"gpuflame") => Ok(Kind::Recording),
         _ if chakra::is_chakra(head) => Ok(Kind::Chakra),
-        _ => detect_packed(head).or_else(|| detect_text(head)).unwrap_or_else(|| {
-            Err(not_a_trace(
-                "is not a trace in a known format (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON or rocpd, .rpd, \
-                 CUPTI text, folded stacks, SBT, .gfr)",
-            ))
-        }),
+        _ => detect_packed(head)
+            .or_else(|| detect_text(head))
+            .unwrap_or_else(|| Err(not_a_trace(UNKNOWN_FORMAT))),
     }
 }
 
@@ -81,9 +78,18 @@ pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
 }
 
-const PICTURE_OR_TABLE: &str =
-    "is a picture or a table, not a trace; give the recording of the same run, NAME.gfr";
+/// Whether `error` says more about the content than the end of the name does.
+pub(super) fn is_described(error: &Error, by_name: &str) -> bool {
+    by_name == PICTURE_OR_TABLE && error.to_string().contains("is a table of ")
+}
+
+const UNKNOWN_FORMAT: &str = "is not a trace in a known format (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON or rocpd, \
+                              .rpd, CUPTI text, folded stacks, SBT, .gfr)";
+const PICTURE_OR_TABLE: &str = "is a picture or a table, not a trace; if gpuflame wrote it, give the recording of the same run, \
+                                NAME.gfr";
 const NSYS_REPORT: &str = "is a report of Nsight Systems; export it first (`nsys export --type sqlite -o OUT.sqlite FILE`) and give that";
+const NSYS_TABLE: &str = "is a table of `nsys stats`; export the report of the run and give that (`nsys export --type sqlite -o \
+                          OUT.sqlite REPORT.nsys-rep`)";
 const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not read; give the JSON that it was made from \
                         (torch.profiler: export_chrome_trace), or convert it with `traceconv json FILE OUT.json`";
 const XPLANE: &str = "is an XPlane of JAX or TensorFlow, which gpuflame does not read; let the profiler write \
@@ -205,12 +211,48 @@ fn has(head: &[u8], text: &[u8]) -> bool {
     head.windows(text.len()).any(|window| window == text)
 }
 
+/// Describes a table of another profiler, by the names of its columns.
+fn describe_table(text: &str) -> Option<&'static str> {
+    const TABLES: [(&[&str], &str); 6] = [
+        (&["Time (%)", "Total Time (ns)"], NSYS_TABLE),
+        (&["Start (ns)", "Duration (ns)"], NSYS_TABLE),
+        (
+            &["Process ID", "Kernel Name", "Metric"],
+            "is a table of Nsight Compute, which has single kernels but no timeline; profile the program with `nsys`",
+        ),
+        (
+            &["Time(%)", "Calls", "Avg"],
+            "is a table of nvprof, which has sums but no timeline; record the program with `gpuflame run` or \
+             `nsys profile -t cuda`",
+        ),
+        (
+            &["KernelName", "BeginNs", "EndNs"],
+            "is a table of rocprof, which has kernels but no launches; record the program with \
+             `rocprofv3 --sys-trace -- COMMAND` and give its database",
+        ),
+        (
+            &["Agent_Id", "Start_Timestamp", "End_Timestamp"],
+            "is a table of rocprofv3; let it write its database or JSON (`--output-format rocpd json`) and give that",
+        ),
+    ];
+    /// Maximum number of lines before the names of the columns.
+    const MAX_LINES: usize = 20;
+    let mut lines = text.lines().take(MAX_LINES).filter(|line| line.contains(','));
+    lines.find_map(|line| {
+        let has_all = |columns: &[&str]| columns.iter().all(|column| line.contains(column));
+        TABLES.iter().find(|(columns, _)| has_all(columns)).map(|(_, what)| *what)
+    })
+}
+
 fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
     let whole = &head[..head.iter().rposition(|&byte| byte == b'\n').map_or(head.len(), |at| at + 1)];
     let text = String::from_utf8_lossy(whole);
     let mut lines =
         text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
     let first = lines.clone().next()?;
+    if let Some(what) = describe_table(&text) {
+        return Some(Err(not_a_trace(what)));
+    }
     if text.lines().any(is_cupti_line) {
         return Some(Ok(Kind::CuptiText));
     }
@@ -319,6 +361,15 @@ mod tests {
             (b"<?xml version=\"1.0\"?>\n<trace-query-result><node>", "xctrace"),
             (b"{\"meta\":{\"interval\":1.0,\"product\":\"a\"},\"libs\":[],\"threads\":[]}", "samply"),
             (b"main;a 5 7\nmain;b 6 9\n", "--diff BEFORE AFTER"),
+            (b"Time (%),Total Time (ns),Instances,Avg (ns),Name\n1,2,3,4,k\n", "nsys stats"),
+            (b"Start (ns),Duration (ns),CorrId,Name\n1,2,3,k\n", "nsys stats"),
+            (
+                b"\"ID\",\"Process ID\",\"Kernel Name\",\"Metric Name\"\n\"0\",\"1\",\"k\",\"d\"\n",
+                "Nsight Compute",
+            ),
+            (b"==1== NVPROF\n\"Type\",\"Time(%)\",\"Time\",\"Calls\",\"Avg\"\n", "nvprof"),
+            (b"\"Index\",\"KernelName\",\"BeginNs\",\"EndNs\"\n0,\"k\",1,2\n", "table of rocprof,"),
+            (b"\"Kind\",\"Agent_Id\",\"Start_Timestamp\",\"End_Timestamp\"\n", "rocprofv3"),
             (b"\x0a\x12\x08\x01\xff\xfe", "not a trace"),
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
             (b"\x0a\x8c\x05\x08\x01\x12\x0d/device:GPU:0", "XPlane"),

@@ -108,7 +108,9 @@ pub fn open(path: &Path) -> Result<Opened> {
     open_any(path)
         .map_err(|error| {
             match path.file_name().and_then(|name| detect::describe_by_name(&name.to_string_lossy())) {
-                Some(what) if error.kind() == ErrorKind::Format => Error::new(ErrorKind::Format, what),
+                Some(what) if error.kind() == ErrorKind::Format && !detect::is_described(&error, what) => {
+                    Error::new(ErrorKind::Format, what)
+                }
                 _ => error,
             }
         })
