@@ -3,10 +3,21 @@
 use std::collections::BTreeSet;
 
 use super::console::Console;
+use super::explain::Explained;
 use super::ranks::SameJob;
 use super::table_output::{Cell, Table};
+use gpuflame_export::work_name;
 use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{JobDifference, JobMember, find_difference, find_missing};
+
+/// Returns what shows whether a rank belongs to the same job as others.
+pub(super) fn job_member(rank: u32, run: &Explained) -> JobMember {
+    let kernels = run.profile.works().iter().map(|work| work.work);
+    let kernels = kernels.filter(|work| matches!(work, Work::Kernel(_)));
+    let kernels = kernels.map(|work| work_name(&run.profile, work).into_owned()).collect();
+    JobMember { rank, world_size: run.facts.world_size, kernels }
+}
 
 /// Returns an error if the members belong to different programs. `sources` are the files of the members. If the user
 /// has declared that the files are one job, prints a remark instead.

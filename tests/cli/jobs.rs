@@ -104,6 +104,9 @@ fn files_of_different_programs_are_refused_with_the_difference() {
         let ran = gpuflame(&folder, ["-q", "merge-ranks", ".", "-o", "all.folded"]);
         ran.fails(1, words);
         assert!(!folder.join("all.folded").exists());
+        gpuflame(&folder, ["-q", "summary", "."]).fails(1, words);
+        gpuflame(&folder, ["-q", "report", ".", "-o", "page.html"]).fails(1, words);
+        assert!(!folder.join("page.html").exists());
     };
     write(&folder, "rank0.json", &info(0, 8), &[GEMM]);
     write(&folder, "rank1.json", &info(1, 2), &[GEMM]);

@@ -4,11 +4,11 @@ use super::super::console::Console;
 use super::super::critical_path_job::JobReport;
 use super::super::explain::Explained;
 use super::super::input::Source;
-use super::super::jobs::describe_missing;
+use super::super::jobs::{describe_missing, job_member, refuse_different_jobs};
 use super::super::measured_part::MeasuredPart;
 use super::super::name_flags::NameFlags;
 use super::super::next_command::quoted_for_shell;
-use super::super::ranks::{RankFlags, SameRank};
+use super::super::ranks::{RankFlags, SameJob, SameRank};
 use super::super::run_path::{PathRows, RunPath};
 use super::super::summary::{Answers, JobRuns, are_times_withheld, measured_part, summarize};
 use super::super::table_output::group_digits;
@@ -92,6 +92,7 @@ impl Job {
         let (mut timeline, mut path, mut path_rows_of_job) = (Timeline::default(), None, 0);
         let (mut ranks, mut runs, mut findings) = (Vec::new(), JobRuns::default(), Vec::new());
         let mut part = MeasuredPart::default();
+        let (mut members, mut files) = (Vec::new(), Vec::new());
         for at in order {
             let (source, rank) = (&sources[at], numbers[at]);
             let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
@@ -114,12 +115,15 @@ impl Job {
             let answers = run.answers(&found, names.names());
             ranks.push(rank_facts(source, rank, &run.explained, &found, answers));
             if is_job {
+                members.push(job_member(rank, &run.explained));
+                files.push(source.to_string());
                 runs.add(RankRun::new(rank, &run.evidence()), profile, &found);
             } else {
                 part = measured_part(profile, &found);
                 findings = found;
             }
         }
+        refuse_different_jobs(&members, &files, SameJob::from_sources(sources), console)?;
         let mut times = Vec::new();
         if is_job {
             let all = runs.times();

@@ -12,11 +12,11 @@ use super::read::{SummarizedRun, summarize};
 use super::{COLUMNS, Summary};
 use crate::console::{Console, Outcome};
 use crate::input::Source;
-use crate::jobs::describe_missing;
+use crate::jobs::{describe_missing, job_member, refuse_different_jobs};
 use crate::layout;
 use crate::next_command::{command_for, merge_command, quoted_for_shell};
 use crate::page::Page;
-use crate::ranks::SameRank;
+use crate::ranks::{SameJob, SameRank};
 use crate::table_output::{Cell, ReportFormat, Table, write_tables};
 use gpuflame_export::{NameFolding, busy_and_idle_lines, clean_line};
 use gpuflame_model::error::Result;
@@ -34,15 +34,18 @@ struct RankRow {
 pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Result<Outcome> {
     let numbers = flags.ranks.assign(sources, SameRank::Refused)?;
     let (mut ranks, mut rows, mut world_size) = (JobRuns::default(), Vec::new(), None);
-    let mut has_rows = true;
+    let (mut has_rows, mut members) = (true, Vec::new());
     for (source, &rank) in sources.iter().zip(&numbers) {
         let (run, found) = summarize(source, flags.names.read_options(), console, ())?;
         let of_rank = RankRun::new(rank, &run.evidence());
         rows.push(rank_row(&run, &found, &of_rank, flags.names.names()));
         has_rows &= !run.explained.facts.has_only_sums;
         world_size = world_size.or(run.explained.facts.world_size);
+        members.push(job_member(rank, &run.explained));
         ranks.add(of_rank, &run.explained.profile, &found);
     }
+    let names: Vec<String> = sources.iter().map(Source::to_string).collect();
+    refuse_different_jobs(&members, &names, SameJob::from_sources(sources), console)?;
     rows.sort_by_key(|row| row.rank);
     let (all, part) = (rows.len(), ranks.part());
     let findings = ranks.into_findings();
