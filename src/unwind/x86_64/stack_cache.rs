@@ -338,7 +338,7 @@ impl CachedStack {
         let at = |offset: u16| self.word(sp, offset);
         let (chunks, _) =
             self.word_offsets[..usize::from(self.len).min(MAX_WORDS)].as_chunks::<BLOCK_WORDS>();
-        let mut hashed = SEEDS;
+        let mut hashed = STARTS;
         for word_offsets in chunks {
             for (lane, hash) in hashed.iter_mut().enumerate() {
                 *hash =
@@ -349,7 +349,10 @@ impl CachedStack {
     }
 }
 
-/// Seeds of the hash, which are digits of pi.
+/// Start of each lane, and a seed for each lane, which are digits of pi. They must all differ: if a lane started with its
+/// seed, its first two words could be exchanged without a change of the hash.
+const STARTS: [u64; BLOCK_WORDS / 2] =
+    [0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c, 0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
 const SEEDS: [u64; BLOCK_WORDS / 2] =
     [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
 
@@ -430,9 +433,12 @@ mod tests {
                 cache.backoff.forget_misses();
             }
         }
-        test_stack.words.swap(3, 4);
-        assert_eq!(test_stack.look_up(&mut cache, 7), None, "the words are in another order");
-        test_stack.words.swap(3, 4);
+        for (one, other) in (0..WORDS).flat_map(|other| (0..other).map(move |one| (one, other))) {
+            test_stack.words.swap(one, other);
+            assert_eq!(test_stack.look_up(&mut cache, 7), None, "words {one} and {other} are exchanged");
+            test_stack.words.swap(one, other);
+            cache.backoff.forget_misses();
+        }
         assert_eq!(test_stack.look_up(&mut cache, 7), Some(number));
         cache.release();
         assert_eq!(test_stack.look_up(&mut cache, 7), None);
