@@ -69,13 +69,19 @@ impl Slice<'_> {
             hint::spin_loop();
         }
         let (began, used) = (Instant::now(), time_on_processor());
-        for _ in 0..first {
-            one();
-        }
-        let mut times: Vec<_> = (0..wanted).map(|_| one()).collect();
-        self.shared.done.fetch_add(1, Ordering::AcqRel);
-        while self.shared.done.load(Ordering::Acquire) < self.threads {
-            one();
+        // One loop calls `one` for all purposes: another call site would be another stack, which no cache knows.
+        let mut times = Vec::with_capacity(wanted);
+        for turn in 0.. {
+            if turn == first + wanted {
+                self.shared.done.fetch_add(1, Ordering::AcqRel);
+            }
+            if turn >= first + wanted && self.shared.done.load(Ordering::Acquire) >= self.threads {
+                break;
+            }
+            let time = one();
+            if turn >= first && turn < first + wanted {
+                times.push(time);
+            }
         }
         if time_on_processor() - used < began.elapsed() * 3 / 4 {
             self.shared.undisturbed.store(false, Ordering::Release);
