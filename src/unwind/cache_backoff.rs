@@ -1,10 +1,18 @@
 //! Back-off for the stack caches: limits the cost of look-ups and insertions in programs whose stacks do not
 //! repeat.
 //!
-//! Each look-up adds 1 to a budget, and each insertion subtracts its cost from the budget. An insertion costs at least
-//! eight, so there is at most one insertion per eight look-ups. Insertions become more expensive while they evict
-//! entries that were never hit. A sum of misses limits the look-ups: a miss adds 2 to the sum, and a hit subtracts 1.
-//! While the sum is high, only one look-up in sixteen is made.
+//! A sum of misses limits the look-ups: a miss adds 2 to the sum, and a hit subtracts the cache's weight of a hit. While
+//! the sum is high, only one look-up in sixteen is made.
+//!
+//! The cache of Python walks limits its insertions as follows. Each look-up adds 1 to a budget, and each insertion
+//! subtracts its cost from the budget. An insertion costs at least eight, so there is at most one insertion per eight
+//! look-ups. Insertions become more expensive while they evict entries that were never hit.
+//!
+//! The cache of whole stacks keeps a debt instead, because its insertions are cheap compared with all the hits that
+//! follow if stacks repeat. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the maximum
+//! debt. A hit pays an eighth of an insertion off, and each look-up a small part of one. So a thread can insert many
+//! stacks at once when the program begins to launch from other stacks. In the long run, insertions cost at most about a
+//! quarter of the time that hits save, plus 1/64 of an insertion per look-up.
 
 /// Minimum and maximum cost of an insertion, in look-ups. The cost rises to the maximum if each insertion evicts an
 /// entry that was never hit.
@@ -12,7 +20,7 @@ const MIN_INSERT_COST: u32 = 8;
 const MAX_INSERT_COST: u32 = 128;
 /// Maximum budget, in look-ups.
 const MAX_BUDGET: u32 = 64 * MIN_INSERT_COST;
-/// Amount that a miss adds to the sum `misses` (a hit subtracts 1), and the maximum of the sum.
+/// Amount that a miss adds to the sum `misses`, and the maximum of the sum.
 const MISS_WEIGHT: u32 = 2;
 const MAX_MISSES: u32 = 64;
 /// From this value of the sum `misses` on, only one look-up in sixteen is made, and each hit subtracts
@@ -23,40 +31,75 @@ const BACKOFF_HIT_WEIGHT: u32 = 8;
 /// Maximum value of an entry's hit count.
 const MAX_HITS: u8 = 3;
 
-/// The budget for insertions, and the sum of misses. Zeroed memory is a valid initial state.
+/// Amount that an insertion adds to the debt, in look-ups.
+const DEBT_PER_INSERTION: u32 = 64;
+/// Amount that a failed insertion adds to the debt. Such a stack probably cannot be cached at all.
+const DEBT_PER_FAILURE: u32 = 128;
+/// Amount of debt that a hit pays off, in addition to the 1 of its look-up. An insertion takes up to twice the time that a
+/// hit saves.
+const HIT_PAYMENT: u32 = DEBT_PER_INSERTION / 8;
+/// Maximum number of insertions without hits, at once: enough to fill the cache.
+const MAX_UNPAID_INSERTIONS: u32 = 640;
+
+/// The sum of misses, which limits look-ups. A hit subtracts `HIT_WEIGHT`, a miss adds `MISS_WEIGHT`. Zeroed memory is a valid initial state.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(super) struct CacheBackoff {
-    budget: u32,
-    /// Cost of an insertion, in look-ups, minus `MIN_INSERT_COST`.
-    extra_insert_cost: u32,
+pub(super) struct LookupBackoff<const HIT_WEIGHT: u32> {
     misses: u32,
     /// Number of look-ups that were made or skipped so far, modulo 2^32.
     lookups: u32,
 }
 
-impl CacheBackoff {
+impl<const HIT_WEIGHT: u32> LookupBackoff<HIT_WEIGHT> {
     /// Counts a capture that could use the cache. Returns true if the capture should look its stack up, and false if it
     /// should skip the look-up.
     #[inline(always)]
     pub(super) fn may_look_up(&mut self) -> bool {
-        self.budget = (self.budget + 1).min(MAX_BUDGET);
         self.lookups = self.lookups.wrapping_add(1);
-        self.misses < BACKOFF_MISSES || self.lookups.is_multiple_of(16)
+        // The remaining look-ups are spread evenly, but at irregular distances. At regular distances, a program that
+        // launches from the same stacks in turn might always look up the same few stacks.
+        self.misses < BACKOFF_MISSES || self.lookups.wrapping_mul(0x9e37_79b1) >> 28 == 0
     }
 
     /// Records a hit of a cached entry.
     #[inline(always)]
     pub(super) fn record_hit(&mut self) {
-        let weight = if self.misses < BACKOFF_MISSES { 1 } else { BACKOFF_HIT_WEIGHT };
-        (self.misses, self.extra_insert_cost) =
-            (self.misses.saturating_sub(weight), self.extra_insert_cost / 2);
+        let weight = if self.misses < BACKOFF_MISSES { HIT_WEIGHT } else { BACKOFF_HIT_WEIGHT };
+        self.misses = self.misses.saturating_sub(weight);
     }
 
     /// Records a miss: the captured stack differed from the cached entry that it was compared with.
     #[inline(always)]
     pub(super) fn record_miss(&mut self) {
         self.misses = (self.misses + MISS_WEIGHT).min(MAX_MISSES);
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_misses(&mut self) {
+        self.misses = 0;
+    }
+}
+
+/// The budget for insertions into the cache of Python walks. Zeroed memory is a valid initial state.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct InsertBudget {
+    budget: u32,
+    /// Cost of an insertion, in look-ups, minus `MIN_INSERT_COST`.
+    extra_insert_cost: u32,
+}
+
+impl InsertBudget {
+    /// Counts a look-up, made or skipped.
+    #[inline(always)]
+    pub(super) fn count_lookup(&mut self) {
+        self.budget = (self.budget + 1).min(MAX_BUDGET);
+    }
+
+    /// Records a hit of a cached entry.
+    #[inline(always)]
+    pub(super) fn record_hit(&mut self) {
+        self.extra_insert_cost /= 2;
     }
 
     /// Whether the budget now allows an insertion.
@@ -75,15 +118,40 @@ impl CacheBackoff {
         self.extra_insert_cost =
             (2 * self.extra_insert_cost + MIN_INSERT_COST).min(MAX_INSERT_COST - MIN_INSERT_COST);
     }
+}
 
-    #[cfg(test)]
-    pub(super) fn forget_misses(&mut self) {
-        self.misses = 0;
+/// The debt of insertions into the cache of whole stacks, in look-ups. Zeroed memory is a valid initial state.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct InsertDebt(u32);
+
+impl InsertDebt {
+    /// Counts a look-up, made or skipped.
+    #[inline(always)]
+    pub(super) fn count_lookup(&mut self) {
+        self.0 = self.0.saturating_sub(1);
     }
 
-    #[cfg(test)]
-    pub(super) fn has_full_budget(&self) -> bool {
-        self.budget == MAX_BUDGET
+    /// Records a hit of a cached entry.
+    #[inline(always)]
+    pub(super) fn record_hit(&mut self) {
+        self.0 = self.0.saturating_sub(HIT_PAYMENT);
+    }
+
+    /// Whether an insertion is allowed now.
+    #[inline(always)]
+    pub(super) fn can_insert(&self) -> bool {
+        self.0 <= (MAX_UNPAID_INSERTIONS - 1) * DEBT_PER_INSERTION
+    }
+
+    /// Adds an insertion to the debt.
+    pub(super) fn add_insertion(&mut self) {
+        self.0 += DEBT_PER_INSERTION;
+    }
+
+    /// Adds a failed insertion to the debt.
+    pub(super) fn add_failure(&mut self) {
+        self.0 += DEBT_PER_FAILURE;
     }
 }
 
@@ -106,4 +174,49 @@ pub(super) fn choose_way<const WAYS: usize>(
     hits.iter_mut().for_each(|hits| *hits = hits.saturating_sub(1));
     (tags[way], hits[way]) = (tag, 0);
     (way, evicted_unused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes `lookups` look-ups; the first `hits` look-ups hit. After each look-up, inserts a stack if this is allowed.
+    /// Returns the number of insertions.
+    fn insertions(debt: &mut InsertDebt, lookups: u32, hits: u32) -> u32 {
+        let mut count = 0;
+        for lookup in 0..lookups {
+            debt.count_lookup();
+            if lookup < hits {
+                debt.record_hit();
+            }
+            if debt.can_insert() {
+                debt.add_insertion();
+                count += 1;
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn a_full_cache_can_be_inserted_at_once_and_then_insertions_need_hits() {
+        let mut debt = InsertDebt::default();
+        assert_eq!(insertions(&mut debt, 640, 0), 640);
+        // The 640 look-ups so far have paid 10 insertions off.
+        assert_eq!(insertions(&mut debt, 10, 0), 10);
+        let without_hits = insertions(&mut debt, 64_000, 0);
+        assert!((999..=1001).contains(&without_hits), "one insertion per 64 look-ups, not {without_hits}");
+        let with_hits = insertions(&mut debt, 64_000, 64_000);
+        assert!((8999..=9001).contains(&with_hits), "nine insertions per 64 hits, not {with_hits}");
+    }
+
+    #[test]
+    fn a_failed_insertion_costs_as_much_as_two() {
+        let mut debt = InsertDebt::default();
+        let mut failures = 0;
+        while debt.can_insert() {
+            debt.add_failure();
+            failures += 1;
+        }
+        assert_eq!(failures, 640 / 2);
+    }
 }

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 
 use super::interpreter::Interpreter;
 use super::walk::{InterpreterFrame, PythonWalk, ReachedFrames, ThreadHead};
-use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
+use crate::cache_backoff::{InsertBudget, LookupBackoff, choose_way, count_hit};
 use crate::memory;
 
 /// Number of cached walks per thread. The cache is 8-way set-associative. The walks and their frames take 800 KiB, but
@@ -34,6 +34,8 @@ const MAX_TEXTS_PER_WALK: usize = 32;
 const FOLLOWERS: usize = 1024;
 /// Maximum number of walks compared per look-up, in addition to the predicted walk.
 const MAX_TRIED_WALKS: usize = 4;
+/// Weight of a hit for the back-off: look-ups become rarer if more than a third of the comparisons fail.
+const HIT_WEIGHT: u32 = 1;
 
 /// The cached walks of one thread. Zeroed memory is an empty cache.
 #[derive(Debug, Default)]
@@ -49,7 +51,8 @@ pub(super) struct WalkCache {
     native: usize,
     /// Number of stored frames of all walks together.
     frames: usize,
-    backoff: CacheBackoff,
+    backoff: LookupBackoff<HIT_WEIGHT>,
+    budget: InsertBudget,
 }
 
 #[repr(C)]
@@ -108,6 +111,7 @@ impl WalkCache {
         thread: u64,
     ) -> Option<usize> {
         let may_look_up = self.backoff.may_look_up();
+        self.budget.count_lookup();
         // SAFETY: `insert` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
         let contents = unsafe { self.contents?.as_mut() };
         if !may_look_up {
@@ -122,38 +126,39 @@ impl WalkCache {
         count_hit(&mut contents.sets[number / WAYS].hits[number % WAYS]);
         self.last = [self.last[1], number as u16];
         self.backoff.record_hit();
+        self.budget.record_hit();
         Some(number)
     }
 
     /// Whether the back-off allows an insertion at this time.
     #[inline(always)]
     pub(super) fn can_insert(&self) -> bool {
-        self.backoff.can_insert()
+        self.budget.can_insert()
     }
 
     /// Caches the last walk and returns its number. `None` if the walk cannot be cached.
     #[inline(never)]
     pub(super) fn insert(&mut self, walk: &PythonWalk) -> Option<usize> {
-        self.backoff.charge_insertion();
+        self.budget.charge_insertion();
         let items = &walk.items[..walk.count];
         let texts = walk.texts.in_walk();
         let innermost = items.last()?;
         if walk.head.thread == 0 || items.len() > MAX_FRAMES_PER_WALK || texts.len() > MAX_TEXTS_PER_WALK {
-            self.backoff.raise_insert_cost();
+            self.budget.raise_insert_cost();
             return None;
         }
         if self.contents.is_none() {
             self.contents = memory::reserve(size_of::<WalkCacheMemory>()).map(NonNull::cast);
             if self.contents.is_none() {
                 // The next insertion tries again to reserve the memory. The back-off makes these attempts rarer.
-                self.backoff.raise_insert_cost();
+                self.budget.raise_insert_cost();
                 return None;
             }
             self.count_memory(size_of::<[WalkSet; SETS]>() + 2 * (FOLLOWERS + FRAME_SLOTS));
         }
         if self.frames + items.len() > MAX_FRAMES {
             self.clear();
-            self.backoff.raise_insert_cost();
+            self.budget.raise_insert_cost();
         }
         // SAFETY: the walks are mapped with this size, all-zero walks are valid, and only this thread uses them.
         let contents = unsafe { self.contents?.as_mut() };
@@ -175,7 +180,7 @@ impl WalkCache {
             (self.frames - before) * (size_of::<InterpreterFrame>() + 2) + size_of::<CachedWalk>(),
         );
         if evicted_unused {
-            self.backoff.raise_insert_cost();
+            self.budget.raise_insert_cost();
         }
         self.last = [self.last[1], number as u16];
         Some(number)
@@ -233,7 +238,7 @@ impl WalkCacheMemory {
         walk: &mut PythonWalk,
         interpreter: &Interpreter,
         thread: u64,
-        backoff: &mut CacheBackoff,
+        backoff: &mut LookupBackoff<HIT_WEIGHT>,
     ) -> Option<usize> {
         let (at, position) = walk.innermost(interpreter, thread)?;
         let (set_index, tag) = set_and_tag(at, position);

@@ -2,6 +2,7 @@
 //! table. `last_stack` caches the thread's last stack. `path_cache` caches the sequences of rules that the thread's
 //! walks used, and `stack_cache` caches whole stacks.
 
+mod cached_stack;
 pub(super) mod cold;
 mod compile_eh_frame;
 mod copied;
@@ -14,6 +15,7 @@ mod registers;
 mod rule;
 mod slow;
 mod stack_cache;
+mod stack_set;
 mod stub;
 mod table;
 mod walk;

@@ -15,33 +15,34 @@
 //! years.
 //!
 //! Hashes distinguish cached stacks that have the same starting state. To compute fewer hashes, a look-up considers
-//! only stacks with the caller's hint (what is launched). The look-up begins with the stack that followed last time
-//! after the previous stack was hit. While more than a third of the comparisons fail, only one look-up in sixteen is
-//! made. At most one stack is inserted per eight captures. So stacks that never recur cost little.
+//! only stacks with the caller's hint (what is launched), and computes one hash for all stacks that have their words at
+//! the same addresses. The look-up begins with the stack that followed last time after the previous stack was hit. While
+//! more than four fifths of the comparisons fail, only one look-up in sixteen is made. Insertions stop while they cost more
+//! than hits save (see `cache_backoff`), and only stacks that the caller has seen before are inserted. So stacks that
+//! never recur cost little.
+//!
+//! Insertions must be cheap, because a program that begins to launch from other stacks needs many of them at once. So
+//! the words are not sorted, and a new stack overwrites only as much of the old one as it needs.
 
 use std::ptr::NonNull;
 
+use super::cached_stack::{CachedStack, StackKey};
 use super::generated::RecheckBackoff;
 use super::last_stack::LastStack;
+use super::stack_set::{SETS, StackSet, WAYS};
 use super::stub::StubRegisters;
-use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
-use crate::copy::RED_ZONE;
+use crate::cache_backoff::{InsertDebt, LookupBackoff};
 use crate::loader_state::LoaderState;
-use crate::memory::{self, word};
+use crate::memory;
 
-/// Number of cached stacks per thread. The cache is 8-way set-associative. The cache takes 512 KiB, but a thread
-/// touches only the stacks that it uses.
+/// Number of cached stacks per thread. A full cache takes 645 KiB: 1 KiB per stack, and 5 KiB for the sets. Stacks are
+/// stored one after another, so a thread touches only the memory of the stacks that it caches.
 pub(crate) const STACKS: usize = SETS * WAYS;
-const SETS: usize = 64;
-const WAYS: usize = 8;
-/// Maximum number of words per stack. This number must be a multiple of the number of words that the hash processes at
-/// once.
-const MAX_WORDS: usize = 58 * BLOCK_WORDS;
-const BLOCK_WORDS: usize = 8;
-/// Number of sample words that are compared before the hash over all words is computed.
-const PROBES: usize = 4;
-/// Maximum number of stacks hashed per look-up.
-const MAX_HASHED_STACKS: usize = 4;
+/// Maximum number of hashes per look-up.
+const MAX_HASHES: usize = 5;
+/// Weight of a hit for the back-off: look-ups become rarer if more than four fifths of the comparisons fail. A hash takes a
+/// tenth of the time that a hit saves.
+const HIT_WEIGHT: u32 = 8;
 
 /// The cached stacks of one thread. Zeroed memory is an empty cache.
 #[derive(Debug, Default)]
@@ -49,11 +50,14 @@ const MAX_HASHED_STACKS: usize = 4;
 pub(super) struct StackCache {
     /// The cache's memory, which is mapped when the first stack is inserted.
     contents: Option<NonNull<StackCacheMemory>>,
-    /// Number of bytes of `contents` that are counted as used.
-    used: usize,
-    /// Number of the stack that was hit last.
+    /// Number of stacks in `contents`. The stacks with the numbers below this one are used.
+    count: usize,
+    /// Number of the stack that was hit or inserted last.
     last: usize,
-    backoff: CacheBackoff,
+    /// Number of the stack that followed last time after the stack `last`.
+    expected: usize,
+    backoff: LookupBackoff<HIT_WEIGHT>,
+    debt: InsertDebt,
 }
 
 #[derive(Debug)]
@@ -61,68 +65,6 @@ pub(super) struct StackCache {
 struct StackCacheMemory {
     sets: [StackSet; SETS],
     stacks: [CachedStack; STACKS],
-}
-
-/// Tags, followers and hit counts of the stacks in one set of the cache.
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct StackSet {
-    /// Hashes of the stacks' starting states; 0 marks a free slot.
-    tags: [u32; WAYS],
-    /// For each stack, the number of the stack that was hit directly after this stack's latest hit.
-    followers: [u16; WAYS],
-    /// Number of recent hits per stack, at most 3; each insertion into the set subtracts one from every stack's number.
-    hits: [u8; WAYS],
-}
-
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct CachedStack {
-    key: StackKey,
-    /// Value of rbp at the start of the stack, if that value matters.
-    bp: u64,
-    hash: [u64; 2],
-    bp_matters: bool,
-    /// Whether the stack has a frame in code that may be replaced.
-    is_generated: bool,
-    /// Number of words that the stack's walk read.
-    len: u16,
-    /// Sample words from the leaf half of the stack, where stacks with the same starting state usually differ.
-    probes: [u64; PROBES],
-    /// Addresses of the words, as offsets in words from the low end of the first frame's red zone.
-    word_offsets: [u16; MAX_WORDS],
-}
-
-const _: () = assert!(size_of::<CachedStack>() == 1024, "a stack begins at a cache line");
-/// Size in bytes of the stacks of one set. Used memory is counted in units of this size.
-const SET_BYTES: usize = WAYS * size_of::<CachedStack>();
-
-/// The key of a cached stack: its starting state and its hint, which are known before any word of the stack is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-struct StackKey {
-    pc: u64,
-    sp: u64,
-    hint: u64,
-    /// The loader state to which the walk's rules belong.
-    state: u64,
-}
-
-impl StackKey {
-    /// The key of an evicted stack, which no captured stack has.
-    const EMPTY: Self = Self { pc: 0, sp: 0, hint: 0, state: 0 };
-
-    fn new(pc: u64, sp: u64, hint: u64, state: LoaderState) -> Self {
-        Self { pc, sp, hint, state: state.as_word() }
-    }
-
-    /// Index of the set that stores stacks with this key, and the tag that these stacks have in the set.
-    #[inline(always)]
-    fn set_and_tag(&self) -> (usize, u32) {
-        let mixed = (self.pc ^ self.sp.rotate_left(32) ^ self.hint.rotate_left(16))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((mixed >> 57) as usize % SETS, (mixed >> 24) as u32 | 1)
-    }
 }
 
 impl StackCache {
@@ -138,49 +80,42 @@ impl StackCache {
         recheck: &mut RecheckBackoff,
     ) -> Option<usize> {
         let may_look_up = self.backoff.may_look_up();
+        self.debt.count_lookup();
         // SAFETY: `insert` mapped the stacks, they stay mapped as long as `self` lives, and only this thread uses them.
         let contents = unsafe { self.contents?.as_mut() };
         if !may_look_up {
             return None;
         }
         let key = StackKey::new(entry.pc, entry.sp(), hint, state);
-        let (set_index, tag) = key.set_and_tag();
-        let followers = &mut contents.sets[self.last / WAYS % SETS].followers[self.last % WAYS];
-        let first = usize::from(*followers);
-        let mut hashed = 0;
-        for turn in 0..WAYS {
-            let way = (first + turn) % WAYS;
-            if contents.sets[set_index].tags[way] != tag {
-                continue;
-            }
-            let number = set_index * WAYS + way;
-            match contents.stacks[number].matches(&key, entry.rbp) {
-                Some(true) => {
-                    if contents.stacks[number].is_generated && recheck.count(false) {
-                        return None;
-                    }
-                    self.backoff.record_hit();
-                    contents.record_hit(number, self.last);
-                    self.last = number;
-                    return Some(number);
-                }
-                Some(false) => hashed += 1,
-                None => {}
-            }
-            if hashed == MAX_HASHED_STACKS {
-                break;
-            }
-        }
-        if hashed > 0 {
+        // Compare the expected stack first. The processor predicts whether it is the right one, and need not wait for
+        // the look-up in the sets.
+        let expected = self.expected % STACKS;
+        let stack = &contents.stacks[expected];
+        let hash = stack.hash_if_likely(&key, entry.rbp);
+        let (number, hashed) = if hash == Some(stack.hash) {
+            (Some(expected), 1)
+        } else {
+            let computed = hash.map(|hash| (stack.layout, hash));
+            contents.find_other(expected, &key, entry.rbp, computed)
+        };
+        if hashed > 0 && number.is_none() {
             self.backoff.record_miss();
         }
-        None
+        let number = number?;
+        if contents.stacks[number].is_generated && recheck.count(false) {
+            return None;
+        }
+        self.backoff.record_hit();
+        self.debt.record_hit();
+        contents.record_hit(number, self.last);
+        (self.last, self.expected) = (number, usize::from(contents.stacks[number].follower));
+        Some(number)
     }
 
     /// Whether the back-off allows an insertion at this time.
     #[inline(always)]
     pub(super) fn can_insert(&self) -> bool {
-        self.backoff.can_insert()
+        self.debt.can_insert()
     }
 
     /// Caches the stack that `last_stack` contains, whose leaf is the frame `leaf`, and returns its number. `None` if
@@ -193,174 +128,127 @@ impl StackCache {
         hint: u64,
         state: LoaderState,
     ) -> Option<usize> {
-        self.backoff.charge_insertion();
+        let inserted = self.try_insert(last_stack, leaf, hint, state);
+        match inserted {
+            Some(number) => {
+                self.debt.add_insertion();
+                (self.last, self.expected) = (number, number);
+            }
+            None => self.debt.add_failure(),
+        }
+        inserted
+    }
+
+    #[inline(always)]
+    fn try_insert(
+        &mut self,
+        last_stack: &LastStack,
+        leaf: usize,
+        hint: u64,
+        state: LoaderState,
+    ) -> Option<usize> {
         let read = last_stack.walk_inputs(leaf)?;
         let key = StackKey::new(read.pc, read.sp, hint, state);
         // Avoid copies of a `CachedStack`, because each takes 1 KiB of the program's stack.
         let mut stack = CachedStack::with_key(key, read.bp);
         stack.is_generated = last_stack.is_generated(leaf);
-        if stack.fill(read.words()).is_none() {
-            self.backoff.raise_insert_cost();
-            return None;
-        }
+        stack.fill(read.words())?;
         if self.contents.is_none() {
             self.contents = memory::reserve(size_of::<StackCacheMemory>()).map(NonNull::cast);
-            if self.contents.is_none() {
-                // The next insertion tries again to reserve the memory. The back-off makes these attempts rarer.
-                self.backoff.raise_insert_cost();
-            }
         }
         // SAFETY: the stacks are mapped with this size, all-zero stacks are valid, and only this thread uses them.
-        let contents = unsafe { self.contents?.as_mut() };
-        if contents.is_first(&stack) {
-            memory::count_used(SET_BYTES);
-            self.used += SET_BYTES;
-        }
-        let (number, evicted_unused) = contents.put(&stack);
-        if evicted_unused {
-            self.backoff.raise_insert_cost();
-        }
-        self.last = number;
-        Some(number)
+        Some(unsafe { self.contents?.as_mut() }.put(&stack, &mut self.count))
     }
 
     /// Evicts all stacks that have a frame in code that may be replaced.
     pub(super) fn evict_generated(&mut self) {
         // SAFETY: `insert` mapped the stacks, they stay mapped as long as `self` lives, and only this thread uses them.
         let Some(contents) = self.contents.map(|mut contents| unsafe { contents.as_mut() }) else { return };
-        let stacks = contents.stacks.chunks_exact_mut(WAYS).zip(&contents.sets);
-        let used = stacks.filter(|(_, set)| set.tags != [0; WAYS]).flat_map(|(stacks, _)| stacks);
+        let used = contents.stacks[..self.count].iter_mut();
         used.filter(|stack| stack.is_generated).for_each(|stack| stack.key = StackKey::EMPTY);
     }
 
     /// Releases the memory of the cache.
     pub(super) fn release(&mut self) {
         if let Some(contents) = self.contents.take() {
+            let used = used_bytes(std::mem::take(&mut self.count));
             // SAFETY: `insert` mapped the stacks with this size, and no reference to them is left.
-            unsafe {
-                memory::release(
-                    contents.cast(),
-                    size_of::<StackCacheMemory>(),
-                    std::mem::take(&mut self.used),
-                )
-            };
+            unsafe { memory::release(contents.cast(), size_of::<StackCacheMemory>(), used) };
         }
     }
+}
+
+/// Number of bytes that a cache with `count` stacks uses.
+fn used_bytes(count: usize) -> usize {
+    if count == 0 { 0 } else { size_of::<[StackSet; SETS]>() + count * size_of::<CachedStack>() }
 }
 
 impl StackCacheMemory {
+    /// Returns the number of the cached stack that equals the present stack, which has this key and rbp. The caller has
+    /// already compared the stack `expected`, and has perhaps computed a hash for a layout. Also returns the number of
+    /// hashes that were computed in total.
+    #[inline(never)]
+    fn find_other(
+        &self,
+        expected: usize,
+        key: &StackKey,
+        bp: u64,
+        mut computed: Option<(u64, [u64; 2])>,
+    ) -> (Option<usize>, usize) {
+        let mut hashed = usize::from(computed.is_some());
+        let (sets, tag) = key.sets_and_tag();
+        for number in self.numbers_with(sets, tag) {
+            let stack = &self.stacks[number];
+            // Stacks with the same layout have the same hash exactly if their words are equal, so one hash is enough to
+            // compare the present stack with all of them.
+            let hash = match computed {
+                Some((layout, hash)) if layout == stack.layout && stack.has_key(key, bp) => Some(hash),
+                _ if number == expected || hashed == MAX_HASHES => None,
+                _ => stack.hash_if_likely(key, bp).inspect(|hash| {
+                    hashed += 1;
+                    computed = Some((stack.layout, *hash));
+                }),
+            };
+            if hash == Some(stack.hash) {
+                return (Some(number), hashed);
+            }
+        }
+        (None, hashed)
+    }
+
+    /// Numbers of the stacks in these sets that have this tag.
+    #[inline(always)]
+    fn numbers_with(&self, sets: [usize; 2], tag: u32) -> impl Iterator<Item = usize> {
+        sets.into_iter().flat_map(move |set| self.sets[set].numbers_with(tag))
+    }
+
     /// Records a hit of stack `number` after stack `last`.
     #[inline(always)]
     fn record_hit(&mut self, number: usize, last: usize) {
-        self.sets[last / WAYS % SETS].followers[last % WAYS] = number as u16;
-        count_hit(&mut self.sets[number / WAYS % SETS].hits[number % WAYS]);
+        self.stacks[last % STACKS].follower = number as u16;
+        let slot = usize::from(self.stacks[number].slot);
+        self.sets[slot / WAYS % SETS].record_hit(slot % WAYS);
     }
 
-    /// Whether `stack` is the first stack in its set.
-    fn is_first(&self, stack: &CachedStack) -> bool {
-        self.sets[stack.key.set_and_tag().0].tags == [0; WAYS]
-    }
-
-    /// Stores a stack. Returns the stack's number, and whether the stack replaced a stack that has no hits.
-    fn put(&mut self, stack: &CachedStack) -> (usize, bool) {
-        let (set_index, tag) = stack.key.set_and_tag();
-        let set = &mut self.sets[set_index];
-        let stacks = &mut self.stacks[set_index * WAYS..][..WAYS];
-        let is_same =
-            |old: &CachedStack| (old.key, old.hash) == (stack.key, stack.hash) && old.bp == stack.bp;
-        if let Some(way) = stacks.iter().position(is_same) {
-            return (set_index * WAYS + way, false);
+    /// Stores a stack and returns its number. `count` is the number of stacks in the cache.
+    fn put(&mut self, stack: &CachedStack, count: &mut usize) -> usize {
+        let (sets, tag) = stack.key.sets_and_tag();
+        let same = self.numbers_with(sets, tag).find(|number| self.stacks[*number].is_same(stack));
+        if let Some(number) = same {
+            return number;
         }
-        let (way, evicted_unused) = choose_way(&mut set.tags, &mut set.hits, tag);
-        stacks[way] = *stack;
-        (set_index * WAYS + way, evicted_unused)
-    }
-}
-
-impl CachedStack {
-    /// Creates a stack with this key and without words. `bp` is the starting value of rbp if it matters.
-    fn with_key(key: StackKey, bp: Option<u64>) -> Self {
-        let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
-        let (hash, probes, word_offsets) = ([0; 2], [0; PROBES], [0; MAX_WORDS]);
-        Self { key, bp, hash, bp_matters, is_generated: false, len: 0, probes, word_offsets }
-    }
-
-    /// Stores the addresses of the words that the walk read, and the hash of their present values. `None` if there are
-    /// too many words, or if they are too far apart.
-    fn fill(&mut self, words: impl Iterator<Item = u64>) -> Option<()> {
-        let sp = self.key.sp;
-        let base = sp.wrapping_sub(RED_ZONE);
-        let mut count = 0;
-        for address in words {
-            let offset = address.wrapping_sub(base);
-            *self.word_offsets.get_mut(count)? =
-                u16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
-            count += 1;
+        let [one, other] = sets.map(|set| (self.sets[set].best_way(), set));
+        let ((_, way), set) = one.min(other);
+        sets.iter().for_each(|set| self.sets[*set].age());
+        let number = self.sets[set].put(way, tag, *count);
+        if number == *count {
+            memory::count_used(used_bytes(*count + 1) - used_bytes(*count));
+            *count += 1;
         }
-        // Sort the addresses, so that a look-up reads the stack's cache lines in order, and each line only once.
-        self.word_offsets[..count].sort_unstable();
-        let last = *self.word_offsets[..count].last()?;
-        let cache = count.next_multiple_of(BLOCK_WORDS);
-        self.word_offsets[count..cache].fill(last);
-        self.len = cache as u16;
-        (self.hash, self.probes) = (self.hash_words(sp), self.probe(sp));
-        Some(())
+        self.stacks[number].copy_from(stack);
+        self.stacks[number].slot = (set * WAYS + way) as u16;
+        number
     }
-
-    /// Whether the present stack, with this key and rbp, equals this cached stack. Returns `None`, without hashing, if
-    /// the key, rbp or a sample word differs.
-    #[inline(always)]
-    fn matches(&self, key: &StackKey, bp: u64) -> Option<bool> {
-        let has_key = self.key == *key && (self.bp == bp || !self.bp_matters);
-        let is_likely = has_key && self.probe(key.sp) == self.probes;
-        is_likely.then(|| self.hash_words(key.sp) == self.hash)
-    }
-
-    /// The present values of the sample words.
-    #[inline(always)]
-    fn probe(&self, sp: u64) -> [u64; PROBES] {
-        let len = usize::from(self.len).min(MAX_WORDS - 1);
-        std::array::from_fn(|probe| self.word(sp, self.word_offsets[len * (probe + 1) / (2 * PROBES + 1)]))
-    }
-
-    /// Reads the word at `offset` of this stack. `sp` must be the stack pointer at which the stack's walk started.
-    #[inline(always)]
-    fn word(&self, sp: u64, offset: u16) -> u64 {
-        let base = sp.wrapping_sub(RED_ZONE);
-        // SAFETY: a walk that started at this stack pointer read the word at this address of the thread's own stack:
-        // memory above the stack pointer is in use, and our own frames are in the red zone below the stack pointer.
-        unsafe { word(base.wrapping_add(8 * u64::from(offset))) }
-    }
-
-    /// Hash of the present values of the stack's words.
-    #[inline(always)]
-    fn hash_words(&self, sp: u64) -> [u64; 2] {
-        let at = |offset: u16| self.word(sp, offset);
-        let (chunks, _) =
-            self.word_offsets[..usize::from(self.len).min(MAX_WORDS)].as_chunks::<BLOCK_WORDS>();
-        let mut hashed = STARTS;
-        for word_offsets in chunks {
-            for (lane, hash) in hashed.iter_mut().enumerate() {
-                *hash =
-                    fold(at(word_offsets[2 * lane]) ^ *hash, at(word_offsets[2 * lane + 1]) ^ SEEDS[lane]);
-            }
-        }
-        [hashed[0] ^ hashed[2].rotate_left(32), hashed[1] ^ hashed[3].rotate_left(32)]
-    }
-}
-
-/// Start of each lane, and a seed for each lane, which are digits of pi. They must all differ: if a lane started with its
-/// seed, its first two words could be exchanged without a change of the hash.
-const STARTS: [u64; BLOCK_WORDS / 2] =
-    [0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c, 0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
-const SEEDS: [u64; BLOCK_WORDS / 2] =
-    [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
-
-/// XOR of both halves of the 128-bit product.
-#[inline(always)]
-fn fold(one: u64, other: u64) -> u64 {
-    let product = u128::from(one) * u128::from(other);
-    product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]
@@ -409,7 +297,7 @@ mod tests {
             .contents
             .get_or_insert_with(|| memory::reserve(size_of::<StackCacheMemory>()).unwrap().cast());
         // SAFETY: the stacks are mapped with this size, all-zero stacks are valid, and only this test uses them.
-        unsafe { contents.as_mut() }.put(&stack).0
+        unsafe { contents.as_mut() }.put(&stack, &mut cache.count)
     }
 
     #[test]
@@ -456,32 +344,49 @@ mod tests {
     }
 
     #[test]
-    fn stacks_with_a_common_start_are_distinguished_and_the_least_hit_is_evicted() {
+    fn stacks_with_a_common_start_are_distinguished_and_the_least_hit_are_evicted() {
+        const ROOM: usize = 2 * WAYS;
         let (mut cache, mut test_stack) = (StackCache::default(), test_stack());
-        let numbers: Vec<usize> = (0..WAYS as u64)
+        let sets = |hint| test_stack.stack(hint, None).key.sets_and_tag().0;
+        let hint = (0..).find(|hint| sets(*hint)[0] != sets(*hint)[1]).unwrap();
+        let numbers: Vec<usize> = (0..ROOM as u64)
             .map(|turn| {
                 test_stack.words[5] = turn;
-                insert(&mut cache, &test_stack, 7)
+                insert(&mut cache, &test_stack, hint)
             })
             .collect();
-        for turn in [0, 1, 2, 3, 4, 5, 6, 7, 1, 0, 2, 2] {
+        for turn in (0..ROOM).chain([1, 0, 2, 2]) {
             test_stack.words[5] = turn as u64;
-            cache.backoff.forget_misses();
-            assert_eq!(test_stack.look_up(&mut cache, 7), Some(numbers[turn]));
-            assert_eq!(insert(&mut cache, &test_stack, 7), numbers[turn], "the stack is stored only once");
+            assert_eq!(test_stack.look_up(&mut cache, hint), Some(numbers[turn]));
+            assert_eq!(insert(&mut cache, &test_stack, hint), numbers[turn], "the stack is stored only once");
         }
-        for extra in 100..108 {
+        for extra in 100..102 {
             test_stack.words[5] = extra;
-            insert(&mut cache, &test_stack, 7);
+            assert_ne!(insert(&mut cache, &test_stack, hint), numbers[2], "this stack had the most hits");
         }
         test_stack.words[5] = 2;
-        cache.backoff.forget_misses();
-        assert_eq!(
-            test_stack.look_up(&mut cache, 7),
-            Some(numbers[2]),
-            "it had more hits than the other entries"
-        );
+        assert_eq!(test_stack.look_up(&mut cache, hint), Some(numbers[2]));
+        assert_eq!(cache.count, ROOM, "evicted stacks left their numbers to the extra stacks");
         cache.release();
+    }
+
+    #[test]
+    fn five_hundred_stacks_are_all_found_again_in_any_order() {
+        const COUNT: u64 = 512;
+        let (mut cache, test_stack) = (StackCache::default(), test_stack());
+        let numbers: Vec<usize> = (0..COUNT).map(|hint| insert(&mut cache, &test_stack, hint)).collect();
+        assert_eq!(cache.count, COUNT as usize, "no stack was evicted");
+        for step in 0..3 * COUNT {
+            let hint = step * 197 % COUNT;
+            assert_eq!(test_stack.look_up(&mut cache, hint), Some(numbers[hint as usize]));
+        }
+        cache.release();
+    }
+
+    #[test]
+    fn memory_is_counted_per_stack() {
+        assert_eq!([0, 1, 2, STACKS].map(used_bytes), [0, 6144, 7168, 645 * 1024]);
+        assert_eq!(size_of::<StackCacheMemory>() - used_bytes(STACKS), 3072, "padding to a page");
     }
 
     #[test]
@@ -493,9 +398,9 @@ mod tests {
         test_stack.words[0] = 0x5000;
         let mut met =
             |looks: usize| (0..looks).filter(|_| test_stack.look_up(&mut cache, 7) == Some(number)).count();
-        assert_eq!(met(64), 4, "one look-up in sixteen is made");
+        assert!((3..=5).contains(&met(64)), "about one look-up in sixteen is made");
         assert!(met(2000) > 1950, "the cache is used again");
-        assert!(cache.backoff.has_full_budget() && cache.can_insert());
+        assert!(cache.can_insert());
         cache.release();
     }
 }
