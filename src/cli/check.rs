@@ -8,11 +8,10 @@ use super::heading::heading;
 use super::input::Source;
 use super::stream_times::{self, clamped_table};
 use super::table_output::{Cell, ReportFlags, ReportFormat, Table};
-use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{
     CopySums, Evidence, Finding, PlausibleSpans, RunEvidence, Severity, WorkSpans, check_stream_order,
-    cost_findings, record_findings,
+    cost_findings, count_unset_times, record_findings,
 };
 use gpuflame_offline::run::ReadOptions;
 
@@ -37,22 +36,21 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let (mut events, mut copies) = (JoinedRows::default(), CopySums::default());
+        let (mut spans, mut copies) = (WorkSpans::unbounded(), CopySums::default());
         let options = ReadOptions { kernel_gaps: true, ..ReadOptions::default() };
-        let explained = explain(&self.input, &options, console, (&mut events, &mut copies))?;
-        events.sort();
+        let explained = explain(&self.input, &options, console, (&mut spans, &mut copies))?;
         if explained.facts.has_only_sums {
             copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
         }
-        let mut spans = WorkSpans::from_events(&events);
         let linked = explained.facts.linked.as_ref();
+        let unset_times = count_unset_times(&spans, linked);
         let order = check_stream_order(&explained.profile, &mut spans, linked);
         let mut findings = record_findings(&Evidence {
             profile: &explained.profile,
             tally: &explained.ledger.tally,
             stacks: explained.ledger.stacks,
             has_only_sums: explained.facts.has_only_sums,
-            events: &events,
+            unset_times,
             stream_order: &order,
             linked,
             damaged: explained.facts.damaged,

@@ -14,8 +14,7 @@ use super::input::Source;
 use super::name_flags::NameFlags;
 use super::stream_times::{clamped_table, remark_impossible};
 use super::table_output::{Cell, ReportFlags, ReportFormat, Table};
-use gpuflame_explain::events::JoinedRows;
-use gpuflame_export::{clean_frame, event_site, folded_names, work_name};
+use gpuflame_export::{clean_frame, folded_names, work_name};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{DeviceTime, DurationSpread, Profile, SampleSite, saturating_sum};
@@ -23,6 +22,7 @@ use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
     DurationChange, Durations, StreamOrder, WorkSpans, check_stream_order, compare_durations,
 };
+use gpuflame_offline::run::ReadOptions;
 
 /// Compare two runs, or several runs before a change with several runs after it.
 ///
@@ -280,15 +280,15 @@ struct ComparedRun {
 
 impl ComparedRun {
     fn read(source: &Source, flags: &NameFlags, console: Console) -> gpuflame_model::error::Result<Self> {
-        let mut events = JoinedRows::default();
-        let Explained { profile, facts, .. } = explain(source, &flags.read_options(), console, &mut events)?;
+        let mut spans = WorkSpans::bounded(usize::MAX);
+        let options = ReadOptions { has_squares: true, ..flags.read_options() };
+        let Explained { profile, facts, .. } = explain(source, &options, console, &mut spans)?;
         facts.require_work(source)?;
         // Only the recording of a process that exited has durations by stack and kernel. A checkpoint does not have them.
         let has_nothing = facts.is_finished && profile.works().is_empty();
         if profile.spreads().is_empty() && !has_nothing {
             facts.require_rows(source)?;
         }
-        let mut spans = WorkSpans::from_events(&events);
         let order = check_stream_order(&profile, &mut spans, facts.linked.as_ref());
         remark_impossible(source, &profile, &order, console);
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
@@ -307,10 +307,6 @@ impl ComparedRun {
             }
             kernels.entry(work_name(&profile, work).into_owned()).or_default().add_all(durations);
         };
-        for event in events.activities() {
-            let Some(nanos) = event.activity.duration() else { continue };
-            add(event_site(event), event.activity.work(), Durations::one(nanos));
-        }
         for spread in profile.spreads() {
             let DurationSpread { site, work, count, nanos, squares, .. } = *spread;
             add(site, work, Durations::from_sums(count, nanos, squares));

@@ -230,6 +230,18 @@ impl Explain {
         }
     }
 
+    /// Processes the next row of a file in the same way as [`Explain::push`] and [`Explain::pass_host_activity`]. Not generic, so
+    /// that the command contains the join once, and not once for each kind of sink.
+    pub fn push_row_of_file(&mut self, row: &Row<'_>, mut sink: &mut dyn Sink) {
+        self.push(row, &mut sink);
+        self.pass_host_activity(row, &mut sink);
+    }
+
+    /// Returns the final result of a file in the same way as [`Explain::finish`].
+    pub fn finish_file(&mut self, mut sink: &mut dyn Sink) -> Snapshot<'_> {
+        self.finish(&[], &mut sink)
+    }
+
     /// Returns the join, and the consumers of its results: the sums, the timeline, the steps, the facts about single
     /// rows, the sums per window, and the caller's `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {

@@ -44,6 +44,8 @@ pub struct ReadOptions {
     pub between_launches: usize,
     /// Whether the states of the host's threads are left out, and the culprits of idle time are not looked for. Default: false.
     pub without_host_states: bool,
+    /// Whether durations are summed by stack and kernel with their squares, for the comparison of two runs. Default: false.
+    pub has_squares: bool,
     /// Whether the named ranges of a trace are also returned with their times. Default: false.
     pub ranges: bool,
     /// Traces taken while the graphs that this run launches were captured. Work of the graphs is attributed to the
@@ -139,26 +141,27 @@ impl Run {
             max_memory,
             backward_under_forward,
             without_host_states,
+            has_squares,
             ..
         } = options;
         let explain_options = explain::Options {
             by_stream,
             ceiling: max_memory,
             without_culprits: without_host_states,
+            has_squares,
             ..explain::Options::default()
         };
         let mut explain = Explain::new(explain_options);
         let mut count = 0_usize;
         let result = rows(&mut |row| {
-            explain.push(row, &mut sink);
-            explain.pass_host_activity(row, &mut sink);
+            explain.push_row_of_file(row, &mut sink);
             count += 1;
             if count.is_multiple_of(ROWS_PER_MEMORY_CHECK) {
                 explain.fit(0);
             }
         })?;
         explain.fit_exports(explain.heap_bytes());
-        let ledger = explain.finish(&[], &mut sink).ledger;
+        let ledger = explain.finish_file(&mut sink).ledger;
         let mut profile = explain.into_profile();
         let naming = SymbolizeOptions { internal_frames, python_lines, python_only, backward_under_forward };
         let mut symbolizer = Symbolizer::new(naming);

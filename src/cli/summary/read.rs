@@ -5,7 +5,6 @@ use crate::console::Console;
 use crate::explain::{Explained, explain_sums_with};
 use crate::input::Source;
 use crate::stream_times::{MAX_SPANS, check_order};
-use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::Sink;
 use gpuflame_export::NameFolding;
 use gpuflame_model::error::Result;
@@ -106,7 +105,7 @@ fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOr
         tally: &explained.ledger.tally,
         stacks: explained.ledger.stacks,
         has_only_sums: explained.facts.has_only_sums,
-        events: &JoinedRows::default(),
+        unset_times: None,
         stream_order: &order,
         linked: run.linked,
         damaged: explained.facts.damaged,

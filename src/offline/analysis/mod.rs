@@ -43,7 +43,7 @@ pub use critical_path::{
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{
     Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, UserFunctions,
-    cost_findings, job_findings, record_findings, run_costs,
+    cost_findings, count_unset_times, job_findings, record_findings, run_costs,
 };
 pub use host_history::{HostHistory, HostHistoryRows};
 pub use hta_path::{

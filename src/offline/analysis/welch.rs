@@ -21,11 +21,6 @@ impl Durations {
         self.squares += (nanos as f64 - before) * (nanos as f64 - self.mean());
     }
 
-    /// Creates a single duration.
-    pub fn one(nanos: u64) -> Self {
-        Self { count: 1, nanos, squares: 0.0 }
-    }
-
     /// Creates the durations with this number, sum, and sum of squares.
     pub fn from_sums(count: u64, nanos: u64, squares: u128) -> Self {
         let (all, number) = (u128::from(nanos).pow(2), u128::from(count.max(1)));

@@ -1,7 +1,6 @@
 //! Times, places and launches of single activities: in about 10 bytes each while rows are read, in 48 while they are compared.
 
 use super::packed_ops::{PackedOp, PackedOps};
-use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, SteadyPart};
 use gpuflame_model::record::{
@@ -22,6 +21,8 @@ pub struct WorkSpans {
     limit: usize,
     /// Number of activities beyond the limit, which are not stored.
     skipped: u64,
+    /// Starts and ends of activities without usable times, if they are stored.
+    untimed: Option<Vec<(u64, u64)>>,
     /// Launches with recorded attributes: whether they are programmatic.
     attributes: IdMap<CorrelationId, bool>,
 }
@@ -76,16 +77,20 @@ impl WorkSpans {
             streams: Streams::default(),
             limit,
             skipped: 0,
+            untimed: None,
             attributes: IdMap::default(),
         }
     }
 
-    /// Copies the activities of `events`.
-    pub fn from_events(events: &JoinedRows) -> Self {
-        let mut spans = Self::bounded(usize::MAX);
-        events.activities().iter().for_each(|event| spans.activity(&event.activity, event.origin));
-        spans.attributes = events.launch_attributes().clone();
-        spans
+    /// Creates a collector that stores all activities, including the times of those that have no usable times.
+    pub fn unbounded() -> Self {
+        Self { untimed: Some(Vec::new()), ..Self::bounded(usize::MAX) }
+    }
+
+    /// Returns the starts and ends of the stored activities, in no particular order. Call before they are compared.
+    pub(super) fn times(&self) -> impl Iterator<Item = (u64, u64)> {
+        let untimed = self.untimed.iter().flatten().copied();
+        self.packed.iter().map(|op| (op.start, op.end)).chain(untimed)
     }
 
     /// Unpacks the activities that were added, so that they can be compared.
@@ -117,6 +122,9 @@ impl WorkSpans {
 impl Sink for WorkSpans {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         if activity.duration().is_none() {
+            if let Some(untimed) = &mut self.untimed {
+                untimed.push((activity.start.0, activity.end.0));
+            }
             return;
         }
         if self.packed.len() >= self.limit {

@@ -27,7 +27,7 @@ mod thresholds;
 
 pub use host_states::HostStates;
 pub use ranks::{RankRun, job_findings};
-pub use records::{Evidence, record_findings};
+pub use records::{Evidence, count_unset_times, record_findings};
 pub use rules::{RunCosts, RunEvidence, cost_findings, run_costs};
 
 use std::borrow::Cow;

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::super::stream_order::StreamOrder;
+use super::super::work_spans::WorkSpans;
 use super::{Figures, Finding, Severity};
 use gpuflame_explain::Stacks;
-use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Tally;
 use gpuflame_export::{counted, grouped, percent, work_name};
 use gpuflame_model::profile::views::GPU;
@@ -23,10 +23,10 @@ pub struct Evidence<'a> {
     pub tally: &'a Tally,
     /// Number and quality of the stacks.
     pub stacks: Stacks,
-    /// Whether the recording has only sums, so that `events` and `stream_order` are empty.
+    /// Whether the recording has only sums, so that `stream_order` is empty.
     pub has_only_sums: bool,
-    /// Joined rows, sorted.
-    pub events: &'a JoinedRows,
+    /// Number of activities with times that mean "not set", see [`count_unset_times`].
+    pub unset_times: Option<u64>,
     /// Order of the activities on their streams.
     pub stream_order: &'a StreamOrder,
     /// Link report, if the trace comes from another tool.
@@ -39,14 +39,11 @@ pub struct Evidence<'a> {
 
 /// Runs all checks of records. The worst findings come first; the finding on the precision of times comes last.
 pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Evidence { events, linked, profile, .. } = *evidence;
+    let Evidence { linked, profile, .. } = *evidence;
     let facts = profile.row_facts();
     let known = facts.unwrap_or_default();
     let (launches, activities) = (&evidence.tally.launches, &evidence.tally.activities);
     let all = activities.seen;
-    let count_of = |matches: &dyn Fn(&JoinedActivity) -> bool| {
-        events.activities().iter().filter(|event| matches(event)).count() as u64
-    };
     let busy = profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
     // Less than a thousandth, by number and by time, does not visibly change a picture.
     let matters = |count: u64, of: u64, nanos: u64| match count.saturating_mul(1000) > of
@@ -59,10 +56,8 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let without_stack_ns = saturating_sum(without_stack.map(Sample::amount));
     let order = evidence.stream_order;
     let (overlapping, programmatic) = (order.doubtful, order.programmatic);
-    let uncollected = match unset_bound(linked, events) {
-        0 => activities.untimed.saturating_sub(known.backwards),
-        unset => count_of(&|event| event.activity.start.0 <= unset || event.activity.end.0 <= unset),
-    };
+    let uncollected =
+        evidence.unset_times.unwrap_or_else(|| activities.untimed.saturating_sub(known.backwards));
     let lost = |kinds: &[Loss]| {
         let lost = evidence.profile.losses().filter(|(loss, _)| kinds.contains(loss));
         lost.map(|(_, count)| count).sum::<u64>()
@@ -399,13 +394,14 @@ fn counted_finding(
 /// boot of the machine, so they soon exceed a minute.
 const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
 
-/// Largest time value that means "not set". In traces of other tools that value corresponds to 0 on the trace's own
-/// clock, provided that this 0 is long before all other times.
-fn unset_bound(linked: Option<&LinkReport>, events: &JoinedRows) -> u64 {
-    let Some(linked) = linked else { return 0 };
-    let zero = u64::try_from(linked.offset).unwrap_or(0);
-    let begin = events.activities().iter().map(|event| event.activity.start.0).find(|start| *start > zero);
-    if begin.is_some_and(|begin| begin - zero > MIN_GAP_AFTER_ZERO_NS) { zero } else { 0 }
+/// Returns the number of activities with times that mean "not set". In traces of other tools that time is 0 on the trace's own
+/// clock, provided that this 0 is long before all other times. Returns `None` if it is 0 on the clock of the rows, too, so that
+/// such activities are counted while rows are joined. Call before `work` is compared.
+pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Option<u64> {
+    let zero = linked.and_then(|linked| u64::try_from(linked.offset).ok()).filter(|zero| *zero > 0)?;
+    let begin = work.times().map(|(start, _)| start).filter(|start| *start > zero).min()?;
+    let is_unset = |(start, end): &(u64, u64)| *start <= zero || *end <= zero;
+    (begin - zero > MIN_GAP_AFTER_ZERO_NS).then(|| work.times().filter(is_unset).count() as u64)
 }
 
 /// Whether all waits are known: they were recorded, or no call waited. Our own recordings contain waits only on
@@ -533,14 +529,14 @@ mod tests {
 
     #[test]
     fn an_empty_trace_reports_no_gpu_work_and_lists_every_check() {
-        let (mut profile, tally, events) = (Profile::default(), Tally::default(), JoinedRows::default());
+        let (mut profile, tally) = (Profile::default(), Tally::default());
         profile.set_row_facts(Some(RowFacts::default()));
         let evidence = Evidence {
             profile: &profile,
             tally: &tally,
             stacks: Stacks::default(),
             has_only_sums: false,
-            events: &events,
+            unset_times: None,
             stream_order: &StreamOrder::default(),
             linked: None,
             damaged: 3,
@@ -602,7 +598,7 @@ mod tests {
 
     #[test]
     fn checks_of_single_activities_are_unknown_for_sums() {
-        let (mut profile, mut tally, events) = (Profile::default(), Tally::default(), JoinedRows::default());
+        let (mut profile, mut tally) = (Profile::default(), Tally::default());
         tally.activities.seen = 2;
         profile.set_steps(StepTotals { count: 2, ..StepTotals::default() });
         profile.count_coverage(2);
@@ -612,7 +608,7 @@ mod tests {
                 tally: &tally,
                 stacks: Stacks::default(),
                 has_only_sums,
-                events: &events,
+                unset_times: None,
                 stream_order: &StreamOrder::default(),
                 linked: None,
                 damaged: 0,
