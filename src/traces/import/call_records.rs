@@ -68,8 +68,8 @@ impl CallRecords {
         self.calls.len()
     }
 
-    /// Returns the call with this number.
-    #[inline]
+    /// Returns the call with this number. Always inlined, so that callers that use one field do not compute the others.
+    #[inline(always)]
     pub(super) fn get(&self, number: u32) -> CallRecord {
         let StoredCall { stack, packed, .. } = self.calls[number as usize];
         CallRecord {

@@ -8,10 +8,10 @@
 use std::collections::HashSet;
 
 use super::call_records::CallRecords;
+use super::link_ids::LastFound;
 use super::model::FlowKind;
 use super::op_records::OpRecords;
 use super::slices::NONE;
-use gpuflame_model::record::IdMap;
 
 /// Flows of a trace. See the module's documentation.
 #[derive(Debug, Default)]
@@ -104,9 +104,11 @@ impl LaunchFlows {
             (op.shape.lane, op.start)
         };
         let calls_by_place = by_place(&self.starts, calls.len(), &call_place);
+        let last = LastFound::default();
         for start in &self.starts {
+            let place = (start.lane, start.time);
             let call = match start.number {
-                NONE => innermost_at(&calls_by_place, &call_place, (start.lane, start.time), |call| {
+                NONE => innermost_at(&calls_by_place, &last, &call_place, place, |call| {
                     calls.get(call).end >= start.time
                 }),
                 call => Some(call),
@@ -119,29 +121,37 @@ impl LaunchFlows {
         resolved.calls.dedup();
         resolved.ends_are_ids = self.repeats[1].are_ids();
         if self.repeats[0].are_ids() {
-            let with_end: HashSet<u64> = self.ends.iter().map(|end| end.id).collect();
+            let mut with_end: Vec<u64> = self.ends.iter().map(|end| end.id).collect();
+            with_end.sort_unstable();
+            let last = LastFound::default();
+            let has_end =
+                |id: u64| with_end.get(last.partition_point(&with_end, |end| *end < id)) == Some(&id);
             let ids = calls.numbers().map(|at| (calls.correlation_of(at), at));
-            let repeated = ids.filter(|(id, _)| with_end.contains(id));
+            let repeated = ids.filter(|(id, _)| has_end(*id));
             resolved.calls.extend(repeated.map(|(id, at)| (id, FlowKind::Launch, at)));
             resolved.calls.sort_unstable();
             resolved.calls.dedup();
         }
         let ops_by_place = by_place(&self.ends, ops.len(), &op_place);
+        let last = LastFound::default();
         for end in &self.ends {
+            let place = (end.lane, end.time);
             let op = match end.number {
-                NONE if end.enclosed => innermost_at(&ops_by_place, &op_place, (end.lane, end.time), |op| {
-                    ops.get(op).end >= end.time
-                }),
+                NONE if end.enclosed => {
+                    innermost_at(&ops_by_place, &last, &op_place, place, |op| ops.get(op).end >= end.time)
+                }
                 NONE => {
-                    let next = ops_by_place.partition_point(|&op| op_place(op) < (end.lane, end.time));
+                    let next = last.partition_point(&ops_by_place, |&op| op_place(op) < place);
                     ops_by_place.get(next).copied().filter(|&op| op_place(op).0 == end.lane)
                 }
                 op => Some(op),
             };
             if let Some(op) = op {
-                resolved.ids.entry(op).or_default().push((end.id, end.kind));
+                resolved.ends.push(FlowOfOp { id: end.id, op, kind: end.kind });
             }
         }
+        // The flows of an operation stay in the order of the file.
+        resolved.ends.sort_by_key(|flow| flow.op);
         resolved
     }
 }
@@ -150,12 +160,13 @@ impl LaunchFlows {
 /// encloses other items comes before them, so up to `MAX_STEPS` items are examined.
 fn innermost_at(
     order: &[u32],
-    place: &dyn Fn(u32) -> (u32, i64),
+    last: &LastFound,
+    place: impl Fn(u32) -> (u32, i64),
     (lane, time): (u32, i64),
     is_open: impl Fn(u32) -> bool,
 ) -> Option<u32> {
     const MAX_STEPS: usize = 16;
-    let after = order.partition_point(|&at| place(at) <= (lane, time));
+    let after = last.partition_point(order, |&at| place(at) <= (lane, time));
     let before = order[..after].iter().rev().take(MAX_STEPS).take_while(|&&at| place(at).0 == lane);
     before.copied().find(|&at| is_open(at))
 }
@@ -165,29 +176,31 @@ fn innermost_at(
 pub(super) struct ResolvedFlows {
     /// Flows with their calls, sorted by flow.
     calls: Vec<(u64, FlowKind, u32)>,
-    /// Flows that end at each operation.
-    ids: IdMap<u32, Vec<(u64, FlowKind)>>,
+    /// Position of the flow in `calls` that was looked up last.
+    last_call: LastFound,
+    /// Flows that end at operations, sorted by operation.
+    ends: Vec<FlowOfOp>,
     /// Whether flows end at operations whose correlation id is the flow's id.
     pub(super) ends_are_ids: bool,
 }
 
-impl ResolvedFlows {
-    /// Returns the operations to which a flow leads.
-    pub(super) fn ops(&self) -> Vec<u32> {
-        let mut ops: Vec<u32> = self.ids.keys().copied().collect();
-        ops.sort_unstable();
-        ops
-    }
+/// A flow that ends at an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowOfOp {
+    pub(super) id: u64,
+    op: u32,
+    pub(super) kind: FlowKind,
+}
 
-    /// Returns the ids of the flows of a kind that end at an operation.
-    pub(super) fn ids_of(&self, op: u32, kind: FlowKind) -> impl Iterator<Item = u64> + use<'_> {
-        let ids = self.ids.get(&op).map_or(&[][..], Vec::as_slice);
-        ids.iter().filter(move |(_, of)| *of == kind).map(|(id, _)| *id)
+impl ResolvedFlows {
+    /// Returns the operations to which flows lead, each with its flows.
+    pub(super) fn ops(&self) -> impl Iterator<Item = (u32, &[FlowOfOp])> {
+        self.ends.chunk_by(|a, b| a.op == b.op).map(|flows| (flows[0].op, flows))
     }
 
     /// Returns the calls at which a flow starts. Flows of different kinds may have the same id.
     pub(super) fn calls_of(&self, id: u64, kind: FlowKind) -> impl Iterator<Item = u32> + use<'_> {
-        let first = self.calls.partition_point(|(flow, of, _)| (*flow, *of) < (id, kind));
+        let first = self.last_call.partition_point(&self.calls, |(flow, of, _)| (*flow, *of) < (id, kind));
         let same = self.calls[first..].iter().take_while(move |(flow, of, _)| (*flow, *of) == (id, kind));
         same.map(|(.., call)| *call)
     }

@@ -166,8 +166,10 @@ impl Linking<'_> {
     pub(super) fn link(mut self) -> LinkReport {
         let mut counts = LinkCounts::default();
         counts.by_flow += self.link_by_flows(FlowKind::Launch);
-        let linked = self.ops.iter().filter_map(|op| op.call());
-        let by_flow: FlowCalls = linked.map(|call| (call, ())).collect();
+        let by_flow: FlowCalls = match counts.by_flow {
+            0 => FlowCalls::default(),
+            _ => self.ops.iter().filter_map(|op| op.call()).map(|call| (call, ())).collect(),
+        };
         let ops = (0..).zip(self.ops.iter()).filter(|(_, op)| op.correlation != 0 && op.call().is_none());
         let ops: Vec<u32> = ops.map(|(at, _)| at).collect();
         // Most calls start no work. In a large trace, a list of all of them would take megabytes.
@@ -222,15 +224,26 @@ impl Linking<'_> {
     /// Links operations to which a flow of this kind leads. Returns the number of linked operations.
     fn link_by_flows(&mut self, kind: FlowKind) -> u64 {
         let mut linked = 0;
-        for at in self.flows.ops() {
+        let flows = std::mem::take(&mut self.flows);
+        for (at, ids) in flows.ops() {
             let op = self.ops.get(at);
             // Flows of unknown categories may be dependencies, which do not overrule a correlation id.
             let is_ambiguous = op.launch == OpLaunch::Ambiguous;
             if op.call().is_some() || (kind == FlowKind::Unknown && op.correlation != 0 && !is_ambiguous) {
                 continue;
             }
-            let ids = self.flows.ids_of(at, kind);
-            let calls = ids.flat_map(|id| self.flows.calls_of(id, kind).take(MAX_CALLS_PER_FLOW + 1));
+            let ids = ids.iter().filter(|flow| flow.kind == kind);
+            let mut calls = ids.flat_map(|flow| flows.calls_of(flow.id, kind).take(MAX_CALLS_PER_FLOW + 1));
+            let (first, second) = (calls.next(), calls.next());
+            if let (Some(call), None) = (first, second) {
+                if self.is_at_home(call, self.home_of(at)) && self.calls.get(call).starts >= CallUse::Unknown
+                {
+                    self.link_to(at, call);
+                    linked += 1;
+                }
+                continue;
+            }
+            let calls = first.into_iter().chain(second).chain(calls);
             let calls: Vec<u32> = calls.take(MAX_CALLS_PER_FLOW + 1).collect();
             if calls.len() > MAX_CALLS_PER_FLOW {
                 continue;
@@ -240,6 +253,7 @@ impl Linking<'_> {
                 linked += 1;
             }
         }
+        self.flows = flows;
         linked
     }
 
@@ -439,20 +453,7 @@ fn op_kind(op: OpRecord<'_>) -> OpKind {
 }
 
 fn count_links(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> LinkReport {
-    let mut first_linked: BTreeMap<u32, (u64, i64)> = BTreeMap::new();
-    for call in calls.iter().filter(|call| call.correlation != 0) {
-        for process in [0, processes[call.thread as usize]] {
-            let first = first_linked.entry(process).or_insert((u64::MAX, i64::MIN));
-            first.0 = first.0.min(call.correlation);
-        }
-    }
-    for (op, call) in ops.iter().filter_map(|op| Some((op, op.call()?))) {
-        for process in [0, processes[calls.thread_of(call) as usize]] {
-            if let Some(first) = first_linked.get_mut(&process) {
-                first.1 = if first.1 == i64::MIN { op.start } else { first.1.min(op.start) };
-            }
-        }
-    }
+    let first_linked = find_first_linked(ops, calls, processes);
     let mut linked = LinkReport {
         ops: ops.len() as u64,
         first_linked,
@@ -479,4 +480,34 @@ fn count_links(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> LinkR
         }
     }
     linked
+}
+
+/// Returns the smallest correlation id of a call, and the earliest start of an operation with a launch, by process.
+fn find_first_linked(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> BTreeMap<u32, (u64, i64)> {
+    // There are few threads, so the maps of processes are not used for each call and operation.
+    let mut by_thread: Vec<(Option<u64>, Option<i64>)> = vec![(None, None); processes.len()];
+    for call in calls.iter().filter(|call| call.correlation != 0) {
+        let id = &mut by_thread[call.thread as usize].0;
+        *id = Some(id.map_or(call.correlation, |id| id.min(call.correlation)));
+    }
+    for (op, call) in ops.iter().filter_map(|op| Some((op, op.call()?))) {
+        let start = &mut by_thread[calls.thread_of(call) as usize].1;
+        *start = Some(start.map_or(op.start, |start| start.min(op.start)));
+    }
+    let of_threads = || processes.iter().copied().zip(by_thread.iter().copied());
+    let mut first_linked = BTreeMap::new();
+    for (process, id) in of_threads().filter_map(|(process, (id, _))| Some((process, id?))) {
+        for process in [0, process] {
+            let first = first_linked.entry(process).or_insert((u64::MAX, i64::MIN));
+            first.0 = first.0.min(id);
+        }
+    }
+    for (process, start) in of_threads().filter_map(|(process, (_, start))| Some((process, start?))) {
+        for process in [0, process] {
+            if let Some(first) = first_linked.get_mut(&process) {
+                first.1 = if first.1 == i64::MIN { start } else { first.1.min(start) };
+            }
+        }
+    }
+    first_linked
 }

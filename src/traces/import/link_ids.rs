@@ -1,21 +1,40 @@
 //! The ids by which operations find the calls that launched them.
 
+use std::cell::Cell;
+
 use gpuflame_model::record::{IdMap, hash_one};
 
 use super::call_records::CallRecords;
 use super::op_records::OpRecord;
 
-/// Returns the number of calls at the beginning of `calls` for which `is_before` returns true. There are usually few, so the
+/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. There are usually few, so the
 /// search goes further in ever larger steps.
-pub(super) fn count_while(calls: &[u32], is_before: impl Fn(&u32) -> bool) -> usize {
+pub(super) fn count_while<T>(sorted: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     let mut known = 0;
     let mut step = 1;
-    while calls.get(known + step - 1).is_some_and(&is_before) {
+    while sorted.get(known + step - 1).is_some_and(&is_before) {
         known += step;
         step *= 2;
     }
-    let next = &calls[known..calls.len().min(known + step)];
+    let next = &sorted[known..sorted.len().min(known + step)];
     known + next.partition_point(is_before)
+}
+
+/// The position that the last search in a sorted list found. Most searches in a trace find a position near the one before.
+#[derive(Debug, Default)]
+pub(super) struct LastFound(Cell<usize>);
+
+impl LastFound {
+    /// Returns the number of items for which `is_before` returns true, as [`slice::partition_point`] does.
+    pub(super) fn partition_point<T>(&self, sorted: &[T], is_before: impl Fn(&T) -> bool) -> usize {
+        let last = self.0.get().min(sorted.len());
+        let found = match sorted[..last].last().is_none_or(&is_before) {
+            true => last + count_while(&sorted[last..], is_before),
+            false => sorted[..last].partition_point(is_before),
+        };
+        self.0.set(found);
+        found
+    }
 }
 
 /// The ids by which operations are linked to calls.
@@ -90,5 +109,15 @@ mod tests {
                 assert_eq!(count_while(&calls, |call| *call < first), first as usize);
             }
         }
+    }
+
+    #[test]
+    fn a_search_from_the_last_position_finds_items_before_and_after_it() {
+        let (sorted, last) = ([2, 4, 4, 4, 6, 8, 8, 10], LastFound::default());
+        for (wanted, position) in [(0, 0), (9, 7), (4, 1), (4, 1), (5, 4), (11, 8), (8, 5), (0, 0), (11, 8)] {
+            assert_eq!(last.partition_point(&sorted, |item| *item < wanted), position, "{wanted}");
+        }
+        assert_eq!(last.partition_point(&sorted[..2], |item| *item < 3), 1, "the list may become shorter");
+        assert_eq!(last.partition_point(&[0; 0], |item| *item < 3), 0);
     }
 }

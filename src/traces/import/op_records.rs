@@ -147,8 +147,8 @@ impl OpRecords {
         self.ops.len()
     }
 
-    /// Returns the operation with this number.
-    #[inline]
+    /// Returns the operation with this number. Always inlined, so that callers that use one field do not compute the others.
+    #[inline(always)]
     pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
         self.view(number, *self.ops.get(number))
     }
@@ -166,7 +166,7 @@ impl OpRecords {
         self.starts.iter()
     }
 
-    #[inline]
+    #[inline(always)]
     fn view(&self, number: u32, op: StoredOp) -> OpRecord<'_> {
         let start = self.starts.get(number);
         let end = match op.nanos {
