@@ -23,6 +23,16 @@ use gpuflame_model::record::{
 /// truncated. Without the limit, slices that are nested by the thousand would make stacks with millions of frames.
 const MAX_FRAMES: usize = 2048;
 
+/// Maximum total number of frames that stacks may have beyond their first [`SHORT_FRAMES`]. All further stacks have at most
+/// `SHORT_FRAMES` frames. Without this limit, thousands of slices that never end, each with a launch, would make stacks with
+/// millions of frames in total.
+const MAX_DEEP_FRAMES: usize = 1 << 19;
+/// Maximum number of frames of a stack once [`MAX_DEEP_FRAMES`] is reached.
+const SHORT_FRAMES: usize = 256;
+/// The number of frames that are left out at the root is then a multiple of this number, so that neighbours have the same root and
+/// are stored once.
+const ROOT_STEP: usize = 128;
+
 impl TraceCollector {
     pub(super) fn emit_names(&self, each: &mut dyn FnMut(&Row<'_>)) {
         for (id, text) in (0..).zip(self.kernels.texts()) {
@@ -62,15 +72,17 @@ impl TraceCollector {
             }
         }
         let mut known: IdMap<(u32, u32), ContextId> = IdMap::default();
-        let mut frames = Vec::new();
+        let (mut frames, mut deep_frames) = (Vec::new(), 0);
         let mut context = |stack: u32, thread: u32, each: &mut dyn FnMut(&Row<'_>)| {
             let next = ContextId(known.len() as u32 + ContextId::FIRST.0);
             let id = *known.entry((stack, thread)).or_insert(next);
             if id == next {
                 frames.clear();
-                frames.extend(stacks.leaf_first(stack).take(MAX_FRAMES + 1).map(to_frame));
-                let is_truncated = frames.len() > MAX_FRAMES;
-                frames.truncate(MAX_FRAMES);
+                let depth = stacks.depth(stack);
+                let count = shown_frames(depth, deep_frames);
+                deep_frames += count.saturating_sub(SHORT_FRAMES);
+                frames.extend(stacks.leaf_first(stack).take(count).map(to_frame));
+                let is_truncated = count < depth;
                 let flags = ContextFlags(if is_truncated { ContextFlags::TRUNCATED } else { 0 });
                 each(&Row::Context { id, thread: threads[thread as usize], flags, frames: &frames });
             }
@@ -253,6 +265,15 @@ impl TraceCollector {
     }
 }
 
+/// Returns the number of frames that are shown of a stack with `depth` frames. `deep_frames` is the number of frames that earlier
+/// stacks have beyond [`SHORT_FRAMES`].
+fn shown_frames(depth: usize, deep_frames: usize) -> usize {
+    match deep_frames < MAX_DEEP_FRAMES {
+        true => depth.min(MAX_FRAMES),
+        false => depth - depth.saturating_sub(SHORT_FRAMES).next_multiple_of(ROOT_STEP),
+    }
+}
+
 /// Contexts that rows refer to, other than those of launches.
 pub(super) struct RowContexts {
     /// Calls that waited or recorded an event.
@@ -293,5 +314,22 @@ fn to_activity(op: OpRecord<'_>, correlation: CorrelationId, nanos: &impl Fn(i64
         device_launched: false,
         created: None,
         detail: shape.detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_many_deep_stacks_all_others_are_short_and_share_their_roots() {
+        let shown = |depth| (shown_frames(depth, MAX_DEEP_FRAMES - 1), shown_frames(depth, MAX_DEEP_FRAMES));
+        assert_eq!(shown(0), (0, 0));
+        assert_eq!(shown(256), (256, 256));
+        assert_eq!(shown(2048), (2048, 256));
+        assert_eq!(shown(2049), (2048, 129));
+        // The first 128 frames are left out of all these stacks.
+        assert!((257..=384).all(|depth| shown(depth) == (depth, depth - 128)));
+        assert_eq!(shown(16_000), (2048, 16_000 - 15_744));
     }
 }

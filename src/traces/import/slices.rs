@@ -90,6 +90,8 @@ impl FrameClass {
 #[derive(Debug, Default)]
 pub(super) struct StackTree {
     nodes: Vec<Node>,
+    /// Number of frames, by node.
+    depths: Vec<u32>,
     index: IdMap<Node, u32>,
 }
 
@@ -105,8 +107,14 @@ impl StackTree {
         let node = *self.index.entry(child).or_insert(next);
         if node == next {
             self.nodes.push(child);
+            self.depths.push(self.depth(child.0) as u32 + 1);
         }
         node
+    }
+
+    /// Returns the number of frames of a stack.
+    pub(super) fn depth(&self, stack: u32) -> usize {
+        self.depths.get(stack as usize).map_or(0, |depth| *depth as usize)
     }
 
     /// Replaces the contents of `path` with the frames of `stack` above its ancestor `below`, innermost first.
