@@ -27,6 +27,8 @@ use gpuflame_os::file::Draft;
 
 /// Formats whose weights have the unit of `--unit`.
 const UNIT_FORMATS: [&str; 3] = ["folded", "svg", "speedscope"];
+/// Formats with a row for each activity, and without rows for calls.
+const ACTIVITY_TABLES: [&str; 3] = ["arrow", "csv", "parquet"];
 
 /// Convert a recording or trace to the format of another tool.
 #[derive(Debug, Args)]
@@ -280,7 +282,10 @@ fn read(
     if !format.is_of_views() {
         explained.facts.require_rows(input)?;
     }
-    events.sort();
+    match ACTIVITY_TABLES.contains(&format.word) {
+        true => events.sort_without_calls(),
+        false => events.sort(),
+    }
     Ok((explained, events))
 }
 

@@ -30,9 +30,8 @@ pub(super) fn write_hta_tables(
     let last = steps.filter(|steps| steps.len() > 1).and_then(|steps| Some(steps.last()?.0));
     let ops: Vec<HtaOp> = events
         .activities()
-        .iter()
         .filter(|event| shown.wants_stream(event.activity.device.0, event.activity.stream.0))
-        .filter_map(|event| operation(profile, event))
+        .filter_map(|event| operation(profile, &event))
         .filter(|op| last.is_none_or(|last| op.call.is_some_and(|call| call < last)))
         .collect();
     if ops.is_empty() {

@@ -222,18 +222,19 @@ impl Top {
         let filter =
             CommunicationFilter { patterns: self.comm.clone(), collectives: collectives.unwrap_or_default() };
         let last_step = linked.and_then(|linked| linked.last_step).filter(|_| self.as_hta);
-        let is_counted = |event: &&JoinedActivity| match (last_step, event.origin) {
+        let is_counted = |event: &JoinedActivity| match (last_step, event.origin) {
             (None, _) => true,
             (Some(last), Origin::Launch(launched)) => (launched.time.0 as i64) < last,
             (Some(_), Origin::Missing(_)) => false,
         };
         let mut known = HashMap::new();
         let mut doing = HashMap::new();
-        let activities = events.map_or(&[][..], |events| {
+        let events = events.map(|events| {
             events.sort();
-            events.activities()
+            &*events
         });
-        for event in activities {
+        let activities = || events.into_iter().flat_map(|events| events.activities());
+        for event in activities() {
             let work = event.activity.work();
             doing.entry(work).or_insert_with(|| match work {
                 _ if filter.is_communication(work, &work_name(profile, work)) => WorkClass::Communication,
@@ -242,7 +243,7 @@ impl Top {
             });
         }
         let (devices, places) = sum_communication(
-            activities.iter().filter(is_counted),
+            activities().filter(is_counted),
             |event| doing[&event.activity.work()],
             event_site,
         );
@@ -587,7 +588,7 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
 }
 
 /// Sums the activities by name over all devices, and returns a table of the `most` largest sums.
-pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
+pub(super) fn work_table(profile: &Profile, events: &[JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
     let mut sums: HashMap<Cow<'_, str>, (u64, u64, u64, u64)> = HashMap::new();

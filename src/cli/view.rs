@@ -98,10 +98,10 @@ impl View {
         explained.facts.require_rows(&self.input)?;
         events.sort();
         let profile = &explained.profile;
-        let timed = events.activities().iter().find(|event| event.activity.duration().is_some());
+        let timed = events.activities().find(|event| event.activity.duration().is_some());
         let zero = timed.map_or(0, |event| event.activity.start.0);
-        let wanted: Vec<&JoinedActivity> =
-            events.activities().iter().filter(|event| self.wants(profile, event, zero)).collect();
+        let wanted: Vec<JoinedActivity> =
+            events.activities().filter(|event| self.wants(profile, event, zero)).collect();
         if wanted.is_empty() {
             return Err(self.nothing_shown(profile, &events, zero));
         }
@@ -144,7 +144,7 @@ impl View {
 
     /// Returns the error for filters that no activity matches. Its message names values that activities have.
     fn nothing_shown(&self, profile: &Profile, events: &JoinedRows, zero: u64) -> Error {
-        let activities = events.activities();
+        let activities: Vec<JoinedActivity> = events.activities().collect();
         let devices: BTreeSet<u32> = activities.iter().map(|event| event.activity.device.0).collect();
         let on_device = |event: &&JoinedActivity| self.shown.wants_device(event.activity.device.0);
         let streams: BTreeSet<u32> =
@@ -159,7 +159,7 @@ impl View {
             (_, Some(stream)) if !streams.contains(&stream) => {
                 format!("no activity ran on stream {stream}; those with activities: {}", list(&streams))
             }
-            _ => self.unmatched(profile, activities, zero).unwrap_or_else(|| {
+            _ => self.unmatched(profile, &activities, zero).unwrap_or_else(|| {
                 format!(
                     "none of its {} activities fulfils all conditions; drop a condition",
                     activities.len()
@@ -208,7 +208,7 @@ impl View {
         &self,
         profile: &Profile,
         events: &JoinedRows,
-        wanted: &[&JoinedActivity],
+        wanted: &[JoinedActivity],
         zero: u64,
         page: Page,
     ) -> Table {

@@ -1,14 +1,18 @@
 //! All joined rows, sorted by time, for outputs that show single activities instead of sums.
 //!
-//! The table grows with the number of activities (about 120 bytes each), unlike all data that gpuflame stores inside an
+//! The table grows with the number of activities (40 bytes each), unlike all data that gpuflame stores inside an
 //! application. The order of the rows does not depend on the order in which CUPTI's buffers arrived.
+//!
+//! Most activities are repeated: the same kernel runs with the same grid on the same stream in each step. So everything but
+//! times, ids and contexts is stored once, as a *shape*, for all activities that have it in common.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use crate::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, DeviceId, EventCall, EventRecord, EventUse, GpuContextId,
-    IdMap, Instant, LaunchAttributes, Nanos, Row, SyncRecord, ThreadId, Unified, Wait,
+    IdMap, Instant, LaunchAttributes, Missing, Nanos, Row, SyncRecord, ThreadId, Unified, Wait, hash_one,
 };
 
 /// An activity and its origin.
@@ -18,6 +22,95 @@ pub struct JoinedActivity {
     pub activity: Activity,
     /// Launch of the activity, or the reason why the launch is unknown.
     pub origin: Origin,
+}
+
+/// An activity as it is stored.
+#[derive(Clone, Copy, Debug)]
+struct StoredActivity {
+    start: Nanos,
+    end: Nanos,
+    /// Start of the call that launched the activity, if it is known.
+    call: Nanos,
+    call_duration: u32,
+    context: ContextId,
+    correlation: CorrelationId,
+    /// Index of the shape.
+    shape: u32,
+}
+
+const _: () =
+    assert!(size_of::<StoredActivity>() == 40, "an activity grew: a large trace has a million activities");
+
+/// What many activities have in common: an activity without times and ids, and the reason why it has no launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ActivityShape {
+    activity: Activity,
+    missing: Option<Missing>,
+}
+
+impl ActivityShape {
+    fn hash(&self) -> u64 {
+        let Activity { device, context, stream, graph, graph_node, source_node, detail, .. } = self.activity;
+        hash_one(&(device, context, stream, graph, graph_node, source_node, detail))
+    }
+}
+
+/// Activities in the order in which they were added, or sorted.
+#[derive(Clone, Debug, Default)]
+struct StoredActivities {
+    all: Vec<StoredActivity>,
+    shapes: Vec<ActivityShape>,
+    /// Shapes by hash. Of several shapes with one hash, only the first is found.
+    known: IdMap<u64, u32>,
+    /// Shape of the last activity.
+    last: u32,
+}
+
+impl StoredActivities {
+    fn push(&mut self, activity: &Activity, origin: Origin) {
+        let (launched, missing) = match origin {
+            Origin::Launch(launched) => (launched, None),
+            Origin::Missing(missing) => {
+                (Launched { time: Nanos(0), duration: 0, context: ContextId::NONE }, Some(missing))
+            }
+        };
+        let (start, end, correlation) = (activity.start, activity.end, activity.correlation);
+        let without = Activity { start: Nanos(0), end: Nanos(0), correlation: CorrelationId(0), ..*activity };
+        let shape = self.intern(ActivityShape { activity: without, missing });
+        let Launched { time: call, duration: call_duration, context } = launched;
+        self.all.push(StoredActivity { start, end, call, call_duration, context, correlation, shape });
+    }
+
+    fn intern(&mut self, shape: ActivityShape) -> u32 {
+        if self.shapes.get(self.last as usize) != Some(&shape) {
+            let next = self.shapes.len() as u32;
+            let known = *self.known.entry(shape.hash()).or_insert(next);
+            self.last = if self.shapes.get(known as usize) == Some(&shape) { known } else { next };
+            if self.last == next {
+                self.shapes.push(shape);
+            }
+        }
+        self.last
+    }
+
+    fn get(&self, stored: &StoredActivity) -> JoinedActivity {
+        let &StoredActivity { start, end, call, call_duration, context, correlation, shape } = stored;
+        let ActivityShape { activity, missing } = self.shapes[shape as usize];
+        let launched = Launched { time: call, duration: call_duration, context };
+        let origin = missing.map_or(Origin::Launch(launched), Origin::Missing);
+        JoinedActivity { activity: Activity { start, end, correlation, ..activity }, origin }
+    }
+
+    fn sort(&mut self) {
+        let mut all = std::mem::take(&mut self.all);
+        // Nearly all activities have different starts.
+        all.sort_unstable_by(|a, b| match a.start.cmp(&b.start) {
+            Ordering::Equal => sort_key(&self.get(a).activity).cmp(&sort_key(&self.get(b).activity)),
+            order => order,
+        });
+        self.all = all;
+        self.known = IdMap::default();
+    }
 }
 
 /// A call that started GPU work.
@@ -72,7 +165,7 @@ impl DistinctIds {
 /// A [`Sink`] that stores all joined rows. Work launched outside all windows is not stored.
 #[derive(Clone, Debug, Default)]
 pub struct JoinedRows {
-    activities: Vec<JoinedActivity>,
+    activities: StoredActivities,
     calls: Vec<LaunchCall>,
     unified: Vec<Unified>,
     host_calls: Vec<HostCall>,
@@ -133,16 +226,22 @@ impl JoinedRows {
         self.sort_with_calls(|id| ids.contains_key(&id));
     }
 
+    /// Like [`sort`](Self::sort), but [`calls`](Self::calls) has only the calls without work, and
+    /// [`host_calls`](Self::host_calls) is not complete. For tables of activities.
+    pub fn sort_without_calls(&mut self) {
+        self.sort_with_calls(|_| false);
+    }
+
     fn sort_with_calls(&mut self, is_wanted: impl Fn(CorrelationId) -> bool) {
-        self.activities.sort_unstable_by_key(|event| sort_key(&event.activity));
+        self.activities.sort();
         self.marks.sort_unstable();
         self.unified.sort_unstable_by_key(|one| (one.start, one.address, one.kind, one.source, one.target));
-        let wanted = self.activities.iter().filter(|event| is_wanted(event.activity.correlation));
-        self.calls.extend(wanted.filter_map(|event| match event.origin {
-            Origin::Launch(launched) => {
-                Some(LaunchCall { id: event.activity.correlation, launched, pending: false })
-            }
-            Origin::Missing(_) => None,
+        let wanted = self.activities.all.iter().filter(|stored| is_wanted(stored.correlation));
+        self.calls.extend(wanted.filter_map(|stored| {
+            let StoredActivity { call: time, call_duration: duration, context, .. } = *stored;
+            let is_launched = self.activities.shapes[stored.shape as usize].missing.is_none();
+            let launched = Launched { time, duration, context };
+            is_launched.then_some(LaunchCall { id: stored.correlation, launched, pending: false })
         }));
         let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
         self.calls.sort_unstable_by_key(key);
@@ -150,10 +249,10 @@ impl JoinedRows {
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
         // `collect` would reserve space for as many contexts as there are activities.
         let mut last = None;
-        for JoinedActivity { activity, .. } in &self.activities {
-            let place = (activity.context, activity.device);
-            if last.replace(place) != Some(place) {
-                self.devices.insert(place.0, place.1);
+        for stored in &self.activities.all {
+            let Activity { context, device, .. } = self.activities.shapes[stored.shape as usize].activity;
+            if last.replace((context, device)) != Some((context, device)) {
+                self.devices.insert(context, device);
             }
         }
         self.syncs.sort_unstable_by_key(|sync| (sync.start, sync.end, sync.correlation.0));
@@ -199,8 +298,13 @@ impl JoinedRows {
     }
 
     /// Returns all activities, by start.
-    pub fn activities(&self) -> &[JoinedActivity] {
-        &self.activities
+    pub fn activities(&self) -> impl ExactSizeIterator<Item = JoinedActivity> + Clone + '_ {
+        self.activities.all.iter().map(|stored| self.activities.get(stored))
+    }
+
+    /// Returns the activity at a position among [`activities`](Self::activities).
+    pub fn activity_at(&self, at: u32) -> JoinedActivity {
+        self.activities.get(&self.activities.all[at as usize])
     }
 
     /// Returns all calls that started work or should have started work.
@@ -232,7 +336,7 @@ impl JoinedRows {
     /// Returns the earliest time of all calls, activities and marks; 0 if there are none.
     pub fn first_time(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
-        let starts = self.activities.iter().map(|event| event.activity.start);
+        let starts = self.activities.all.iter().map(|stored| stored.start);
         let hosts = self.host_calls.iter().map(|call| call.time);
         let syncs = self.syncs.iter().map(|sync| sync.start);
         let marks = self.marks.iter().map(|mark| mark.time);
@@ -249,7 +353,7 @@ impl JoinedRows {
 
 impl Sink for JoinedRows {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
-        self.activities.push(JoinedActivity { activity: *activity, origin });
+        self.activities.push(activity, origin);
     }
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {

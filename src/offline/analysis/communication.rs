@@ -87,15 +87,15 @@ impl StackShare {
 }
 
 /// Sums communication by GPU and by stack. `activities` must be sorted by start.
-pub fn sum_communication<'a>(
-    activities: impl Iterator<Item = &'a JoinedActivity>,
+pub fn sum_communication(
+    activities: impl Iterator<Item = JoinedActivity>,
     classify: impl Fn(&JoinedActivity) -> WorkClass,
     place: impl Fn(&JoinedActivity) -> SampleSite,
 ) -> (BTreeMap<DeviceId, Communication>, BTreeMap<SampleSite, StackShare>) {
     sum_spans(activities.map(|event| {
         let activity = &event.activity;
         let end = if activity.duration().is_none() { activity.start } else { activity.end };
-        (activity.device, activity.start.0, end.0, classify(event), place(event))
+        (activity.device, activity.start.0, end.0, classify(&event), place(&event))
     }))
 }
 

@@ -99,7 +99,7 @@ pub(super) enum TextKey {
 pub(super) struct ActivityRow<'a> {
     pub(super) profile: &'a Profile,
     pub(super) callers: &'a Callers<'a>,
-    pub(super) event: &'a JoinedActivity,
+    pub(super) event: JoinedActivity,
     /// Correlation id as the source has it.
     pub(super) correlation: Option<u64>,
 }
@@ -109,7 +109,7 @@ impl<'a> ActivityRow<'a> {
         profile: &'a Profile,
         callers: &'a Callers<'a>,
         events: &JoinedRows,
-        event: &'a JoinedActivity,
+        event: JoinedActivity,
     ) -> Self {
         Self { profile, callers, event, correlation: events.source_id(event.activity.correlation) }
     }
@@ -150,7 +150,7 @@ impl ActivityRow<'_> {
     }
 
     fn site(&self) -> SampleSite {
-        event_site(self.event)
+        event_site(&self.event)
     }
 
     fn source(&self) -> Option<Rc<StackSource>> {

@@ -35,7 +35,7 @@ pub(super) static ARROW: Format = Format::of_events(
 
 fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::new(profile);
-    let rows = || events.activities().iter().map(|event| ActivityRow::new(profile, &callers, events, event));
+    let rows = || events.activities().map(|event| ActivityRow::new(profile, &callers, events, event));
     // A file has one dictionary per column, and the dictionary must be complete before the first row is written.
     let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| ColumnBuilder::new(name, column)).collect();
     rows().for_each(|row| columns.iter_mut().for_each(|column| column.add_text(&row)));

@@ -73,7 +73,7 @@ pub fn write_chrome_events(
 /// Returns the property `gpuflame` of a complete trace, with its key: losses and provenance.
 pub fn chrome_metadata(profile: &Profile, rows: &events::JoinedRows) -> Vec<u8> {
     let mut events = EventText::new(Nanos(0), 0);
-    let untimed = rows.activities().iter().filter(|event| event.activity.duration().is_none()).count();
+    let untimed = rows.activities().filter(|event| event.activity.duration().is_none()).count();
     write_metadata(&mut events, profile, untimed as u64);
     events.text
 }
@@ -116,7 +116,7 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
 
     fn write_events(&mut self) -> Result<()> {
         let rows = self.rows;
-        let timed = rows.activities().iter().filter(|event| event.activity.duration().is_some());
+        let timed = rows.activities().filter(|event| event.activity.duration().is_some());
         let mut lanes = Lanes::default();
         let tracks: Vec<u32> = timed
             .clone()
@@ -132,7 +132,7 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
             self.write_host_call(call)?;
         }
         for (event, track) in timed.zip(tracks) {
-            self.write_activity(event, track)?;
+            self.write_activity(&event, track)?;
         }
         for sync in rows.timed_syncs() {
             self.write_sync(sync)?;
@@ -155,7 +155,7 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
     }
 
     fn write_tracks(&mut self, lanes: &Lanes) -> Result<()> {
-        let activities = self.rows.activities().iter();
+        let activities = self.rows.activities();
         let streams = activities.map(|e| (e.activity.device.0, e.activity.stream.0));
         let syncs = self.rows.timed_syncs();
         let waiting = syncs.filter_map(|sync| Some((device(self.rows, sync.context), sync.stream?.0)));

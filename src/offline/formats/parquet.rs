@@ -4,9 +4,13 @@
 //! Losses are in the file's key-value metadata (`gpuflame.lost.*`), as is the number of launches without an activity
 //! (`gpuflame.launches.pending`). `run` and `rank` are not columns but the names of the folders (`run=A/rank=3/`).
 //! DuckDB and Spark read these folder names as columns.
+//!
+//! One thread prepares the values of the columns, and the calling thread encodes, compresses and writes them.
 
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
@@ -26,6 +30,8 @@ use gpuflame_model::record::IdMap;
 
 /// Number of rows per row group.
 const ROWS_PER_GROUP: usize = 1 << 17;
+/// Maximum number of columns of a row group that wait until they are written. One has up to 4 MB.
+const MAX_READY_COLUMNS: usize = 2;
 
 /// The Parquet format, with the names of the profile.
 pub(super) static PARQUET: Format = Format::of_events(
@@ -50,20 +56,45 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
     let mut writer =
         SerializedFileWriter::new(out, Arc::new(schema().map_err(io_error)?), Arc::new(properties))
             .map_err(io_error)?;
+    thread::scope(|scope| {
+        let (full, columns) = sync_channel(MAX_READY_COLUMNS);
+        let preparing = scope.spawn(move || prepare_columns(profile, events, &full));
+        let written = write_columns(&mut writer, &columns);
+        // If writing failed, the other thread ends at its next column.
+        drop(columns);
+        preparing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        written
+    })
+    .and_then(|()| writer.close())
+    .map(drop)
+    .map_err(io_error)
+}
+
+/// Passes the values of all columns to `full`, one row group after another. Ends early if they are not received.
+fn prepare_columns(profile: &Profile, events: &JoinedRows, full: &SyncSender<Values>) {
     let (callers, mut texts) = (Callers::new(profile), IdMap::default());
-    let mut rows = events.activities().iter().map(|event| ActivityRow::new(profile, &callers, events, event));
+    let mut rows = events.activities().map(|event| ActivityRow::new(profile, &callers, events, event));
     loop {
         let group: Vec<_> = rows.by_ref().take(ROWS_PER_GROUP).collect();
-        if group.is_empty() {
-            break;
+        let mut columns = COLUMNS.iter().map(|(_, column)| Values::new(column, &group, &mut texts));
+        if group.is_empty() || columns.any(|values| full.send(values).is_err()) {
+            return;
         }
-        let mut columns = writer.next_row_group().map_err(io_error)?;
-        for (_, column) in &COLUMNS {
-            write_column(column, &group, &mut columns, &mut texts).map_err(io_error)?;
-        }
-        columns.close().map_err(io_error)?;
     }
-    writer.close().map_err(io_error)?;
+}
+
+/// Writes the columns that the other thread prepares, until there are no more.
+fn write_columns<W: Write + Send>(
+    writer: &mut SerializedFileWriter<W>,
+    columns: &Receiver<Values>,
+) -> std::result::Result<(), ParquetError> {
+    while let Ok(first) = columns.recv() {
+        let mut group = writer.next_row_group()?;
+        for values in [first].into_iter().chain(columns.iter()).take(COLUMNS.len()) {
+            values.write(&mut group)?;
+        }
+        group.close()?;
+    }
     Ok(())
 }
 
@@ -85,31 +116,51 @@ fn schema() -> std::result::Result<Type, ParquetError> {
     Type::group_type_builder("gpuflame").with_fields(columns).build()
 }
 
-fn write_column<W: Write + Send>(
-    column: &Column,
-    rows: &[ActivityRow<'_>],
-    group: &mut SerializedRowGroupWriter<'_, W>,
-    texts: &mut IdMap<TextKey, ByteArray>,
-) -> std::result::Result<(), ParquetError> {
-    let mut writer = group.next_column()?.expect("there is a column for each of the schema");
-    // Values are stored without gaps. The definition levels mark the rows that have a value.
-    match column {
-        Column::Int(get) => {
-            let (values, levels) = split(rows.iter().map(get));
-            writer.typed::<Int32Type>().write_batch(&values, Some(&levels), None)?;
-        }
-        Column::Long(get) => {
-            let (values, levels) = split(rows.iter().map(get));
-            writer.typed::<Int64Type>().write_batch(&values, Some(&levels), None)?;
-        }
-        Column::Text(get) => {
-            let made = |row: &ActivityRow<'_>, key| ByteArray::from(row.text(key).as_str());
-            let mut text = |row, key| texts.entry(key).or_insert_with(|| made(row, key)).clone();
-            let (values, levels) = split(rows.iter().map(|row| get(row).map(|key| text(row, key))));
-            writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+/// Values of a column in a row group. They are stored without gaps. The definition levels mark the rows that have a value.
+enum Values {
+    Int(Vec<i32>, Vec<i16>),
+    Long(Vec<i64>, Vec<i16>),
+    Text(Vec<ByteArray>, Vec<i16>),
+}
+
+impl Values {
+    fn new(column: &Column, rows: &[ActivityRow<'_>], texts: &mut IdMap<TextKey, ByteArray>) -> Self {
+        match column {
+            Column::Int(get) => {
+                let (values, levels) = split(rows.iter().map(get));
+                Self::Int(values, levels)
+            }
+            Column::Long(get) => {
+                let (values, levels) = split(rows.iter().map(get));
+                Self::Long(values, levels)
+            }
+            Column::Text(get) => {
+                let made = |row: &ActivityRow<'_>, key| ByteArray::from(row.text(key).as_str());
+                let mut text = |row, key| texts.entry(key).or_insert_with(|| made(row, key)).clone();
+                let (values, levels) = split(rows.iter().map(|row| get(row).map(|key| text(row, key))));
+                Self::Text(values, levels)
+            }
         }
     }
-    writer.close()
+
+    fn write<W: Write + Send>(
+        &self,
+        group: &mut SerializedRowGroupWriter<'_, W>,
+    ) -> std::result::Result<(), ParquetError> {
+        let mut writer = group.next_column()?.expect("there is a column for each of the schema");
+        match self {
+            Self::Int(values, levels) => {
+                writer.typed::<Int32Type>().write_batch(values, Some(levels), None)?
+            }
+            Self::Long(values, levels) => {
+                writer.typed::<Int64Type>().write_batch(values, Some(levels), None)?
+            }
+            Self::Text(values, levels) => {
+                writer.typed::<ByteArrayType>().write_batch(values, Some(levels), None)?
+            }
+        };
+        writer.close()
+    }
 }
 
 fn split<T>(values: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {

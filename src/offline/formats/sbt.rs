@@ -78,13 +78,14 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
         ids: HashMap::new(),
         last: events.first_time().0,
     };
-    let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
-    let end = timed().map(|event| event.activity.end.0).max().unwrap_or(body.last);
+    let timed =
+        || (0_u32..).zip(events.activities()).filter(|(_, event)| event.activity.duration().is_some());
+    let end = timed().map(|(_, event)| event.activity.end.0).max().unwrap_or(body.last);
     let mut all: Vec<(u64, SbtEvent<'_>)> =
         events.calls().iter().map(|call| (call.launched.time.0, SbtEvent::Call(call))).collect();
     all.extend(events.host_calls().iter().map(|call| (call.time.0, SbtEvent::Host(call))));
     all.extend(events.timed_syncs().map(|sync| (sync.start.0, SbtEvent::Sync(sync))));
-    all.extend(timed().map(|event| (event.activity.start.0, SbtEvent::Activity(event))));
+    all.extend(timed().map(|(at, event)| (event.activity.start.0, SbtEvent::Activity(at))));
     all.sort_by_key(|(time, _)| *time);
     let waits: IdMap<u32, ContextId> =
         events.host_calls().iter().map(|call| (call.id.0, call.context)).collect();
@@ -109,7 +110,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
                 let device = events.device_of(sync.context).map_or(0, |device| device.0);
                 body.write_sync(sync, device, waits.get(&sync.correlation.0).copied());
             }
-            SbtEvent::Activity(event) => body.write_activity(event),
+            SbtEvent::Activity(at) => body.write_activity(&events.activity_at(at)),
         }
         count += 1;
     }
@@ -147,7 +148,7 @@ const DEVICE_FACTS: usize = 9;
 
 /// Returns the section that lists the GPUs with work.
 fn device_table(events: &JoinedRows) -> Vec<u8> {
-    let devices: BTreeSet<u32> = events.activities().iter().map(|event| event.activity.device.0).collect();
+    let devices: BTreeSet<u32> = events.activities().map(|event| event.activity.device.0).collect();
     let mut section = vec![3];
     write_varint(&mut section, devices.len() as u64);
     for device in devices {
@@ -164,7 +165,8 @@ enum SbtEvent<'a> {
     Call(&'a LaunchCall),
     Host(&'a HostCall),
     Sync(&'a SyncRecord),
-    Activity(&'a JoinedActivity),
+    /// Position among the activities.
+    Activity(u32),
 }
 
 struct SbtWriter<'a> {

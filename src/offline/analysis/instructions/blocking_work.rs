@@ -40,7 +40,7 @@ impl BlockingWork {
         let mut contexts: IdMap<GpuContextId, ContextWork> = IdMap::default();
         for JoinedActivity { activity, origin } in rows.activities() {
             let Origin::Launch(launched) = origin else { continue };
-            if blocking.get(&(activity.context, activity.stream)) != Some(&true) || !is_in_order(activity) {
+            if blocking.get(&(activity.context, activity.stream)) != Some(&true) || !is_in_order(&activity) {
                 continue;
             }
             let of_context = contexts.entry(activity.context).or_default();

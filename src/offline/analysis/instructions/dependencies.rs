@@ -187,7 +187,7 @@ impl<'a> Finder<'a> {
     }
 
     fn work(&mut self, number: u32, at: u32, graph: Option<u32>) {
-        let activity = &self.rows.activities()[at as usize].activity;
+        let activity = &self.rows.activity_at(at).activity;
         match graph {
             Some(graph) => self.node(number, graph, (activity.graph, activity.graph_node)),
             // The nodes of a graph are not in the order of a stream.

@@ -111,7 +111,7 @@ pub enum InstructionDetail<'a> {
     /// GPU work with a row of its own.
     Work {
         /// The work.
-        activity: &'a Activity,
+        activity: Activity,
         /// Number of the graph launch, if the work is a graph's node and its launch is known.
         launch: Option<u32>,
         /// Reason why the launch is unknown.
@@ -286,7 +286,7 @@ impl InstructionList {
             _ => InstructionKind::Synchronize,
         };
         match source {
-            Source::Work(work, _) => kind_of_work(&self.rows.activities()[work as usize].activity),
+            Source::Work(work, _) => kind_of_work(&self.rows.activity_at(work).activity),
             Source::HostNode(..) | Source::StreamFunction(..) => InstructionKind::HostFunction,
             Source::Graph(_) | Source::Pending(_, true) => InstructionKind::Graph,
             Source::Pending(_, false) => InstructionKind::Launch,
@@ -301,9 +301,9 @@ impl InstructionList {
     }
 
     /// The work of an instruction; `None` if it is not GPU work with a row of its own.
-    pub fn activity(&self, number: u32) -> Option<&Activity> {
+    pub fn activity(&self, number: u32) -> Option<Activity> {
         match self.sources[number as usize] {
-            Source::Work(work, _) => Some(&self.rows.activities()[work as usize].activity),
+            Source::Work(work, _) => Some(self.rows.activity_at(work).activity),
             _ => None,
         }
     }
@@ -378,7 +378,7 @@ impl InstructionList {
     /// Start and end of the window, as [`reconstruct_states`](super::reconstruct_states) has it; `None` without GPU work
     /// that has times.
     pub fn window(&self, profile: &Profile) -> Option<(u64, u64)> {
-        let timed = self.rows.activities().iter().map(|event| &event.activity);
+        let timed = self.rows.activities().map(|event| event.activity);
         let spans = timed.filter(|activity| activity.duration().is_some()).map(|a| (a.start.0, a.end.0));
         let span = spans.chain(self.outside).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
         Some(super::states::extend_to_windows(span, profile))
@@ -419,7 +419,7 @@ impl InstructionList {
             after,
         };
         match self.sources[at] {
-            Source::Work(work, graph) => self.work(base, &self.rows.activities()[work as usize], graph),
+            Source::Work(work, graph) => self.work(base, self.rows.activity_at(work), graph),
             Source::HostNode(run, graph) => {
                 let graph = &self.graphs[graph as usize];
                 let run = &self.graph_rows.host_nodes[run as usize];
@@ -450,17 +450,17 @@ impl InstructionList {
     fn work<'a>(
         &'a self,
         base: Instruction<'a>,
-        event: &'a JoinedActivity,
+        event: JoinedActivity,
         graph: Option<u32>,
     ) -> Instruction<'a> {
         let JoinedActivity { activity, origin } = event;
-        let (call, missing) = match *origin {
+        let (call, missing) = match origin {
             Origin::Launch(launched) => (issued(launched), None),
             Origin::Missing(missing) => (None, Some(missing)),
         };
         let launch = graph.and_then(|graph| self.graphs[graph as usize].number);
         Instruction {
-            kind: kind_of_work(activity),
+            kind: kind_of_work(&activity),
             call,
             correlation: activity.correlation,
             device: Some(activity.device),

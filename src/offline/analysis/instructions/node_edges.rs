@@ -24,9 +24,7 @@ impl<'a> NodeEdges<'a> {
     pub(super) fn new(rows: &JoinedRows, graph_rows: &'a GraphRows, sources: &[Source]) -> Self {
         let GraphRows { topology, host_nodes } = graph_rows;
         let node_of = |source: &Source| match *source {
-            Source::Work(at, Some(launch)) => {
-                Some((launch, rows.activities()[at as usize].activity.graph_node))
-            }
+            Source::Work(at, Some(launch)) => Some((launch, rows.activity_at(at).activity.graph_node)),
             Source::HostNode(at, launch) => Some((launch, host_nodes[at as usize].node)),
             _ => None,
         };

@@ -152,7 +152,7 @@ impl Placing<'_> {
                 continue;
             };
             let is_timed = activity.duration().is_some();
-            let graph = self.is_node(event, launched).then(|| {
+            let graph = self.is_node(&event, launched).then(|| {
                 let next = self.graphs.len() as u32;
                 *launches.entry((launched.time.0, activity.correlation)).or_insert(next)
             });
@@ -247,7 +247,7 @@ impl Placing<'_> {
         let mut first_later: IdMap<StreamKey, u64> = IdMap::default();
         for item in self.items.iter_mut().rev() {
             let Source::Work(at, _) = item.source else { continue };
-            let activity = &self.rows.activities()[at as usize].activity;
+            let activity = &self.rows.activity_at(at).activity;
             if activity.duration().is_none() {
                 continue;
             }

@@ -44,7 +44,7 @@ impl Places {
         let mut places = Self::default();
         let mut last = None;
         for JoinedActivity { activity, .. } in rows.activities() {
-            let place = stream_key(activity);
+            let place = stream_key(&activity);
             if last.replace(place) == Some(place) {
                 continue;
             }
@@ -115,7 +115,7 @@ impl Places {
         for source in sources {
             let (launched, context) = match *source {
                 Source::Work(at, None) => {
-                    let JoinedActivity { activity, origin } = &rows.activities()[at as usize];
+                    let JoinedActivity { activity, origin } = rows.activity_at(at);
                     let Origin::Launch(launched) = origin else { continue };
                     (launched.context, activity.context)
                 }

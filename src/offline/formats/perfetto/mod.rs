@@ -72,7 +72,7 @@ fn write(
     writer.write_losses(profile, events.first_time())?;
     writer.write_marks(events)?;
     let mut submitted: IdMap<CorrelationId, Vec<(Nanos, u64)>> = IdMap::default();
-    let timed = || events.activities().iter().zip(1_u64..).filter(|(e, _)| e.activity.duration().is_some());
+    let timed = || events.activities().zip(1_u64..).filter(|(e, _)| e.activity.duration().is_some());
     for (event, id) in timed() {
         if let Origin::Launch(launched) = event.origin {
             submitted.entry(event.activity.correlation).or_default().push((launched.time, id));
@@ -84,7 +84,7 @@ fn write(
         writer.write_call(call, ids)?;
     }
     for (event, id) in timed() {
-        writer.write_activity(event, id, events.source_id(event.activity.correlation))?;
+        writer.write_activity(&event, id, events.source_id(event.activity.correlation))?;
     }
     writer.write_slice_tracks(tracks)
 }
@@ -120,7 +120,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
 
     /// Numbers all data that the events refer to, and writes the table of numbers.
     fn write_names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
-        let activities = || events.activities().iter().map(|event| &event.activity);
+        let activities = || events.activities().map(|event| event.activity);
         let names = &mut self.names;
         let callers = &self.callers;
         let calls = events.calls().iter().map(|call| call.launched.context);
@@ -128,8 +128,8 @@ impl<W: Write> PerfettoWriter<'_, W> {
         names.stacks = assign_ids(calls.clone());
         names.sources = assign_ids(calls.filter_map(|context| caller_source(&callers.get(context))));
         names.contexts = assign_ids(activities().map(|a| (a.device.0, a.context.0)));
-        names.queues = assign_ids(activities().map(queue_key));
-        names.stages = assign_ids(activities().map(Activity::work));
+        names.queues = assign_ids(activities().map(|activity| queue_key(&activity)));
+        names.stages = assign_ids(activities().map(|activity| activity.work()));
         names.stages.values_mut().for_each(|number| *number += names.queues.len() as u64);
         names.kernels = assign_ids(activities().filter_map(|a| match a.work() {
             Work::Kernel(name) => Some(name),
