@@ -102,6 +102,7 @@ pub(super) fn explain_opened(
     let mut coverage = StepCoverage::default();
     let sink = (sink, &mut coverage);
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
+    memory::return_freed_memory();
     let (mut profile, ledger, unnamed, tied) = run.into_parts();
     // A recording that contains only sums does not contain the times of launches.
     if !facts.has_only_sums {

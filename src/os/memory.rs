@@ -21,6 +21,16 @@ pub fn limit_bytes(asked: Option<usize>) -> usize {
     })
 }
 
+/// Returns freed memory to the kernel. The C library keeps most freed memory, in pieces that are too small for large
+/// tables. For the command, after it has read a trace: the shared library has a heap of its own.
+pub fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: `malloc_trim` may be called at any time, by any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Returns `asked` if it is set, and otherwise the smaller of 256 MiB and a tenth of the control group's limit. The
 /// result is always at least 24 MiB, even if `asked` is smaller.
 fn choose_limit(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
