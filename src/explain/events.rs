@@ -41,7 +41,7 @@ struct StoredActivity {
 const _: () =
     assert!(size_of::<StoredActivity>() == 40, "an activity grew: a large trace has a million activities");
 
-/// What many activities have in common: an activity without times and ids, and the reason why it has no launch.
+/// Fields that many activities share: an activity without times and ids, and the reason why the activity has no launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ActivityShape {
     activity: Activity,
@@ -50,8 +50,11 @@ struct ActivityShape {
 
 impl ActivityShape {
     fn hash(&self) -> u64 {
-        let Activity { device, context, stream, graph, graph_node, source_node, detail, .. } = self.activity;
-        hash_one(&(device, context, stream, graph, graph_node, source_node, detail))
+        let Activity { device, context, stream, channel, graph, graph_node, source_node, detail, .. } =
+            self.activity;
+        let place = (device, context, stream, channel, graph, graph_node, source_node);
+        let origin = (self.activity.device_launched, self.activity.created, self.missing);
+        hash_one(&(place, origin, detail))
     }
 }
 
@@ -408,5 +411,64 @@ impl LaunchCall {
     /// Whether the stack of the call is known.
     pub fn has_stack(&self) -> bool {
         self.launched.context != ContextId::NONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::{CopyKind, Created, GraphId, GraphNodeId, StreamId, testing};
+
+    fn all() -> Vec<JoinedActivity> {
+        let kernel = |at: u32| testing::named(at % 3, testing::kernel(at, 1000 - u64::from(at % 7), 2000));
+        let launch = |at: u32| {
+            Origin::Launch(Launched { time: Nanos(at.into()), duration: at, context: ContextId(at % 5 + 4) })
+        };
+        let in_graph = |at: u32| Activity {
+            graph: GraphId(2),
+            graph_node: GraphNodeId((at % 4).into()),
+            source_node: GraphNodeId(9),
+            created: Some(Created::Context(ContextId(at % 3 + 4))),
+            ..kernel(at)
+        };
+        let activity = |at: u32| match at % 8 {
+            0 => testing::copy(at, CopyKind::HTOD, u64::from(at) * 100, 900, 0),
+            1 => testing::set(at, 64, 0, 0),
+            2 => in_graph(at),
+            3 => Activity { created: Some(Created::Unknown), ..in_graph(at) },
+            4 => Activity { channel: Some(at % 2), device_launched: at % 16 == 4, ..kernel(at) },
+            5 => Activity { device: DeviceId(1), stream: StreamId(at % 3), ..kernel(at) },
+            6 => Activity { detail: Detail::Graph, graph: GraphId(at % 2 + 1), ..kernel(at) },
+            _ => Activity { context: GpuContextId(7), ..kernel(at) },
+        };
+        let missing = [Missing::NoStack, Missing::LaunchedBefore, Missing::DeviceGraph];
+        let origin = |at: u32| match at % 5 {
+            0 => Origin::Missing(missing[at as usize % 3]),
+            _ => launch(at),
+        };
+        (0..2000).map(|at| JoinedActivity { activity: activity(at), origin: origin(at) }).collect()
+    }
+
+    #[test]
+    fn activities_come_back_as_they_were_added() {
+        let (all, mut rows) = (all(), JoinedRows::default());
+        all.iter().for_each(|event| rows.activity(&event.activity, event.origin));
+        assert_eq!(rows.activities().collect::<Vec<_>>(), all);
+        assert_eq!((rows.activities().len(), rows.activity_at(1999)), (2000, all[1999]));
+        // Only copies have a size of their own here.
+        let copies = rows.activities.shapes.iter().filter(|shape| shape.activity.bytes() > 64).count();
+        let shared = rows.activities.shapes.len() - copies;
+        assert!(copies == 249 && shared < 60, "{copies} shapes of copies, {shared} of other work");
+    }
+
+    #[test]
+    fn sorted_activities_are_in_order_of_time_and_place() {
+        let (mut all, mut rows) = (all(), JoinedRows::default());
+        all.iter().rev().for_each(|event| rows.activity(&event.activity, event.origin));
+        rows.sort();
+        all.sort_unstable_by_key(|event| sort_key(&event.activity));
+        assert_eq!(rows.activities().collect::<Vec<_>>(), all);
+        let launched = all.iter().filter(|event| event.origin.launched().is_some());
+        assert_eq!(rows.calls().len(), launched.count(), "each has a call of its own");
     }
 }

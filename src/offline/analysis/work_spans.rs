@@ -82,7 +82,7 @@ impl WorkSpans {
         }
     }
 
-    /// Creates a collector that stores all activities, including the times of those that have no usable times.
+    /// Creates a collector that stores all activities, even if their times are not usable.
     pub fn unbounded() -> Self {
         Self { untimed: Some(Vec::new()), ..Self::bounded(usize::MAX) }
     }

@@ -70,7 +70,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
     .map_err(io_error)
 }
 
-/// Passes the values of all columns to `full`, one row group after another. Ends early if they are not received.
+/// Passes each column's values to `full`, one row group after another. Ends early if the values are not received.
 fn prepare_columns(profile: &Profile, events: &JoinedRows, full: &SyncSender<Values>) {
     let (callers, mut texts) = (Callers::new(profile), IdMap::default());
     let mut rows = events.activities().map(|event| ActivityRow::new(profile, &callers, events, event));

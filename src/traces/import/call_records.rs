@@ -68,7 +68,7 @@ impl CallRecords {
         self.calls.len()
     }
 
-    /// Returns the call with this number. Always inlined, so that callers that use one field do not compute the others.
+    /// Returns the call with this number. Always inlined, so that a caller that uses one field does not compute all.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> CallRecord {
         let StoredCall { stack, packed, .. } = self.calls[number as usize];

@@ -322,13 +322,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_many_deep_stacks_all_others_are_short_and_share_their_roots() {
+    fn stacks_after_many_deep_ones_are_short_and_share_their_roots() {
         let shown = |depth| (shown_frames(depth, MAX_DEEP_FRAMES - 1), shown_frames(depth, MAX_DEEP_FRAMES));
         assert_eq!(shown(0), (0, 0));
         assert_eq!(shown(256), (256, 256));
         assert_eq!(shown(2048), (2048, 256));
         assert_eq!(shown(2049), (2048, 129));
-        // The first 128 frames are left out of all these stacks.
+        // Each of these stacks lacks its first 128 frames.
         assert!((257..=384).all(|depth| shown(depth) == (depth, depth - 128)));
         assert_eq!(shown(16_000), (2048, 16_000 - 15_744));
     }

@@ -147,7 +147,7 @@ impl OpRecords {
         self.ops.len()
     }
 
-    /// Returns the operation with this number. Always inlined, so that callers that use one field do not compute the others.
+    /// Returns the operation with this number. Always inlined, so that a caller that uses one field does not compute all.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
         self.view(number, *self.ops.get(number))

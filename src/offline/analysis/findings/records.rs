@@ -394,7 +394,7 @@ fn counted_finding(
 /// boot of the machine, so they soon exceed a minute.
 const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
 
-/// Returns the number of activities with times that mean "not set". In traces of other tools that time is 0 on the trace's own
+/// Returns the number of activities with times that mean "not set". In another tool's trace that time is 0 on the trace's own
 /// clock, provided that this 0 is long before all other times. Returns `None` if it is 0 on the clock of the rows, too, so that
 /// such activities are counted while rows are joined. Call before `work` is compared.
 pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Option<u64> {
