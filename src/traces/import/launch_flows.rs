@@ -108,7 +108,7 @@ impl LaunchFlows {
         for start in &self.starts {
             let place = (start.lane, start.time);
             let call = match start.number {
-                NONE => innermost_at(&calls_by_place, &last, &call_place, place, |call| {
+                NONE => innermost_at(&calls_by_place, &last, call_place, place, |call| {
                     calls.get(call).end >= start.time
                 }),
                 call => Some(call),
@@ -138,7 +138,7 @@ impl LaunchFlows {
             let place = (end.lane, end.time);
             let op = match end.number {
                 NONE if end.enclosed => {
-                    innermost_at(&ops_by_place, &last, &op_place, place, |op| ops.get(op).end >= end.time)
+                    innermost_at(&ops_by_place, &last, op_place, place, |op| ops.get(op).end >= end.time)
                 }
                 NONE => {
                     let next = last.partition_point(&ops_by_place, |&op| op_place(op) < place);
