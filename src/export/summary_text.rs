@@ -377,7 +377,10 @@ pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     note(true, tally.activities.of_no_call, "activities with impossible correlation ids", "");
     note(false, tally.activities.no_stack, "activities without a launch stack", "");
     note(false, tally.activities.launched_before, "activities launched before recording", "");
-    note(false, tally.launches.pending.saturating_sub(uncovered), "launches of empty copies or graphs", "");
+    let queued = profile.row_facts().map_or(0, |facts| facts.queued + facts.queued_graphs);
+    note(false, queued, "launches probably still queued at the end", "");
+    let others = tally.launches.pending.saturating_sub(uncovered + queued);
+    note(false, others, "launches of copies or graphs without GPU work", "");
     note(false, tally.launches.outside, "launches outside the windows", "");
     let launches = counted(ledger.launches().total, "launches");
     let mut line = match lost.is_empty() {
@@ -491,7 +494,8 @@ mod tests {
     use super::*;
     use crate::testing::{GEMM, RELU, Sketch};
     use gpuflame_model::profile::{
-        Coverage, LaunchCoverage, Leaf, LeafFrame, ShownFrame, ShownFrameKind, SteadyPart, SteadyRule,
+        Coverage, LaunchCoverage, Leaf, LeafFrame, RowFacts, ShownFrame, ShownFrameKind, SteadyPart,
+        SteadyRule,
     };
     use gpuflame_model::record::{CopyKind, DeviceId, Missing, Nanos, Row, Step, ThreadId, WindowEdge};
 
@@ -774,11 +778,28 @@ mod tests {
         let expected = [
             "GPU 0 busy at least 10.0 % of 100 ns, start-up and shutdown included",
             "idle time is unknown: 18 of 20 launches have no activity",
-            "not complete: 20 launches; lost: 18 launches without GPU work; 1 launch of empty copies or graphs \
+            "not complete: 20 launches; lost: 18 launches without GPU work; 1 launch of copies or graphs without GPU work \
              (it was not finished at the exit, or CUPTI did not report it)",
             "next: open /x/o.svg; 4 more files were written",
         ];
         assert_eq!(shown(&ledger, &profile, &FILES), expected);
+    }
+
+    #[test]
+    fn launches_that_were_queued_at_the_end_do_not_count_as_empty_graphs() {
+        let mut profile = Sketch::new().done();
+        profile.set_coverage(Coverage {
+            all: LaunchCoverage { launches: 14, uncovered: 4 },
+            ..Coverage::default()
+        });
+        profile.set_row_facts(Some(RowFacts { queued: 5, queued_graphs: 1, ..RowFacts::default() }));
+        let mut ledger = complete_ledger(22);
+        (ledger.tally.launches.matched, ledger.tally.launches.pending) = (10, 12);
+        let expected = "not complete: 22 launches; lost: 4 launches without GPU work; \
+                        6 launches probably still queued at the end, \
+                        2 launches of copies or graphs without GPU work \
+                        (it was not finished at the exit, or CUPTI did not report it)";
+        assert_eq!(complete_line(&ledger, &profile), expected);
     }
 
     #[test]
@@ -823,7 +844,10 @@ mod tests {
     fn a_count_of_one_has_a_singular() {
         for (what, one) in [
             ("launches", "1 launch"),
-            ("launches of empty copies or graphs", "1 launch of empty copies or graphs"),
+            (
+                "launches of copies or graphs without GPU work",
+                "1 launch of copies or graphs without GPU work",
+            ),
             ("activities without times", "1 activity without times"),
             ("graph nodes dropped", "1 graph node dropped"),
             ("python unsure", "1 python unsure"),
