@@ -157,7 +157,7 @@ impl Group {
             Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
         });
         for (around, limit) in places {
-            let group = Self(around.join(format!("gpuflame-test-{}", std::process::id())));
+            let group = Self(around.join(format!("gpuflame-test-{}-{bytes}", std::process::id())));
             let is_there = fs::create_dir(&group.0).is_ok();
             if is_there
                 && group.0.join(limit).exists()
@@ -263,6 +263,23 @@ fn assert_many_unloads(count: u64) {
     // 500 of the 507 stacks are from the flood. The other seven are those of `before`, `between`, `after`, `second` (called
     // from two places), a free and a wait; they are not calls from the plugin.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
+}
+
+/// A thread that launches takes 384 KiB, so the ceiling leaves room for 64 threads at a time. The kernel kills a process
+/// that exceeds the group's limit.
+#[test]
+fn launches_of_more_threads_than_fit_below_the_ceiling_are_counted() {
+    let program = compile("tests/programs/threads.c", &["-O2"]);
+    let group = Group::new(192 << 20);
+    let script = r#"[ -z "$0" ] || echo $$ >"$0/cgroup.procs"; exec "$@""#;
+    let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]);
+    let run = run.arg(group.as_ref().map_or(Path::new(""), |group| &group.0)).arg(program);
+    let done = run.args(["2000", "2"]).env("GPUFLAME_MAX_MEM", "24M").ok();
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, done.truth().count("count")), (8000, 8000), "{}", done.stderr);
+    // All threads of a round make their first launch before any thread ends.
+    assert!(parts["dropped"] >= 2 * (2000 - 64), "{}", done.stderr);
+    assert!(parts["dropped"] < launches && most_held(&done) < 4.0 * CEILING_MIB, "{}", done.stderr);
 }
 
 #[test]

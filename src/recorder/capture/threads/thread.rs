@@ -25,6 +25,7 @@ use super::thread_counters::ThreadCounters;
 use super::verifying::StackVerification;
 use crate::capture::ids::intern::Interner;
 use crate::capture::logs::log::{Log, LogReader, LogWriter};
+use crate::capture::logs::unread_limit;
 
 /// State of one application thread. The fields document which thread may access them.
 pub(crate) struct ThreadState {
@@ -66,6 +67,10 @@ const ABANDONED: u32 = 2;
 /// Maximum number of abandoned states, which take about 250 KiB each. Once there are this many, a thread that jumps out
 /// of gpuflame counts as inside gpuflame permanently, and its launches are only counted.
 const MAX_ABANDONED_STATES: usize = 64;
+
+/// Memory in bytes of a state and of the first chunks of its logs. At most as many threads have a state as fit into the
+/// memory limit; launches of further threads are only counted.
+const BYTES_PER_THREAD: usize = 384 << 10;
 
 /// Value of `inside`: this is a forked child, and the state is a copy from the parent.
 const INHERITED: usize = 1;
@@ -242,6 +247,8 @@ static FIRST: AtomicPtr<ThreadState> = AtomicPtr::new(null_mut());
 static WITHOUT_STATE: [AtomicU64; Loss::ALL.len()] = [const { AtomicU64::new(0) }; Loss::ALL.len()];
 /// Number of abandoned states.
 static ABANDONED_STATES: AtomicUsize = AtomicUsize::new(0);
+/// Number of states that no thread may reuse: those of live threads, and abandoned ones.
+static OCCUPIED_STATES: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn all() -> impl Iterator<Item = &'static ThreadState> {
     let mut at = FIRST.load(Ordering::Acquire);
@@ -262,12 +269,20 @@ fn lose_without_state(loss: Loss) {
     WITHOUT_STATE[loss as usize - 1].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives the calling thread a state: a free one or a new one. Returns `None` if there is no memory.
+/// Gives the calling thread a state: a free one or a new one. Returns `None` if there is no memory, or if the memory
+/// limit allows no further state.
 #[cold]
 fn attach() -> Option<&'static ThreadState> {
+    if OCCUPIED_STATES.fetch_add(1, Ordering::Relaxed) >= unread_limit::bytes() / BYTES_PER_THREAD {
+        OCCUPIED_STATES.fetch_sub(1, Ordering::Relaxed);
+        return None;
+    }
     // `ThreadOnly` is created first. If it were created last and its creation failed, each launch of the thread would
     // map a state and unmap it again.
-    let thread = ThreadOnly::new().and_then(reuse_or_map)?;
+    let Some(thread) = ThreadOnly::new().and_then(reuse_or_map) else {
+        OCCUPIED_STATES.fetch_sub(1, Ordering::Relaxed);
+        return None;
+    };
     // SAFETY: `thread` points to a state, and states are never unmapped.
     let state: &'static ThreadState = unsafe { thread.as_ref() };
     // SAFETY: the state belongs to this thread alone, which cannot enter gpuflame with it before `tls::set` stores it.
@@ -473,6 +488,7 @@ unsafe extern "C" fn on_thread_end(state: *mut libc::c_void) {
     if let Some(thread) = unsafe { state.cast::<ThreadState>().as_ref() } {
         let is_inside = thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED;
         thread.stage.store(if is_inside { ABANDONED } else { ENDED }, Ordering::Release);
+        OCCUPIED_STATES.fetch_sub(usize::from(!is_inside), Ordering::Relaxed);
     }
 }
 
