@@ -66,6 +66,8 @@ pub(crate) struct Recorded {
     pub(crate) cost_ns: u64,
     /// Cost of the partner, if it makes kernels longer.
     pub(crate) lengthened_ns: u64,
+    /// Time for which the launching thread waited for a processor.
+    pub(crate) waited_ns: u64,
 }
 
 impl Program {
@@ -107,13 +109,15 @@ impl Program {
         let end = layers.iter().map(|layer| layer.2).max().unwrap();
         let busy =
             |device| union(layers.iter().filter(|layer| layer.0 == device).map(|layer| (layer.1, layer.2)));
-        let lengthened_ns = done.stdout.trim().parse().unwrap();
+        let printed: Vec<u64> =
+            done.stdout.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        let [lengthened_ns, waited_ns] = printed[..] else { panic!("{}", done.stdout) };
         let cost_ns = match self.shows {
             Shows::Busy => lengthened_ns,
             Shows::SecondIdle => (busy(0) - busy(1)) / 2,
             _ => end - start - busy(0),
         };
-        Recorded { done, cost_ns, lengthened_ns }
+        Recorded { done, cost_ns, lengthened_ns, waited_ns }
     }
 
     /// Whether the cost depends only on the GPU. Costs of host work are larger on a busy machine.

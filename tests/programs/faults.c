@@ -4,7 +4,7 @@
  *
  * Each step first waits for the GPU work of two steps earlier, and then launches eight layers of 400 us. A fault
  * takes about PERCENT of the run. With --right the same work is done without the faults. Prints the nanoseconds that
- * the program added to kernels. */
+ * the program added to kernels, and the nanoseconds for which the launching thread waited for a processor. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -216,6 +216,18 @@ static void *burn(void *argument)
     return NULL;
 }
 
+/* Nanoseconds for which the calling thread was ready to run, but had no processor. */
+static unsigned long waited(void)
+{
+    unsigned long ns = 0;
+    FILE *figures = fopen("/proc/thread-self/schedstat", "r");
+    if (figures && fscanf(figures, "%*u %lu", &ns) != 1)
+        ns = 0;
+    if (figures)
+        fclose(figures);
+    return ns;
+}
+
 int main(int argc, char **argv)
 {
     unsigned long bytes = 4096;
@@ -277,6 +289,6 @@ int main(int argc, char **argv)
     for (at = 0; at < burning; at++)
         pthread_join(burners[at], NULL);
     cudaDeviceSynchronize();
-    printf("%lu\n", lengthened);
+    printf("%lu %lu\n", lengthened, waited());
     return 0;
 }
