@@ -520,4 +520,6 @@ pub(super) fn continue_in_child() {
         thread.counters.forget();
     }
     WITHOUT_STATE.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    // Only the thread that forked exists in the child. The memory of the other states is shared with the parent.
+    OCCUPIED_STATES.store(1, Ordering::Relaxed);
 }
