@@ -117,4 +117,7 @@ fn graph_launches_of_one_call_need_activities_if_some_have_them() {
     assert_eq!(fact(&graphs(2), "idle time"), "unknown: 18 of 21 launches have no activity");
     // A graph without any activity may contain no GPU work.
     assert_eq!(fact(&graphs(0), "idle time"), Value::Null);
+    let said = "20 launches of copies or graphs have no activity; 21 launches, 1 activity: ";
+    let answers = &tables(&graphs(0), &["summary"])["answers"];
+    assert!(answers.to_string().contains(said), "{answers}");
 }

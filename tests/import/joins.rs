@@ -127,7 +127,7 @@ fn an_id_of_two_processes_is_resolved_by_flows_and_is_ambiguous_without() {
     assert!(ran.stderr.contains("0 were launched before the trace began"), "{}", ran.stderr);
     let (folder, trace) = file("ambiguous", &events);
     let check = gpuflame(&folder, ["check", trace]).ok().stdout;
-    let at_end = check.lines().find(|line| line.contains("the last launch has an activity")).unwrap();
+    let at_end = check.lines().find(|line| line.contains("the last kernel launch has an activity")).unwrap();
     assert!(at_end.starts_with("ok"), "the recording did not end too early: {at_end}");
     // Flows may precede their events in the file, and ids of flows may be text.
     for ids in [[json!(101), json!(102)], [json!("0x1f"), json!("launch 2")]] {

@@ -209,12 +209,16 @@ impl Screen<'_> {
         }
         let Some(linked) = &facts.linked else { return complete_line(ledger, profile) };
         let (launches, activities) = (ledger.tally.launches.seen, ledger.tally.activities.seen);
-        let without = match self.profile().coverage().all.uncovered {
+        let without = |count: u64, what: &str| match count {
             0 => String::new(),
-            1 => "1 launch has no activity; ".to_owned(),
-            count => format!("{} launches have no activity; ", group_digits(count)),
+            1 => format!("1 launch {what}has no activity; "),
+            count => format!("{} launches {what}have no activity; ", group_digits(count)),
         };
-        without
+        let uncovered = self.profile().coverage().all.uncovered;
+        let others = ledger.tally.launches.pending.saturating_sub(uncovered);
+        without(uncovered, "")
+            // Empty copies and empty graphs have none, but other copies and graphs may have kept the GPU busy.
+            + &without(others, "of copies or graphs ")
             + &format!(
                 "{}, {}: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
                 counted(launches, "launches"),
