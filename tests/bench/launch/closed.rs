@@ -26,7 +26,8 @@ pub(crate) fn measure(cuda: &Path) -> Closed {
         command.arg(mode).current_dir(&folder);
         if mode == "window" {
             command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_ENABLED", "0");
-            command.env("GPUFLAME_OUTPUT", "out-%p");
+            // The ledger says how long the window was closed.
+            command.env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_VERBOSE", "1");
         }
         let output = command.output().expect("the program runs");
         let stderr = String::from_utf8_lossy(&output.stderr);
