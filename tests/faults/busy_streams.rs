@@ -1,5 +1,5 @@
-//! A stream that is always busy limits what a faster host can save. The findings must name the copies of the stream, and not
-//! the host, which works beside them.
+//! If a stream is always busy, a faster host saves nothing. The findings must name the copies of the stream, and not the host,
+//! which works while the copies run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,7 +62,7 @@ fn costs(trace: &Value) -> BTreeMap<String, u64> {
 const COPIES_US: u64 = (STEPS - 1) * 800;
 
 #[test]
-fn host_code_beside_copies_costs_nothing() {
+fn host_code_that_runs_during_copies_costs_nothing() {
     for (memory, id) in [("Pageable", "pageable_copies"), ("Pinned", "copies_not_overlapped")] {
         let trace = trace("cudaMemcpyAsync", &format!("Memcpy HtoD ({memory} -> Device)"), |at, events| {
             events.push(event("python_function", "log.py(8): write_log", (at + 40, at + 940), json!({})));
@@ -73,7 +73,7 @@ fn host_code_beside_copies_costs_nothing() {
 }
 
 #[test]
-fn a_wait_for_copies_costs_no_more_than_the_stream_is_free() {
+fn a_wait_for_copies_costs_at_most_the_time_in_which_the_stream_is_free() {
     let trace = trace("cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)", |at, events| {
         let waits = (at + 20, at + 996);
         events.push(event(

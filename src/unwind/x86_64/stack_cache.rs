@@ -71,7 +71,8 @@ impl StackCache {
     /// Returns the number of the cached stack that equals the present stack, which starts at `entry`. Returns `None` if
     /// there is no such stack, if the back-off skips the look-up, or if the rules of the stack's generated code are due
     /// for a check.
-    #[inline(always)]
+    // Inlined, it would cost each capture of an unknown stack 112 instructions more, and save a hit 25.
+    #[inline(never)]
     pub(super) fn look_up(
         &mut self,
         entry: &StubRegisters,

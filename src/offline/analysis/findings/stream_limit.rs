@@ -1,5 +1,5 @@
-//! The work of a stream limits what a faster host can save: however early the host launches, the work of one stream runs one
-//! after the other. If the findings about a late host cost more than the busiest stream was free, the rest of the time without
+//! A faster host saves at most the time in which the busiest stream is free: however early the host launches, the work of a stream
+//! runs one piece after the other. If the findings about a late host cost more than the busiest stream was free, the rest of the time without
 //! kernels is that of the stream's copies.
 
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use super::edited_edges::LagsMut;
 use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// Longest host code between two launches that a graph replaces, and longest launch within it, in ns. Launching from Python
+/// Longest host code between two launches that a graph replaces, and longest launch in such a graph, in ns. Launching from Python
 /// takes up to a few hundred microseconds. In longer times the program does something that a graph does not save: it loads
 /// data or modules. The findings about lost time call such a time a pause.
 const MAX_CAPTURED_GAP_NS: u64 = 500_000;
