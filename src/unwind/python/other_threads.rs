@@ -5,15 +5,19 @@
 //! any of this memory at any time. The frames are used only if they fit the sample:
 //!
 //! 1. Two reads find the same frames. (Only the positions in the functions may differ.)
-//! 2. Afterwards the thread's stack is compared with the copy. Only stack frames further in than the innermost
-//!    evaluator call may differ; the thread is then still in that evaluator call.
+//! 2. Afterwards the thread's stack is compared with the copy. Stack frames further in than the innermost evaluator call
+//!    may differ; the thread is then still in that evaluator call. Since 3.11, the stack frame of that call may differ
+//!    too if a register, or the copy up to the end of that call, has an address in the innermost function's
+//!    instructions: the thread executed this function when it was sampled. A thread that has run on between the sample
+//!    and the reads has such a stack.
 //! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address
 //!    of the innermost Python frame must be in a register, or in the copy up to the end of the evaluator call.
 //! 4. Each evaluator call in the copied stack has its Python frames, and each Python frame has its evaluator call.
 //!
 //! A launch after the sample changes the stack, so the frames of a later launch are never used. One error remains
 //! possible: within one evaluator call, the sampled function returns, and the address of the next function's frame is
-//! still in the copy.
+//! still in the copy. Or the function that was sampled has another caller when it is read, within the same evaluator
+//! call.
 //!
 //! Threads of all interpreters are read. If a thread has states in several interpreters, only its state in the
 //! interpreter that is listed first is read, and its samples in another interpreter count as not read.
@@ -67,6 +71,8 @@ pub struct OtherThreads {
     stack_now: Option<Vec<u8>>,
     scratch: Box<Scratch>,
     items: Vec<InterpreterFrame>,
+    /// Size of the instructions of the code object that was looked up last: the one of the innermost frame.
+    instruction_bytes: u32,
     merged: Box<[Frame; MAX_MERGED_FRAMES]>,
 }
 
@@ -131,6 +137,7 @@ impl OtherThreads {
             stack_now: None,
             scratch: Scratch::allocate(),
             items: Vec::new(),
+            instruction_bytes: 0,
             merged: Box::new([Frame(0); MAX_MERGED_FRAMES]),
         }
     }
@@ -403,8 +410,14 @@ impl OtherThreads {
         let call = innermost_call(&pair, stack_pointers)?;
         // A frame extends from its own stack pointer to its caller's stack pointer.
         let held = HeldWords { registers, stack, upper: *stack_pointers.get(call + 1)? };
-        let is_unchanged = changed == 0 || base.checked_add(changed as u64)? <= *stack_pointers.get(call)?;
-        if !is_unchanged || !held.contain(self.frames.first()?.at) {
+        let (innermost, layout) = (self.frames.first()?, &interpreter.layout);
+        let changed_up_to = if changed == 0 { 0 } else { base.checked_add(changed as u64)? };
+        let code = (innermost.holds & !HOLD_BITS).wrapping_add(layout.code.instructions.into());
+        let is_certain = changed_up_to <= *stack_pointers.get(call)?
+            || changed_up_to <= held.upper
+                && layout.frame.unit == Unit::Address
+                && held.contain(code, self.instruction_bytes);
+        if !is_certain || !held.contain(innermost.at, 1) {
             return None;
         }
         let (frames, agreement) =
@@ -424,6 +437,7 @@ impl OtherThreads {
     ) -> Option<KnownCode> {
         let Interpreter { layout, types, .. } = interpreter;
         let mut parts = code::copy_parts(code, layout, types)?;
+        self.instruction_bytes = parts.instruction_bytes;
         let hash = parts.hash();
         let at = self.codes.binary_search_by_key(&code, |known| known.address);
         if let Ok(at) = at
@@ -450,10 +464,12 @@ struct HeldWords<'a> {
 }
 
 impl HeldWords<'_> {
-    fn contain(&self, word: u64) -> bool {
-        let bytes = usize::try_from(self.upper.saturating_sub(self.registers[SP_INDEX])).unwrap_or(0);
-        let (words, _) = self.stack[..bytes.min(self.stack.len())].as_chunks::<8>();
-        self.registers.contains(&word) || words.contains(&word.to_ne_bytes())
+    /// Whether one of the words is an address in the `bytes` bytes at `first`.
+    fn contain(&self, first: u64, bytes: u32) -> bool {
+        let held = usize::try_from(self.upper.saturating_sub(self.registers[SP_INDEX])).unwrap_or(0);
+        let (words, _) = self.stack[..held.min(self.stack.len())].as_chunks::<8>();
+        let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+        self.registers.iter().copied().chain(words).any(|word| word.wrapping_sub(first) < bytes.into())
     }
 }
 
@@ -600,7 +616,7 @@ impl PageCopies {
 #[cfg(test)]
 mod tests {
     use super::super::layout::{Layout, ThreadList};
-    use super::super::walk::tests::{FakeInterpreter, MappedWalk, Numbers, layouts};
+    use super::super::walk::tests::{FakeInterpreter, INSTRUCTIONS, MappedWalk, Numbers, layouts};
     use super::*;
     use crate::StackPositions;
     use gpuflame_model::record::{ContextFlags, FrameKind, ModuleEpoch};
@@ -802,6 +818,35 @@ mod tests {
                 yes,
                 "the memory above the root does not count"
             );
+        }
+    }
+
+    #[test]
+    fn if_the_evaluators_own_frame_has_changed_the_sample_must_hold_an_address_in_the_instructions() {
+        for (layout, has_root) in layouts() {
+            let mut made = interpreter(layout, has_root, 0x9e37_79b9);
+            made.push();
+            made.calls[0].is_first = true;
+            made.write_frames();
+            let (mut others, at) = with_one_frame(&made, 1040);
+            let of = &made.interpreter;
+            let first = (others.frames[0].holds & !HOLD_BITS) + u64::from(layout.code.instructions);
+            let after = first + 2 * INSTRUCTIONS;
+            let expected = (layout.version >= 0x030b).then(|| "abpcd".to_owned());
+            let mut merged = |word, changed| {
+                let sample = Sample::new("abEcd").put(8, at).put(40, word);
+                sample.merged(&mut others, of, changed)
+            };
+            // The evaluator's frame is at the bytes 32 to 48 of the copy.
+            assert_eq!(
+                [merged(first, 48), merged(after - 2, 48)],
+                [expected.clone(), expected],
+                "{layout:?}"
+            );
+            for other in [first - 2, after, 0] {
+                assert_eq!(merged(other, 48), None, "another function was sampled, {layout:?}");
+            }
+            assert_eq!(merged(first, 49), None, "the caller's frame has changed, {layout:?}");
         }
     }
 

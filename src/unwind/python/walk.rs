@@ -668,6 +668,9 @@ pub(super) mod tests {
         pub(in crate::python) is_first: bool,
     }
 
+    /// Number of instructions of each code object, if its instructions are inside the object.
+    pub(in crate::python) const INSTRUCTIONS: u64 = 12;
+
     /// A synthetic interpreter with one thread, in memory that does not move.
     pub(in crate::python) struct FakeInterpreter {
         pub(in crate::python) interpreter: Interpreter,
@@ -773,6 +776,9 @@ pub(super) mod tests {
             self.word(lines, LENGTH, 16);
             self.word(lines, BYTES, number);
             self.word(object, TYPE, TYPES.code);
+            if layout.code.instructions != 0 {
+                self.word(object, LENGTH, INSTRUCTIONS);
+            }
             self.word(object, layout.code.name, name);
             self.word(object, layout.code.file, path);
             self.word(object, layout.code.lines, lines);

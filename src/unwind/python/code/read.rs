@@ -39,6 +39,8 @@ pub(in crate::python) struct CodeParts {
     version: u32,
     /// See [`CachedCode::traceable`].
     pub(in crate::python) traceable: u32,
+    /// Size of the instructions, if they are inside the object.
+    pub(in crate::python) instruction_bytes: u32,
 }
 
 /// Copies the parts of the code object at `code`, without checking the types of its texts. `None` if there is no code
@@ -59,6 +61,7 @@ pub(in crate::python) fn copy_parts(code: u64, layout: &Layout, types: &Types) -
         version: optional(layout.code.version)?,
         // The number at this offset counts instructions, which take two bytes each.
         traceable: optional(layout.code.traceable)?.wrapping_mul(2),
+        instruction_bytes: (word(object, layout::LENGTH)? as u32).wrapping_mul(2),
     })
 }
 
@@ -67,7 +70,7 @@ impl CodeParts {
     /// the beginnings of its name and path and the length of its line table. All memory is read through the kernel, so
     /// the object may already be freed.
     pub(in crate::python) fn hash(&self) -> u64 {
-        let Self { name, file, lines, first_line, version, traceable } = *self;
+        let Self { name, file, lines, first_line, version, traceable, .. } = *self;
         let numbers = [name, file, lines, u64::from(first_line) << 32 | u64::from(version), traceable.into()];
         let and = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let mut hash = numbers.into_iter().fold(0, and);
