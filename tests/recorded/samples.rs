@@ -326,7 +326,10 @@ fn time_in_every_gap_is_no_pause() {
     let found: serde_json::Value = serde_json::from_str(&found.stdout).unwrap();
     let findings = found["findings"].as_array().unwrap();
     let of = |place: &str| -> Vec<&str> {
-        let is_here = |row: &&serde_json::Value| row["culprit"].as_str().unwrap().contains(place);
+        // On a busy machine, the thread may have had no processor as well. A finding tells this apart from its own code.
+        let is_here = |row: &&serde_json::Value| {
+            row["culprit"].as_str().unwrap().contains(place) && row["id"] != "starved_thread"
+        };
         findings.iter().filter(is_here).map(|row| row["id"].as_str().unwrap()).collect()
     };
     assert_eq!((of("compute"), of("rest")), (vec!["host_work"], vec!["host_work"]), "{found}");
