@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::support::command::{gpuflame, gpuflame_with};
@@ -215,6 +215,38 @@ fn the_first_screen_has_the_sentences_of_the_summary_and_bars_that_add_up() {
         assert!(finding["remedy"].as_str().unwrap().ends_with('.'), "{finding}");
         gpuflame(&folder, &words[1..]).ok();
     }
+}
+
+/// In each of 20 steps of 9 ms, the host launches four kernels of 1 ms, reads a value for 4 ms, and computes for 4.8 ms. A step
+/// takes 5 ms without the wait, so 19 steps save 4 ms each.
+#[test]
+fn the_first_screen_predicts_what_a_run_without_its_waits_saves() {
+    let folder = scratch("report-gain");
+    let mut trace = Trace::default();
+    for step in 0..20_u32 {
+        let start = 9000 * u64::from(step);
+        trace.slice("user_annotation", &format!("ProfilerStep#{step}"), 9, start, start + 9000);
+        for at in 0..4 {
+            let (call, kernel) = (start + 100 + 20 * u64::from(at), start + 150 + 1000 * u64::from(at));
+            trace.launch(5 * step + at + 1, "gemm", 9, call, kernel, kernel + 1000);
+        }
+        let id = 5 * step + 5;
+        trace.python("train.py(9): log_metrics", 9, start + 200, start + 4200);
+        trace.slice("cuda_runtime", "cudaMemcpyAsync", 9, start + 210, start + 4190);
+        trace.0.last_mut().unwrap()["args"] = json!({"correlation": id});
+        let copy = "Memcpy DtoH (Device -> Pageable)";
+        trace.work("gpu_memcpy", id, copy, 7, start + 4160, start + 4170);
+        trace.0.last_mut().unwrap()["args"]["bytes"] = json!(4);
+    }
+    trace.write(&folder.join("trace.json"));
+    let data = data(&report(&folder, &["trace.json"]));
+    let sentence = data["answers"][0].as_str().unwrap();
+    let begin = "Predicted: without the waits in train.py(9): log_metrics, the run takes ";
+    let rest = sentence.strip_prefix(begin).expect(sentence);
+    let (millis, rest) = rest.split_once(" ms less").expect(rest);
+    let millis: f64 = millis.parse().unwrap();
+    assert!((millis / (19.0 * 4.0) - 1.0).abs() < 0.02, "{sentence}");
+    assert!(rest.contains("`gpuflame what-if trace.json --no-sync="), "{sentence}");
 }
 
 #[test]

@@ -67,7 +67,12 @@ pub(super) fn head(job: &Job, old: Option<&Job>) -> Head {
             let mut sentences = one.answers.sentences.iter().map(|line| with_base(line, job.part.name()));
             let first = sentences.next().unwrap_or_default();
             let work = one.work.iter().map(|line| with_base(line, job.part.name()));
-            (first, sentences.collect(), work.chain(one.answers.scope.clone()).collect())
+            let gain = job.gain_sentence().map(|line| capitalized(&line));
+            (
+                first,
+                sentences.collect(),
+                gain.into_iter().chain(work).chain(one.answers.scope.clone()).collect(),
+            )
         }
         _ => (job_line(job), job.missing_ranks().into_iter().collect(), Vec::new()),
     };

@@ -103,7 +103,7 @@ impl Job {
             let (mut run, found) = summarize(source, reading.clone(), console, sinks)?;
             path_rows_of_job += path_rows.count();
             let is_known = !are_times_withheld(&found);
-            path = (!is_job).then(|| RunPath::find(&mut run.explained, path_rows, is_known, &[]));
+            path = (!is_job).then(|| RunPath::find(&mut run.explained, path_rows, is_known, &found));
             let parts = path.as_ref().map_or(&[][..], RunPath::parts);
             let (profile, facts) = (&run.explained.profile, &run.explained.facts);
             if facts.has_only_sums {
@@ -139,6 +139,12 @@ impl Job {
 
     pub(super) fn is_job(&self) -> bool {
         self.ranks.len() > 1
+    }
+
+    /// Returns the sentence about the predicted gain; `None` for a job of several ranks, or if there is none.
+    pub(super) fn gain_sentence(&self) -> Option<String> {
+        let (PagePath::Run(path), [one]) = (&self.path, &self.ranks[..]) else { return None };
+        path.gain_sentence(&quoted_for_shell(&one.source), self.part)
     }
 
     /// Returns the sentence about ranks without a file; `None` if none is missing, or for a single run.
