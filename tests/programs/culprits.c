@@ -10,7 +10,8 @@
  * thread      another thread launches, and then does something else while train waits for it
  * calls       train makes no call for 5 ms, allocates, and makes no call for another 5 ms
  *
- * The program prints how many nanoseconds of GPU time were lost. */
+ * The program prints how many nanoseconds of GPU time were lost, and for how many of all nanoseconds its threads were ready
+ * to run, but had no processor. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -28,7 +29,7 @@
 KERNEL(multiply_d2000, "multiply_d2000", (int n), &n)
 KERNEL(derive_d2000, "derive_d2000", (int n), &n)
 
-static unsigned long lost;
+static unsigned long lost, waited;
 static char *host;
 static void *device;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -46,6 +47,18 @@ static void stall(void)
 {
     struct timespec pause = {0, STALL};
     nanosleep(&pause, NULL);
+}
+
+/* Adds the time for which the calling thread was ready to run, but had no processor. */
+static void add_waited(void)
+{
+    unsigned long ns = 0;
+    FILE *figures = fopen("/proc/thread-self/schedstat", "r");
+    if (figures && fscanf(figures, "%*u %lu", &ns) != 1)
+        ns = 0;
+    if (figures)
+        fclose(figures);
+    __atomic_fetch_add(&waited, ns, __ATOMIC_RELAXED);
 }
 
 static void *holds_the_lock(void *none)
@@ -143,6 +156,7 @@ OWN_FRAME static void *backward(void *none)
     began = now();
     stall();
     lost += now() - began;
+    add_waited();
     KEEP_FRAME();
     return NULL;
 }
@@ -195,6 +209,7 @@ int main(int argc, char **argv)
     cudaMallocHost((void **)&host, 1000);
     cudaMalloc(&device, 1000);
     train(argv[1], argc > 2 ? atoi(argv[2]) : 10);
-    printf("%lu\n", lost);
+    add_waited();
+    printf("%lu %lu\n", lost, waited);
     return 0;
 }
