@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::command::gpuflame as command;
 use crate::support::{self, Done, Run, Way, compile, scratch, skip};
+use gpuflame_offline::run::{self, ReadOptions};
 
 /// Compiles the program, which launches kernels of 1,000 ns and can end in many ways; see its source.
 fn program() -> &'static Path {
@@ -357,7 +358,7 @@ fn sigquit_of_another_process_ends_the_program_and_its_checkpoint_is_recovered()
     wait_for_launches(&folder);
     let deadline = Instant::now() + Duration::from_secs(60);
     let is_written = || {
-        let left = gpuflame::read(folder.join("out.gfr"), &gpuflame::ReadOptions::default());
+        let left = run::read(folder.join("out.gfr"), &ReadOptions::default());
         left.is_ok_and(|run| run.ledger().tally.activities.matched > 0)
     };
     while !is_written() {
@@ -390,7 +391,7 @@ fn processes_that_skip_exit_hooks_are_recovered_in_the_requested_formats() {
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let deadline = Instant::now() + Duration::from_secs(100);
             let is_written = || {
-                let left = gpuflame::read(folder.join("out.gfr"), &gpuflame::ReadOptions::default());
+                let left = run::read(folder.join("out.gfr"), &ReadOptions::default());
                 left.is_ok_and(|run| run.ledger().tally.activities.matched == 1100)
             };
             while !is_written() {
@@ -481,7 +482,7 @@ fn a_process_that_skips_exit_hooks_is_recovered_under_a_non_utf8_name() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(100);
     let is_written = || {
-        let left = gpuflame::read(folder.join(odd_name(".gfr")), &gpuflame::ReadOptions::default());
+        let left = run::read(folder.join(odd_name(".gfr")), &ReadOptions::default());
         left.is_ok_and(|run| run.ledger().tally.activities.matched == 1100)
     };
     while !is_written() && Instant::now() < deadline {
@@ -600,7 +601,7 @@ fn an_unwritable_stderr_changes_neither_the_status_nor_the_recovered_files() {
         let (child, folder) = start(run.env("GPUFLAME_CHECKPOINT", "0.05"), stderr);
         let deadline = Instant::now() + Duration::from_secs(100);
         let is_written = || {
-            let left = gpuflame::read(folder.join("out.gfr"), &gpuflame::ReadOptions::default());
+            let left = run::read(folder.join("out.gfr"), &ReadOptions::default());
             left.is_ok_and(|run| run.ledger().tally.activities.matched == 1100)
         };
         while !is_written() && Instant::now() < deadline {

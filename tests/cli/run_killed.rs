@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::run::{run, said};
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, compile};
+use gpuflame_offline::run::{self, ReadOptions};
 
 #[test]
 fn a_process_ended_by_sigkill_has_a_page_and_its_busy_time_is_reported() {
@@ -19,7 +20,7 @@ fn a_process_ended_by_sigkill_has_a_page_and_its_busy_time_is_reported() {
     let deadline = Instant::now() + Duration::from_secs(100);
     let wait_for = |launches: u64| {
         let is_written = || {
-            let left = gpuflame::read(folder.join("out.gfr"), &gpuflame::ReadOptions::default());
+            let left = run::read(folder.join("out.gfr"), &ReadOptions::default());
             left.is_ok_and(|run| run.ledger().tally.activities.matched == launches)
         };
         while !is_written() {
@@ -58,7 +59,7 @@ fn run_with_limit(max_bytes: u64) -> Done {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(100);
     let is_written = || {
-        let left = gpuflame::read(folder.join("out.gfr"), &gpuflame::ReadOptions::default());
+        let left = run::read(folder.join("out.gfr"), &ReadOptions::default());
         left.is_ok_and(|run| run.ledger().tally.activities.matched == 1100)
     };
     while !is_written() {

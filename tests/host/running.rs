@@ -6,6 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use gpuflame_model::record::Reader;
+use gpuflame_offline::run::{self, ReadOptions};
 
 use crate::support::{Done, Run};
 
@@ -52,7 +53,7 @@ impl Running {
     /// Waits until the file of the process reports `matched` matched activities.
     pub(crate) fn until(&mut self, matched: u64) {
         self.wait_for(|running| {
-            let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
+            let read = run::read(running.folder.join(FILE), &ReadOptions::default());
             let tally = read.map(|run| run.ledger().tally);
             (tally.as_ref().is_ok_and(|tally| tally.activities.matched == matched), format!("{tally:?}"))
         });

@@ -28,16 +28,19 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     for package in COMMAND_ONLY.iter().chain(&heavy) {
         assert!(!tree.contains(*package), "the package of the demo depends on {package}");
     }
+    // `cargo run --example demo` builds the features that any package of the workspace asks for, its tests included.
+    for package in metadata()["packages"].as_array().unwrap() {
+        for other in package["dependencies"].as_array().unwrap() {
+            let is_bare = other["name"] != "gpuflame" || other["features"].as_array().unwrap().is_empty();
+            assert!(is_bare, "{} asks for features of the package of the demo: {other}", package["name"]);
+        }
+    }
 }
 
 /// The part of the command that reads files must not depend on Unix, so that other systems can build it later.
 #[test]
 fn packages_that_explain_files_need_no_unix() {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["metadata", "--offline", "--locked", "--no-deps", "--format-version", "1"]);
-    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata = metadata();
     for name in ["model", "explain", "export", "traces", "offline"].map(|name| format!("gpuflame-{name}")) {
         let mut packages = metadata["packages"].as_array().unwrap().iter();
         let package = packages.find(|package| package["name"] == *name).unwrap();
@@ -51,6 +54,15 @@ fn packages_that_explain_files_need_no_unix() {
             assert!(!needs_unix || is_allowed, "{name} depends on {}", other["name"]);
         }
     }
+}
+
+/// Returns Cargo's description of the packages of this workspace.
+fn metadata() -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--offline", "--locked", "--no-deps", "--format-version", "1"]);
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Names of all packages that `package` depends on, directly or indirectly.

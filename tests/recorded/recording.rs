@@ -18,6 +18,7 @@ use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, GraphId, GraphNodeId, Launch, Loss, Nanos, Reader, Row, WindowEdge,
     Writer,
 };
+use gpuflame_offline::run::{self, ReadOptions};
 
 fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
     let program = compile(program, &["-O2"]);
@@ -254,7 +255,7 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
 fn recordings_of_format_1_stay_readable() {
     for (name, has_rows, launches, stacks) in [("rows", true, 60, 6), ("sums", false, 1100, 2)] {
         let path = crate::support::root().join(format!("tests/recorded/format-1/{name}.gfr"));
-        let run = gpuflame::read(&path, &gpuflame::ReadOptions::default()).unwrap();
+        let run = run::read(&path, &ReadOptions::default()).unwrap();
         let tally = &run.ledger().tally;
         assert_eq!((tally.launches.matched, tally.activities.matched), (launches, launches), "{name}");
         let mut folded = Vec::new();

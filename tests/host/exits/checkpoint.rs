@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use gpuflame_model::record::Reader;
+use gpuflame_offline::run::{self, ReadOptions};
 
 use crate::faults::bad_input::Disk;
 use crate::running::{FILE, Running, is_finished, send};
@@ -460,7 +461,7 @@ fn launches_with_undelivered_activities_are_pending_in_the_checkpoint() {
     let mut running = Running::of(left("abort").env("GPUSIM_FAULTS", "flush_hangs"));
     let path = running.folder.join(FILE);
     running.wait_for(|_| {
-        let read = gpuflame::read(&path, &gpuflame::ReadOptions::default());
+        let read = run::read(&path, &ReadOptions::default());
         let pending = read.as_ref().map_or(0, |run| run.ledger().tally.launches.pending);
         (pending == 1100, pending.to_string())
     });
@@ -481,7 +482,7 @@ fn a_sigterm_with_a_hung_collector_names_the_checkpoint_to_recover() {
     running.tell("more");
     // The launch is in the file, but the collector hangs at its activity.
     running.wait_for(|running| {
-        let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
+        let read = run::read(running.folder.join(FILE), &ReadOptions::default());
         let launches = read.map(|run| run.ledger().tally.launches);
         (launches.as_ref().is_ok_and(|launches| launches.seen == 1101), format!("{launches:?}"))
     });
@@ -661,7 +662,7 @@ fn rows_queued_for_a_slow_file_system_are_all_written_once_it_answers() {
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     let launches = done.sum("launches").0;
     assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
-    let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let read = run::read(done.folder.join(FILE), &ReadOptions::default()).unwrap();
     assert_eq!(read.ledger().tally.activities.matched, launches);
     assert_eq!(read.remarks(), [""; 0]);
 }
@@ -700,7 +701,7 @@ fn rows_recorded_before_a_full_disk_stay_valid_and_readers_report_the_loss() {
     running.tell("go");
     let done = running.ended();
     assert_eq!(done.signal, Some(libc::SIGABRT), "{}", done.stderr);
-    let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let read = run::read(done.folder.join(FILE), &ReadOptions::default()).unwrap();
     assert!(read.ledger().tally.activities.matched >= 1100);
     let remarks = read.remarks().join("\n");
     assert!(remarks.contains("the file could no longer be written: everything after that"), "{remarks}");
@@ -724,7 +725,7 @@ fn a_truncated_recording_of_an_exited_process_is_reported_as_exited() {
     assert_eq!(names(&done.folder), ["out.folded", FILE, "out.set.json"]);
     let launches = done.sum("launches").0;
     assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
-    let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let read = run::read(done.folder.join(FILE), &ReadOptions::default()).unwrap();
     assert!((1100..launches).contains(&read.ledger().tally.activities.matched), "{:?}", read.ledger().tally);
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process exited but could not write its files, after "), "{remark}");
@@ -750,7 +751,7 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     let done = running.signalled(libc::SIGTERM);
     assert_eq!(done.signal, Some(libc::SIGTERM), "{}", done.stderr);
     assert_eq!((names(&disk.0), done.ledger("cannot write ").len()), (vec![FILE.to_owned()], 1));
-    let read = gpuflame::read(disk.0.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let read = run::read(disk.0.join(FILE), &ReadOptions::default()).unwrap();
     let (launches, became) = done.sum("launches");
     let found = read.ledger().tally.launches;
     assert_eq!((found.seen, found.matched), (launches, became["matched"]), "{}", done.stderr);
@@ -772,7 +773,7 @@ fn assert_stays(more: bool, missing: &str) {
     let run = left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out"));
     let mut running = Running::of(in_trouble(run, "full"));
     running.wait_for(|_| {
-        let read = gpuflame::read(disk.0.join(FILE), &gpuflame::ReadOptions::default());
+        let read = run::read(disk.0.join(FILE), &ReadOptions::default());
         let matched = read.map(|run| run.ledger().tally.activities.matched);
         (matched.as_ref().is_ok_and(|matched| *matched == 1100), format!("{matched:?}"))
     });
@@ -790,7 +791,7 @@ fn assert_stays(more: bool, missing: &str) {
     let kept = disk.0.join(FILE);
     let told = format!("in {0}: run `gpuflame recover {0}` once the files can be written", kept.display());
     assert_eq!(done.ledger("the results are saved "), [told], "{}", done.stderr);
-    let read = gpuflame::read(&kept, &gpuflame::ReadOptions::default()).unwrap();
+    let read = run::read(&kept, &ReadOptions::default()).unwrap();
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process exited but could not write its files, after "), "{remark}");
     assert!(remark.ends_with(missing), "{remark}");
@@ -825,7 +826,7 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert_eq!(done.signal, Some(libc::SIGABRT));
     let [line] = done.ledger("checkpoints stop: ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.starts_with(why) && line.ends_with("recording continues"), "{line}");
-    let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let read = run::read(done.folder.join(FILE), &ReadOptions::default()).unwrap();
     let written = read.ledger().tally.activities.matched;
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };

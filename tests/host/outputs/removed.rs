@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use crate::running::Running;
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile};
+use gpuflame_offline::run::{self, ReadOptions};
 
 /// Compiles a program that launches 1,000 kernels of 1,000 ns, prints a line, and exits when a file `go` exists.
 fn program() -> &'static Path {
@@ -26,7 +27,7 @@ fn changed(run: Run, change: impl FnOnce(&Path)) -> Done {
     let mut running = Running::of(run);
     let recording = running.folder.join("deep/out.gfr");
     running.wait_for(|_| {
-        let read = gpuflame::read(&recording, &gpuflame::ReadOptions::default());
+        let read = run::read(&recording, &ReadOptions::default());
         let matched = read.map(|run| run.ledger().tally.activities.matched);
         (matched.as_ref().is_ok_and(|matched| *matched == 1100), format!("{matched:?}"))
     });

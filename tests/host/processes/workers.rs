@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::running::{Running, is_finished, send};
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, root, skip};
+use gpuflame_offline::run::{self, ReadOptions};
 
 const METHODS: [&str; 3] = ["fork", "forkserver", "spawn"];
 const WORKERS: usize = 3;
@@ -110,7 +111,7 @@ fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
     let killed = all_are_there(&mut running, 2)[0];
     let left = format!("out-{killed}.gfr");
     running.wait_for(|running| {
-        let read = gpuflame::read(running.folder.join(&left), &gpuflame::ReadOptions::default());
+        let read = run::read(running.folder.join(&left), &ReadOptions::default());
         let matched = read.map_or(0, |run| run.ledger().tally.activities.matched);
         (matched == LAUNCHES, format!("{matched}"))
     });
@@ -140,7 +141,7 @@ fn multiprocessing_workers_lose_no_launch_for_any_start_method() {
             let mut child = python.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let deadline = Instant::now() + Duration::from_secs(100);
             let is_written = |path: &PathBuf| {
-                let read = gpuflame::read(path, &gpuflame::ReadOptions::default());
+                let read = run::read(path, &ReadOptions::default());
                 read.is_ok_and(|run| run.ledger().tally.activities.matched == LAUNCHES)
             };
             while with_ending(&folder, ".gfr").iter().filter(|path| is_written(path)).count() < WORKERS {

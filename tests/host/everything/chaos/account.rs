@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gpuflame::ledger::{Ledger, Loss};
+use gpuflame_explain::Ledger;
+use gpuflame_model::record::Loss;
 use serde_json::Value;
 
 use crate::support::{Done, plain};

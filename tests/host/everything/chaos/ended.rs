@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use gpuflame::{DrawOptions, ReadOptions, views};
+use gpuflame_export::Options;
+use gpuflame_model::profile::views;
 use gpuflame_model::record::{CheckpointMark, Reader};
+use gpuflame_offline::run::{self, ReadOptions};
 use serde_json::Value;
 
 use super::account::{Account, NO_STACK, Piece, Sums};
@@ -193,10 +195,10 @@ impl Ended<'_> {
         // The last chunk may be truncated.
         while !matches!(reader.next_row(), Ok(None)) {}
         let mark = reader.mark().copied();
-        let run = gpuflame::read(&path, &ReadOptions::default()).unwrap();
+        let run = run::read(&path, &ReadOptions::default()).unwrap();
         let mut text = Vec::new();
-        let folded = gpuflame::format("folded").unwrap();
-        run.draw(&views::GPU, folded, &DrawOptions::default(), &mut text).unwrap();
+        let folded = gpuflame_offline::formats::format("folded").unwrap();
+        run.draw(&views::GPU, folded, &Options::default(), &mut text).unwrap();
         fs::write(self.path("read.folded"), text).unwrap();
         let folded = self.done.folded_file(&format!("out-{}.read.folded", self.process));
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
