@@ -5,6 +5,7 @@ mod support;
 
 mod as_hta;
 mod call_stacks;
+mod conclusions;
 mod coverage;
 mod critical_path_as_hta;
 mod databases;

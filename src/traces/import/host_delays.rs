@@ -196,17 +196,23 @@ pub(super) fn delay_spans<'a>(
     counted: impl Fn(&OpRecord<'_>) -> bool,
 ) -> Vec<Vec<(i64, i64)>> {
     let mut spans = vec![Vec::new(); threads];
-    let mut busy: Option<(u32, i64)> = None;
+    // Device, start of the last work, end of the work before it, and end including the last work.
+    let mut busy: Option<(u32, i64, i64, i64)> = None;
     for op in ops.filter(|op| counted(op)) {
         let device = op.shape.device;
-        let until = busy.filter(|(of, _)| *of == device).map_or(op.start, |(_, until)| until);
+        let (until, including) = match busy.filter(|(of, ..)| *of == device) {
+            // Work of several threads may end one gap.
+            Some((_, start, before, including)) if start == op.start => (before, including),
+            Some((.., including)) => (including, including),
+            None => (op.start, op.start),
+        };
         if let Some(call) = op.call().map(|call| calls.get(call)) {
             let late = call.start.clamp(until, op.start.max(until));
             if late > until {
                 spans[call.thread as usize].push((until, late));
             }
         }
-        busy = Some((device, until.max(op.end)));
+        busy = Some((device, op.start, until, including.max(op.end)));
     }
     spans
 }

@@ -94,15 +94,21 @@ impl LostTime {
         let of_device = || all.iter().filter(|span| Some(run.spans.device_of(span)) == device);
         let others: Vec<&WorkSpan> = of_device().filter(|span| !is_kernel(span)).collect();
         let mut launches = IdMap::default();
+        let launch_end = |launched: Launched| launched.time.0.saturating_add(launched.duration.into());
         for span in all {
             if let Some(launched) = span.launched()
                 && let Some(context) = run.profile.context(launched.context)
             {
-                let end = launched.time.0.saturating_add(launched.duration.into());
-                launches.entry(context.thread).or_insert_with(Vec::new).push(end);
+                launches.entry(context.thread).or_insert_with(Vec::new).push(launch_end(launched));
             }
         }
         launches.values_mut().for_each(|ends: &mut Vec<u64>| ends.sort_unstable());
+        // A single thread's launches are known already.
+        let mut launches_of_all = Vec::new();
+        if launches.len() > 1 {
+            launches_of_all.extend(of_device().filter_map(|span| span.launched()).map(launch_end));
+            launches_of_all.sort_unstable();
+        }
         let (mut pieces, mut gaps) = (Pieces::default(), Vec::new());
         let lead = Lead::new(reads(&others));
         let (contexts, in_gap, copies) = (Marks::default(), Marks::default(), IdMap::default());
@@ -110,6 +116,7 @@ impl LostTime {
         let mut divider = GapDivider {
             run,
             launches,
+            launches_of_all,
             others,
             first: 0,
             pieces: &mut pieces,
@@ -150,6 +157,8 @@ struct GapDivider<'a> {
     run: &'a TraceRun<'a>,
     /// Ends of the calls that launched work, by thread.
     launches: IdMap<ThreadId, Vec<u64>>,
+    /// Ends of the calls that launched work of this GPU on any thread; empty if a single thread launches.
+    launches_of_all: Vec<u64>,
     /// Copies and fills of the GPU, by start.
     others: &'a [&'a WorkSpan],
     /// Index of the first of `others` that has not ended.
@@ -215,7 +224,8 @@ impl GapDivider<'_> {
     /// Adds the time before the launch, in which the GPU ran no kernel, and the time of copies that were late with it. All that
     /// the host did since its last launch made this launch late, whether the GPU still had work at that moment or not. So each
     /// reason costs the time that it took since then, at most the time that the GPU lost: without it, the GPU would have lost
-    /// so much less.
+    /// so much less. If another thread launched work of this GPU later, such as PyTorch's thread for the backward pass, the time
+    /// since that launch counts.
     ///
     /// If a thread read a value before, and no work was queued since, all threads together lack the lead over the GPU that they
     /// had before the read. With it, they would have been less late.
@@ -241,7 +251,8 @@ impl GapDivider<'_> {
             return;
         };
         let ends = self.launches.get(&thread).map_or(&[][..], Vec::as_slice);
-        let last = ends.partition_point(|end| *end <= from).checked_sub(1).map_or(from, |at| ends[at]);
+        let last_of = |ends: &[u64]| Some(ends[ends.partition_point(|end| *end <= from).checked_sub(1)?]);
+        let last = last_of(ends).max(last_of(&self.launches_of_all)).unwrap_or(from);
         let mut waited = None;
         // End of a wait that read no value, and time in later waits.
         let (mut alone_until, mut waited_later): (Option<u64>, u64) = (None, 0);

@@ -1,0 +1,78 @@
+//! Conclusions that would be wrong if a rule looked at too little: at one thread, at one process, or at one step.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+use crate::support::traces::Trace;
+
+/// Writes a trace, and returns its folder.
+fn written(name: &str, trace: &Trace) -> PathBuf {
+    let folder = scratch(name);
+    trace.write(&folder.join("a.json"));
+    folder
+}
+
+fn read_json(name: &str, trace: &Trace, args: &[&str]) -> Value {
+    let ran = gpuflame(&written(name, trace), args.iter().copied().chain(["a.json", "-f", "json"])).ok();
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+/// All findings of a trace.
+fn findings(name: &str, trace: &Trace) -> Vec<Value> {
+    read_json(name, trace, &["check"])["findings"].as_array().unwrap().clone()
+}
+
+/// The cost of a finding in us, by the start of its culprit; 0 if there is none.
+fn cost(findings: &[Value], id: &str, culprit: &str) -> u64 {
+    let is_it = |found: &&Value| found["id"] == id && found["culprit"].as_str().unwrap().starts_with(culprit);
+    findings.iter().find(is_it).map_or(0, |found| found["cost_ns"].as_u64().unwrap_or(0) / 1000)
+}
+
+fn result<'a>(findings: &'a [Value], id: &str) -> &'a str {
+    findings.iter().find(|found| found["id"] == id).unwrap()["result"].as_str().unwrap()
+}
+
+/// Ten training steps of 3 ms. Thread 10 makes the launches of the backward pass while `backward` of thread 9 waits.
+/// Thread 9 then loads data for 1.8 ms.
+fn training() -> Trace {
+    let mut trace = Trace::default();
+    for step in 0..10 {
+        let (at, id) = (3000 * u64::from(step), 3 * step);
+        trace
+            .slice("user_annotation", &format!("ProfilerStep#{step}"), 9, at, at + 3000)
+            .python("train.py(1): train", 9, at, at + 2990)
+            .slice("cpu_op", "aten::mm", 9, at + 95, at + 115)
+            .launch(id + 1, "forward", 9, at + 100, at + 110, at + 200)
+            .python("torch/autograd: backward", 9, at + 300, at + 1000)
+            .python("data.py(9): load_batch", 9, at + 1100, at + 2900);
+        for (at, id) in [(at + 400, id + 2), (at + 600, id + 3)] {
+            trace
+                .slice("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 10, at, at + 100)
+                .launch(id, "backward", 10, at + 20, at + 30, at + 100);
+        }
+    }
+    trace
+}
+
+#[test]
+fn the_time_of_a_backward_pass_on_another_thread_does_not_make_the_next_launch_late() {
+    let found = findings("backward", &training());
+    assert_eq!(cost(&found, "data_loader_late", "in data.py(9): load_batch"), 9 * 1800);
+    // From the last launch of thread 10, which ends at 622 us, until the next one of thread 9, at 3100 us, `backward`
+    // takes 378 us and `train` 100, 90 and 95 us.
+    let other = cost(&found, "host_work", "in train.py(1): train");
+    assert_eq!(other, 9 * (378 + 100 + 90 + 95));
+}
+
+#[test]
+fn the_thread_of_a_backward_pass_follows_the_thread_that_started_it() {
+    let table = read_json("follows", &training(), &["causal", "-n", "0"]);
+    let rows = table["causal"].as_array().unwrap();
+    let load = rows.iter().find(|row| row["name"] == "data.py(9): load_batch");
+    // A tenth of what nine steps load; the run ends with the last kernel of the tenth step.
+    assert_eq!(load.map(|row| &row["saved_ns"]), Some(&json!(9 * 180_000)), "{rows:?}");
+}
+
