@@ -367,6 +367,13 @@ fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
             group_digits(linked.crossing_slices)
         ));
     }
+    if linked.unclosed_functions > 0 {
+        remark(format!(
+            "{} Python functions outlive their callers, because the profiler missed their ends: they end with the first \
+             slice in them",
+            group_digits(linked.unclosed_functions)
+        ));
+    }
     for (new, old, part) in linked.renumbered_devices.iter().take(MAX_RENUMBERED) {
         remark(format!("GPU {new} is GPU {old} of `{part}`"));
     }

@@ -159,16 +159,26 @@ impl Rng {
     }
 }
 
-/// Returns a trace of slices that overlap arbitrarily. The trace has few distinct times, so many slices begin or end at
-/// the same time.
+/// Returns a trace of slices that overlap arbitrarily, except that no Python function outlives its caller. The trace has few
+/// distinct times, so many slices begin or end at the same time.
 fn random_trace(seed: u64) -> Value {
     let mut rng = Rng(seed);
-    let mut events = Vec::new();
+    let (mut events, mut functions) = (Vec::new(), Vec::new());
     for at in 0..120 {
         let (start, length) = (rng.below(60), rng.below(25));
         let thread = 1 + rng.below(2);
+        let end = start + length;
+        let crosses = |&(of, from, to): &(u64, u64, u64)| {
+            let is_crossed =
+                (from < start && start < to && to < end) || (start < from && from < end && end < to);
+            of == thread && is_crossed
+        };
         let (category, name) = match rng.below(4) {
-            0 => ("python_function", "function"),
+            0 if !functions.iter().any(crosses) => {
+                functions.push((thread, start, end));
+                ("python_function", "function")
+            }
+            0 => ("cpu_op", "operator"),
             1 => ("user_annotation", "range"),
             2 => ("cpu_op", "operator"),
             _ => ("cuda_runtime", "cudaLaunchKernel"),

@@ -76,3 +76,38 @@ fn the_thread_of_a_backward_pass_follows_the_thread_that_started_it() {
     assert_eq!(load.map(|row| &row["saved_ns"]), Some(&json!(9 * 180_000)), "{rows:?}");
 }
 
+/// Three steps of a program that calls an operator. The function that calls it ends at 12 us of the step, or never.
+fn calls_operator(is_closed: bool) -> Trace {
+    let mut trace = Trace::default();
+    trace.python("train.py(1): main", 9, 0, 3010);
+    for step in 0..3 {
+        let (at, id) = (1000 * u64::from(step), 2 * step);
+        let end = if is_closed { at + 52 } else { 3000 };
+        trace
+            .python("train.py(10): step", 9, at + 10, at + 900)
+            .python("<built-in method my_op of torch>", 9, at + 40, end)
+            .slice("cpu_op", "my::op", 9, at + 42, at + 52)
+            .launch(id + 1, "mine", 9, at + 45, at + 60, at + 100)
+            .python("optimizer.py(3): update", 9, at + 500, at + 600)
+            .slice("cpu_op", "aten::add", 9, at + 510, at + 520)
+            .launch(id + 2, "add", 9, at + 512, at + 530, at + 600);
+    }
+    trace
+}
+
+#[test]
+fn a_python_function_without_an_end_is_as_long_as_its_operator() {
+    let flames = |name: &str, is_closed: bool| {
+        gpuflame(&written(name, &calls_operator(is_closed)), ["flamegraph", "a.json"]).ok()
+    };
+    let (closed, unclosed) = (flames("closed", true), flames("unclosed", false));
+    assert_eq!(unclosed.stdout, closed.stdout);
+    assert_eq!(closed.stdout.lines().count(), 2, "{}", closed.stdout);
+    assert!(unclosed.stderr.contains("3 Python functions outlive their callers"), "{}", unclosed.stderr);
+    assert!(!closed.stderr.contains("outlive"), "{}", closed.stderr);
+    let idle = |name: &str, is_closed: bool| {
+        read_json(name, &calls_operator(is_closed), &["top", "--by", "idle", "-n", "0"])["idle"].clone()
+    };
+    assert_eq!(idle("idle-unclosed", false), idle("idle-closed", true));
+}
+

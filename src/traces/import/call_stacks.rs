@@ -7,16 +7,28 @@
 //! Two slices cross if each of them is open at a time when the other is not. The stacks of crossing slices have few
 //! frames in common, so in a trace with thousands of them, time and memory would grow with the square of their number.
 //! Therefore a slice that ends after more than [`MAX_CROSSED`] of the slices around it is left out, and counted.
+//!
+//! A Python function cannot outlive the Python function that called it. If it does, the profiler has missed its end:
+//! PyTorch lets such functions last until recording stops. Its true end is not known, so it ends with the first slice
+//! in it, or before that slice if that is a Python function, and with its caller at the latest.
+//!
+//! A slice that ends just after a call began, while most of the call follows, does not contain this call: the profiler
+//! measured the slice's end a bit too late.
 
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
 use super::slice_runs::SliceRuns;
-use super::slices::{ROOT, Slice, StackTree};
+use super::slices::{FrameClass, ROOT, Slice, StackTree};
 
 /// Maximum number of open slices that a slice may cross.
 const MAX_CROSSED: usize = 64;
 /// Maximum number of open slices, innermost first, that are examined for crossing.
 const MAX_EXAMINED: usize = 1024;
+/// Maximum time in ns by which the end of a slice may be measured too late. It is less than a microsecond, because many traces
+/// have times in whole microseconds, in which calls seem to end after the slices that made them.
+const MAX_LATE_END_NS: i64 = 999;
+/// Time in ns by which a Python function may seem to outlive its caller, because traces have times in microseconds.
+const MAX_OUTLIVED_NS: i64 = 1_000;
 
 /// Builds the stacks of one thread after another.
 pub(super) struct StackBuilder<'a> {
@@ -26,23 +38,33 @@ pub(super) struct StackBuilder<'a> {
     pub(super) delays: &'a mut HostDelays,
     /// Number of slices that were left out.
     pub(super) left_out: u64,
+    /// Number of Python functions whose end was missed.
+    pub(super) unclosed: u64,
 }
 
 impl StackBuilder<'_> {
     /// Finds the stacks of the calls of one thread. `stacks` are the stacks by number of the call.
     pub(super) fn build_thread(&mut self, slices: SliceRuns, stacks: &mut [u32]) {
         let mut open: Vec<OpenSlice> = Vec::new();
-        slices.for_each_in_order(|slice| {
+        slices.for_each_in_order(|mut slice| {
+            end_unclosed_function(&mut open, &slice);
+            let ended = ended_before(&open, &slice);
             if self.delays.is_requested_before(slice.start) {
-                self.close_one_by_one(&mut open, slice.start);
+                self.close_one_by_one(&mut open, ended);
             }
-            self.close_slices(&mut open, slice.start);
+            self.close_slices(&mut open, ended);
+            let caller_end = missed_end(&open, &slice);
+            if let Some(end) = caller_end {
+                self.unclosed += 1;
+                slice.end = end;
+            }
             let crosses = crosses_too_many(&open, &slice);
             if crosses && slice.call().is_none() {
                 self.left_out += 1;
                 return;
             }
-            let opened = self.open_slice(&open, slice);
+            let mut opened = self.open_slice(&open, slice);
+            opened.is_unclosed = caller_end.is_some();
             if let Some(call) = slice.call() {
                 stacks[call as usize] = opened.node;
                 self.links.note_call(call, &opened.scope);
@@ -80,6 +102,7 @@ impl StackBuilder<'_> {
             node: self.tree.child((parent, slice.label(), slice.class())),
             first_end: first_end.min(slice.last_moment()),
             scope,
+            is_unclosed: false,
         }
     }
 
@@ -100,6 +123,38 @@ impl StackBuilder<'_> {
             }
         }
     }
+}
+
+/// Returns the time such that open slices that end by then do not contain `slice`. A range is exact: the program ends it.
+fn ended_before(open: &[OpenSlice], slice: &Slice) -> i64 {
+    if slice.call().is_none() {
+        return slice.start;
+    }
+    let half = slice.end.saturating_sub(slice.start).max(0) / 2;
+    let limit = slice.start.saturating_add(half.min(MAX_LATE_END_NS));
+    let innermost = open.iter().rev().map(|outer| outer.slice);
+    let ended = innermost.take_while(|outer| outer.class() != FrameClass::Range && outer.end <= limit);
+    ended.map(|outer| outer.end).fold(slice.start, i64::max)
+}
+
+/// Returns the end of the caller of `slice`, if `slice` is a Python function that outlives its caller.
+fn missed_end(open: &[OpenSlice], slice: &Slice) -> Option<i64> {
+    let is_python = |slice: &Slice| slice.class() == FrameClass::Python;
+    let mut around = open.iter().rev().take(MAX_EXAMINED).map(|outer| outer.slice);
+    let caller = around.find(is_python).filter(|_| is_python(slice))?;
+    (slice.end > caller.end.saturating_add(MAX_OUTLIVED_NS)).then_some(caller.end)
+}
+
+/// Ends the innermost open slice if it is a Python function whose end was missed, and `next` is the first slice in it.
+fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
+    let Some(function) = open.last_mut().filter(|function| function.is_unclosed) else { return };
+    if next.start >= function.slice.end {
+        return;
+    }
+    let end = if next.class() == FrameClass::Python { next.start } else { next.end };
+    function.slice.end = function.slice.end.min(end);
+    function.first_end = function.first_end.min(function.slice.last_moment());
+    function.is_unclosed = false;
 }
 
 /// Whether `slice` ends after too many of the open slices, and so crosses them.
@@ -124,6 +179,8 @@ struct OpenSlice {
     first_end: i64,
     /// State of the operators that enclose the slice.
     scope: OperatorScope,
+    /// Whether the slice is a Python function whose end was missed, and no slice in it is known yet.
+    is_unclosed: bool,
 }
 
 #[cfg(test)]
@@ -145,7 +202,8 @@ mod tests {
         let mut stacks = vec![ROOT; slices.len()];
         let mut tree = StackTree::default();
         let (links, delays) = (&mut OperatorLinks::default(), &mut HostDelays::default());
-        StackBuilder { tree: &mut tree, links, delays, left_out: 0 }.build_thread(runs, &mut stacks);
+        StackBuilder { tree: &mut tree, links, delays, left_out: 0, unclosed: 0 }
+            .build_thread(runs, &mut stacks);
         let mut labels: Vec<u32> = tree.leaf_first(stacks[last]).map(|(label, _)| label).collect();
         labels.reverse();
         labels
@@ -165,9 +223,45 @@ mod tests {
     #[test]
     fn a_slice_is_closed_at_its_end_and_open_at_its_start_even_without_a_length() {
         assert_eq!(stack(&[(0, 10, 2), (10, 20, 3)]), [1]);
-        assert_eq!(stack(&[(0, 11, 2), (10, 20, 3)]), [0, 1]);
+        assert_eq!(stack(&[(0, 16, 2), (10, 20, 3)]), [0, 1]);
         assert_eq!(stack(&[(10, 10, 2), (10, 10, 3)]), [0, 1]);
         assert_eq!(stack(&[(9, 9, 2), (10, 20, 3)]), [1]);
+    }
+
+    #[test]
+    fn a_python_function_that_outlives_its_caller_ends_with_the_first_slice_in_it() {
+        const US: i64 = 1000;
+        let us = |slices: &[(i64, i64, u8)]| {
+            let slices: Vec<_> =
+                slices.iter().map(|(start, end, class)| (start * US, end * US, *class)).collect();
+            stack(&slices)
+        };
+        // The slices are `main`, `step`, a function that seems to last until recording stopped, its operator, and a call
+        // in the operator, after it, and after the caller.
+        let slices = [(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2)];
+        let with_call = |start| [&slices[..], &[(start, start + 1, 3)]].concat();
+        assert_eq!(us(&with_call(6)), [0, 1, 2, 3, 4]);
+        assert_eq!(us(&with_call(20)), [0, 1, 4]);
+        assert_eq!(us(&with_call(60)), [0, 4]);
+        // The next slice is a Python function, which may be one of the caller.
+        assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 0), (6, 7, 3)]), [0, 1, 3, 4]);
+        // The function contains nothing.
+        assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (60, 61, 3)]), [0, 3]);
+        // Times are in microseconds, so a function may seem to end after its caller.
+        assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 51, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
+    }
+
+    #[test]
+    fn a_call_that_begins_just_before_the_end_of_a_slice_is_outside_the_slice() {
+        // The slices are an operator, an operator in it, and a call that ends after the inner one.
+        assert_eq!(stack(&[(0, 9_000, 2), (100, 1_150, 2), (1_000, 8_150, 3)]), [0, 2]);
+        assert_eq!(
+            stack(&[(0, 9_000, 2), (100, 2_000, 2), (1_000, 8_150, 3)]),
+            [0, 1, 2],
+            "a whole microsecond"
+        );
+        assert_eq!(stack(&[(0, 9_000, 2), (100, 1_150, 2), (1_000, 1_250, 3)]), [0, 1, 2], "most is inside");
+        assert_eq!(stack(&[(0, 9_000, 2), (100, 1_150, 2), (1_000, 1_150, 3)]), [0, 1, 2]);
     }
 
     #[test]

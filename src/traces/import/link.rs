@@ -105,6 +105,8 @@ pub struct LinkReport {
     pub unpaired_edges: (u64, u64),
     /// Number of slices that are left out of all stacks, because too many slices of the thread overlap without nesting.
     pub crossing_slices: u64,
+    /// Number of Python functions that outlive their callers, because the profiler missed their ends.
+    pub unclosed_functions: u64,
     /// GPUs that got a new number, because another part of a merged trace uses the same number: the new number, the
     /// number in the file, and the part.
     pub renumbered_devices: Vec<(u32, u32, String)>,

@@ -128,6 +128,7 @@ impl TraceCollector {
         });
         let (mut stacks, delay_states) = self.keep_stacks(found);
         linked.crossing_slices = self.crossing_slices;
+        linked.unclosed_functions = self.unclosed_functions;
         if self.backward_under_forward {
             let mark = self.labels.intern(Text::from("[backward]"));
             self.operator_links.attach_to_forward(mark, &mut self.calls, &mut stacks);
@@ -322,6 +323,7 @@ impl TraceCollector {
     fn keep_stacks(&mut self, found: FoundStacks) -> (StackTree, Vec<ThreadStates>) {
         (self.labels, self.operator_links) = (found.labels, found.links);
         self.crossing_slices += found.left_out;
+        self.unclosed_functions += found.unclosed;
         for (call, stack) in self.calls.numbers().zip(found.of_calls) {
             self.calls.set_stack(call, stack);
         }

@@ -28,24 +28,33 @@ pub(super) struct FoundStacks {
     pub(super) links: OperatorLinks,
     /// Number of slices that are in no stack.
     pub(super) left_out: u64,
+    /// Number of Python functions whose end the profiler missed.
+    pub(super) unclosed: u64,
 }
 
 impl ThreadSlices {
     /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`, which are given by thread.
     pub(super) fn find_stacks(self, spans: Vec<Vec<(i64, i64)>>) -> FoundStacks {
         let Self { of_threads, labels, mut links, calls } = self;
-        let (mut tree, mut of_calls, mut left_out) = (StackTree::default(), vec![NONE; calls], 0);
+        let (mut tree, mut of_calls) = (StackTree::default(), vec![NONE; calls]);
+        let (mut left_out, mut unclosed) = (0, 0);
         let mut labels = GapLabels::new(labels);
         let mut delay_states = Vec::new();
         for (slices, spans) in of_threads.into_iter().zip(spans) {
             let mut delays = HostDelays::new(spans, labels);
-            let mut of_thread =
-                StackBuilder { tree: &mut tree, links: &mut links, delays: &mut delays, left_out: 0 };
+            let mut of_thread = StackBuilder {
+                tree: &mut tree,
+                links: &mut links,
+                delays: &mut delays,
+                left_out: 0,
+                unclosed: 0,
+            };
             of_thread.build_thread(slices, &mut of_calls);
             left_out += of_thread.left_out;
+            unclosed += of_thread.unclosed;
             delay_states.push(delays.states);
             labels = delays.labels;
         }
-        FoundStacks { tree, of_calls, delay_states, labels: labels.into_labels(), links, left_out }
+        FoundStacks { tree, of_calls, delay_states, labels: labels.into_labels(), links, left_out, unclosed }
     }
 }

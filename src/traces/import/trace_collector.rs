@@ -109,6 +109,8 @@ pub struct TraceCollector {
     pub(super) unpaired_edges: UnpairedEdges,
     /// Number of slices that are in no stack, because they cross too many slices.
     pub(super) crossing_slices: u64,
+    /// Number of Python functions that outlive their callers.
+    pub(super) unclosed_functions: u64,
     /// Categories that no dialect knows. The number of events per category is in `category_counts`.
     pub(super) unknown_categories: NameTable,
     pub(super) category_counts: Vec<u64>,
