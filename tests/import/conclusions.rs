@@ -111,3 +111,26 @@ fn a_python_function_without_an_end_is_as_long_as_its_operator() {
     assert_eq!(idle("idle-unclosed", false), idle("idle-closed", true));
 }
 
+/// Twenty steps, of which those with `is_long` take 2 ms and the others 1 ms.
+fn steps(is_long: impl Fn(u32) -> bool) -> Trace {
+    let (mut trace, mut at) = (Trace::default(), 0);
+    for step in 0..20 {
+        let length = if is_long(step) { 2000 } else { 1000 };
+        trace.slice("user_annotation", &format!("ProfilerStep#{step}"), 9, at, at + length);
+        trace.launch(step + 1, "k", 9, at + 10, at + 20, at + length - 100);
+        at += length;
+    }
+    trace
+}
+
+#[test]
+fn a_step_that_recurs_is_no_warm_up() {
+    assert_eq!(result(&findings("first-step", &steps(|step| step == 0)), "warm_up"), "cost");
+    assert_eq!(result(&findings("fourth-steps", &steps(|step| step % 4 == 0)), "warm_up"), "none");
+    assert_eq!(
+        result(&findings("two-steps", &steps(|step| step == 0 || step == 7)), "warm_up"),
+        "cost",
+        "one other long step is an accident"
+    );
+}
+

@@ -43,7 +43,7 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
     let usual = median(&durations);
     let is_slow = |nanos: &&u64| nanos.saturating_mul(100) >= usual.saturating_mul(MIN_SLOW_STEP_PERCENT);
     let count = durations.iter().take_while(is_slow).count();
-    if count == 0 || count * 100 > durations.len() * MAX_WARM_UP_PERCENT {
+    if count == 0 || count * 100 > durations.len() * MAX_WARM_UP_PERCENT || recurs(&durations, usual) {
         return None;
     }
     let excess = saturating_sum(durations[..count].iter().map(|nanos| nanos - usual));
@@ -53,6 +53,15 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
         return None;
     }
     Some(WarmUp { steps: count, begin: steps[0].begin.0, end: steps[count - 1].end.0, excess })
+}
+
+/// Whether every N-th step after the first one takes about as long as the first one beyond the usual time, for any N: the program
+/// does more in these steps, such as a step of its optimizer or a checkpoint.
+fn recurs(durations: &[u64], usual: u64) -> bool {
+    let excess = durations[0].saturating_sub(usual);
+    let is_as_long = |nanos: &u64| nanos.saturating_sub(usual) >= excess / 10 * 9;
+    // The first step and two more.
+    (2..=(durations.len() - 1) / 2).any(|period| durations.iter().step_by(period).all(is_as_long))
 }
 
 /// Number of steps on each side of a step whose median is the usual work of the step.
