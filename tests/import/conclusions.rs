@@ -134,3 +134,30 @@ fn a_step_that_recurs_is_no_warm_up() {
     );
 }
 
+#[test]
+fn steps_of_several_processes_are_not_steps_of_one_program() {
+    let mut merged = Trace::default();
+    for (process, length) in [(1, 800), (2, 400)] {
+        for step in 0..10_u32 {
+            let at = 1000 * u64::from(step) + process;
+            let id = step + 1 + 100 * process as u32;
+            let first = merged.0.len();
+            merged.slice("user_annotation", &format!("ProfilerStep#{step}"), 9, at, at + 990);
+            merged.launch(id, "k", 9, at + 10, at + 20, at + 20 + length);
+            for event in &mut merged.0[first..] {
+                match event["cat"].as_str() {
+                    Some("kernel") => {
+                        event["pid"] = json!(process - 1);
+                        event["args"]["device"] = json!(process - 1);
+                    }
+                    _ => event["pid"] = json!(1000 + process),
+                }
+            }
+        }
+    }
+    let found = findings("merged", &merged);
+    for id in ["slow_steps", "warm_up", "idle_gpu"] {
+        assert_eq!(result(&found, id), "unknown", "{id}");
+    }
+}
+

@@ -107,6 +107,10 @@ pub struct LinkReport {
     pub crossing_slices: u64,
     /// Number of Python functions that outlive their callers, because the profiler missed their ends.
     pub unclosed_functions: u64,
+    /// Whether several processes launched the work.
+    pub has_several_processes: bool,
+    /// Whether several processes marked the steps, so that neighbours in time are not steps of one program.
+    pub has_steps_of_several_processes: bool,
     /// GPUs that got a new number, because another part of a merged trace uses the same number: the new number, the
     /// number in the file, and the part.
     pub renumbered_devices: Vec<(u32, u32, String)>,
@@ -456,9 +460,11 @@ fn op_kind(op: OpRecord<'_>) -> OpKind {
 
 fn count_links(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> LinkReport {
     let first_linked = find_first_linked(ops, calls, processes);
+    let launched = ops.iter().filter_map(|op| Some(processes[calls.thread_of(op.call()?) as usize]));
     let mut linked = LinkReport {
         ops: ops.len() as u64,
         first_linked,
+        has_several_processes: are_different(launched),
         ambiguous_calls: calls.iter().filter(|call| call.ambiguous && call.ops == 0).count() as u64,
         multi_op_launches: calls.iter().filter(|call| call.ops > 1).count() as u64,
         max_ops_per_launch: calls.iter().map(|call| u64::from(call.ops)).max().unwrap_or(0),
@@ -482,6 +488,12 @@ fn count_links(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> LinkR
         }
     }
     linked
+}
+
+/// Whether not all values are equal.
+pub(super) fn are_different<T: PartialEq>(mut values: impl Iterator<Item = T>) -> bool {
+    let first = values.next();
+    values.any(|value| first.as_ref() != Some(&value))
 }
 
 /// Returns the smallest correlation id of a call, and the earliest start of an operation with a launch, by process.

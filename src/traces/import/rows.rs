@@ -11,7 +11,7 @@ use super::emitted_rows::to_row_time;
 use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
 use super::graph_edges::GraphEdges;
 use super::host_delays;
-use super::link::{LinkReport, Linking};
+use super::link::{LinkReport, Linking, are_different};
 use super::op_records::OpRecord;
 use super::slices::{FrameClass, ROOT, StackTree};
 use super::stack_frames::StackFrames;
@@ -149,6 +149,9 @@ impl TraceCollector {
         linked.capture_coverage = self.attribute_graph_ops(&mut stacks, &mut created);
         let last_step = self.steps.iter().map(|(start, ..)| *start).max();
         let last_step = last_step.filter(|_| self.steps.len() > 1);
+        let process_of = |thread: u32| self.thread_facts[thread as usize].0;
+        linked.has_steps_of_several_processes =
+            are_different(self.steps.iter().map(|(.., thread)| process_of(*thread)));
         linked.last_step = last_step.map(|start| start.saturating_add(linked.offset));
         linked.collectives =
             self.collectives.keys().map(|&kernel| self.kernels.text(kernel).to_owned()).collect();

@@ -186,7 +186,8 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
         true => LostTime::of_trace(&trace, busiest),
         false => LostTime::of_recording(profile, &places, busiest),
     };
-    let warm_up = warm_up(profile);
+    let has_own_steps = !has_steps_of_several_processes(run);
+    let warm_up = warm_up(profile).filter(|_| has_own_steps);
     let since = warm_up.map_or(0, |warm_up| warm_up.end);
     if let Some(warm_up) = warm_up {
         let piece = take_warm_up(&mut time, &warm_up, profile.step_count());
@@ -195,12 +196,15 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
     if profile.idle_doubt().is_none() {
         found.extend(host_costs(&lost, &time.pieces));
         found.extend(starved_thread(profile, &places, &time.pieces));
-        found.extend(idle_gpu(profile).map(|cost| Cost { launched_by: most_work(profile), ..cost }));
+        let idle_gpu = idle_gpu(profile).filter(|_| !has_several_processes(run));
+        found.extend(idle_gpu.map(|cost| Cost { launched_by: most_work(profile), ..cost }));
     }
     let is_covered = profile.coverage().all.is_sufficient();
     if !run.has_only_sums && is_covered {
         let steps = warm_up.map_or(0, |warm_up| warm_up.steps);
-        found.extend(slow_steps(profile, spans.as_slice(), steps, lost.work.iterations));
+        if has_own_steps {
+            found.extend(slow_steps(profile, spans.as_slice(), steps, lost.work.iterations));
+        }
         found.extend(late_slowdown(profile, spans, since, lost.work.iterations.saturating_sub(steps as u64)));
     }
     if let Some(waits) = event_waits(run) {
@@ -485,6 +489,12 @@ fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     }
     let rows = "`gpuflame run --rows COMMAND`";
     match id {
+        "warm_up" | "slow_steps" if has_steps_of_several_processes(run) => {
+            Some("the file has steps of several processes; give one file per rank".into())
+        }
+        "idle_gpu" if has_several_processes(run) && idle_gpu(profile).is_some() => {
+            Some("several processes launched the work, which cannot be divided between them".into())
+        }
         "warm_up" if !has_steps => Some("mark steps: `gpuflame.step()` or `--window step-range=NAME`".into()),
         "slow_steps" | "late_slowdown" | "clocks_of_ranks" if !has_rows => Some(rows.into()),
         "slow_steps" | "late_slowdown" if !profile.coverage().all.is_sufficient() => {
@@ -521,6 +531,16 @@ fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
 
 /// Reason for checks whose data no trace of another tool has.
 const NOT_IN_TRACE: &str = "the trace does not have the data";
+
+/// Whether several processes launched the work of one file, such as ranks whose traces were merged.
+fn has_several_processes(run: &RunEvidence<'_>) -> bool {
+    run.linked.is_some_and(|linked| linked.has_several_processes)
+}
+
+/// Whether the steps of one file are those of several processes.
+fn has_steps_of_several_processes(run: &RunEvidence<'_>) -> bool {
+    run.linked.is_some_and(|linked| linked.has_steps_of_several_processes)
+}
 
 /// Whether a check needs several ranks.
 fn needs_ranks(id: &str) -> bool {
