@@ -161,3 +161,24 @@ fn steps_of_several_processes_are_not_steps_of_one_program() {
     }
 }
 
+#[test]
+fn copies_of_pageable_memory_are_known_without_their_bytes() {
+    let mut trace = Trace::default();
+    for step in 0..20_u32 {
+        let at = 1000 * u64::from(step);
+        trace.slice("cuda_runtime", "cudaMemcpyAsync", 9, at + 10, at + 520).work(
+            "gpu_memcpy",
+            2 * step + 1,
+            "Memcpy HtoD (Pageable -> Device)",
+            7,
+            at + 15,
+            at + 515,
+        );
+        let call = trace.0.len() - 2;
+        trace.0[call]["args"] = json!({ "correlation": 2 * step + 1 });
+        trace.launch(2 * step + 2, "k", 9, at + 530, at + 540, at + 900);
+    }
+    let found = findings("pageable", &trace);
+    assert_eq!(result(&found, "pageable_copies"), "cost");
+}
+

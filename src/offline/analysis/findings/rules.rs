@@ -22,7 +22,7 @@ use super::thresholds::{
 use super::{Cost, Figures, Finding, Lost, Severity};
 use gpuflame_export::{percent, work_name};
 use gpuflame_model::profile::views::{CPU, GPU, OFF_CPU, UNIFIED, unified};
-use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind, format_nanos, saturating_sum};
+use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind, Weight, format_nanos, saturating_sum};
 use gpuflame_model::record::{ContextId, CopyKind, IdMap, Loss, MemoryKind, UnifiedKind, Work};
 use gpuflame_traces::import::LinkReport;
 
@@ -274,16 +274,19 @@ fn most_work(profile: &Profile) -> Option<ContextId> {
     most.site.launch().ok()
 }
 
-/// Whether most bytes of copies in this direction are read from or written to pageable memory.
+/// Whether most bytes of copies in this direction are read from or written to pageable memory. If the bytes are not known, the time
+/// of the copies decides.
 fn is_pageable(copies: &CopySums, kind: CopyKind) -> bool {
     let of_kind = || copies.iter().filter(|(path, _)| path.kind == kind);
-    let all = saturating_sum(of_kind().map(|(_, weight)| weight.bytes));
+    let knows_bytes = of_kind().any(|(_, weight)| weight.bytes > 0);
+    let size = |weight: &Weight| if knows_bytes { weight.bytes } else { weight.nanos };
+    let all = saturating_sum(of_kind().map(|(_, weight)| size(weight)));
     let is_pageable = |path: &gpuflame_model::profile::CopyPath| {
         let memory = if kind == CopyKind::DTOH { path.to } else { path.from };
         memory == MemoryKind::PAGEABLE
     };
     let pageable =
-        saturating_sum(of_kind().filter(|(path, _)| is_pageable(path)).map(|(_, weight)| weight.bytes));
+        saturating_sum(of_kind().filter(|(path, _)| is_pageable(path)).map(|(_, weight)| size(weight)));
     pageable > all / 2
 }
 
