@@ -182,3 +182,23 @@ fn copies_of_pageable_memory_are_known_without_their_bytes() {
     assert_eq!(result(&found, "pageable_copies"), "cost");
 }
 
+/// Twenty steps, each with a copy of 300 us on another stream, for which a kernel waits that was launched long before.
+#[test]
+fn kernels_that_wait_for_copies_of_another_stream_do_not_count_as_a_wait_of_the_host() {
+    let mut trace = Trace::default();
+    for step in 0..20_u32 {
+        let at = 1000 * u64::from(step);
+        trace.slice("cuda_runtime", "cudaMemcpyAsync", 9, at + 5, at + 15);
+        trace.0.last_mut().unwrap()["args"] = json!({ "correlation": 2 * step + 1 });
+        trace
+            .work("gpu_memcpy", 2 * step + 1, "Memcpy HtoD (Pinned -> Device)", 22, at + 20, at + 320)
+            .launch(2 * step + 2, "gemm", 9, at + 32, at + 330, at + 830)
+            .slice("cuda_runtime", "cudaDeviceSynchronize", 9, at + 50, at + 835);
+    }
+    let found = findings("copy-stream", &trace);
+    // The kernel could have begun at 44 us of the step: 10 us after the end of its launch. Before it, the copy ran for 12 us.
+    assert_eq!(cost(&found, "copies_not_overlapped", ""), 19 * (320 - 44 + 12));
+    // The wait returned 5 us after the kernel.
+    assert!(cost(&found, "sync_wait", "") <= 19 * 55, "{found:?}");
+}
+
