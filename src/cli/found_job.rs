@@ -11,7 +11,7 @@ use gpuflame_export::work_name;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::analysis::{
     CommunicationFilter, InstructionDetail, InstructionKind, JobPath, JobRank, RankClocks, RankCollective,
-    TimedCollective,
+    TimedCollective, base_shifts,
 };
 
 /// A rank with its own path.
@@ -19,8 +19,10 @@ pub(super) struct FoundRank {
     pub(super) number: u32,
     pub(super) found: FoundPath,
     source: Source,
-    /// Collectives by start, with times of the rank's file, and the numbers of their instructions.
+    /// Collectives by start, with times of the rank's file and `shift`, and the numbers of their instructions.
     collectives: Vec<(TimedCollective, u32)>,
+    /// Time in ns to add to the times of the rank's file, because it has another base than that of another rank.
+    shift: i64,
 }
 
 /// The ranks of a job, in the order of their numbers, and its critical path.
@@ -67,14 +69,29 @@ fn read_ranks(sources: &[Source], flags: RankFlags, console: Console) -> Result<
     let read = |(source, number): (&Source, &u32)| {
         let found = FoundPath::read(source, console)?;
         let collectives = collectives(source, &found)?;
-        Ok(FoundRank { number: *number, found, source: source.clone(), collectives })
+        Ok(FoundRank { number: *number, found, source: source.clone(), collectives, shift: 0 })
     };
     let mut ranks = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<FoundRank>>>()?;
     ranks.sort_by_key(|rank| rank.number);
+    add_bases(&mut ranks);
     let world_size = ranks.iter().find_map(|rank| rank.found.explained.facts.world_size);
     let missing = describe_missing(&numbers.into_iter().collect(), world_size, flags.assume_order);
     missing.into_iter().for_each(|line| console.remark(line));
     Ok(ranks)
+}
+
+/// Moves all ranks to one clock, if the times of their files are relative to known times.
+fn add_bases(ranks: &mut [FoundRank]) {
+    let base = |rank: &FoundRank| {
+        rank.found.explained.facts.linked.as_ref().map_or(Some(0), |linked| linked.clock_base)
+    };
+    let bases: Vec<Option<i64>> = ranks.iter().map(base).collect();
+    for (rank, shift) in ranks.iter_mut().zip(base_shifts(&bases)) {
+        rank.shift = shift;
+        for (collective, _) in &mut rank.collectives {
+            collective.shift_times(shift);
+        }
+    }
 }
 
 /// Returns the collectives of a rank, by start.
@@ -111,18 +128,19 @@ fn collectives(source: &Source, found: &FoundPath) -> Result<Vec<(TimedCollectiv
     Ok(all)
 }
 
-/// Time in ns that was added to the times of the rank's file.
+/// Time in ns by which the rank's times are ahead of the times in its file.
 fn offset(found: &FoundPath) -> i64 {
     found.explained.facts.linked.as_ref().map_or(0, |linked| linked.offset)
 }
 
 /// Finds the path of the job on the clock of its first rank.
 fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<JobPath> {
-    let first = offset(&ranks[0].found);
+    let ahead_of_job = |rank: &FoundRank| offset(&rank.found).saturating_sub(rank.shift);
+    let first = ahead_of_job(&ranks[0]);
     let shifts = ranks
         .iter()
         .zip(&clocks.ahead)
-        .map(|(rank, ahead)| first.saturating_sub(offset(&rank.found)).saturating_sub(*ahead));
+        .map(|(rank, ahead)| first.saturating_sub(ahead_of_job(rank)).saturating_sub(*ahead));
     let shifts: Vec<i64> = shifts.collect();
     // Times are never negative, so all ranks are moved if one begins before the first rank's time 0.
     let starts = ranks.iter().zip(&shifts).map(|(rank, shift)| {

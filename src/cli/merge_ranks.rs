@@ -30,7 +30,7 @@ use gpuflame_model::profile::{
 use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
     CollectiveKernel, CollectiveKernels, CommunicationFilter, JobMember, RankTime, StragglerVerdict,
-    compare_ranks, median,
+    base_shifts, compare_ranks, median, shift_collectives,
 };
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 use gpuflame_offline::run::ReadOptions;
@@ -100,6 +100,8 @@ struct RankData {
     collectives: BTreeMap<String, u64>,
     /// Every execution of a kernel that moves data between ranks. Empty if the source has only sums.
     arrivals: CollectiveKernels,
+    /// Time to which the times of `arrivals` are relative, if it is known.
+    clock_base: Option<i64>,
     /// Whether the source has only sums.
     has_only_sums: bool,
     /// Number of ranks of the job, if the file gives it.
@@ -189,6 +191,10 @@ impl MergeRanks {
         }
         let mut arrivals: BTreeMap<u32, CollectiveKernels> =
             all.iter_mut().map(|rank| (rank.rank, std::mem::take(&mut rank.arrivals))).collect();
+        let bases: Vec<Option<i64>> = all.iter().map(|rank| rank.clock_base).collect();
+        for (rank, shift) in all.iter().zip(base_shifts(&bases)) {
+            arrivals.entry(rank.rank).and_modify(|kernels| shift_collectives(kernels, shift));
+        }
         let clock_error = align_clocks(&mut arrivals, console);
         let withheld = collectives_of_sums(&all);
         let page = Page::of(&self.table, console);
@@ -481,6 +487,7 @@ impl RankData {
             kernels,
             collectives,
             arrivals,
+            clock_base: explained.facts.linked.as_ref().map_or(Some(0), |linked| linked.clock_base),
             has_only_sums: explained.facts.has_only_sums,
             world_size,
             steps,
@@ -517,7 +524,12 @@ impl RankData {
         other.collectives.into_iter().for_each(|(name, nanos)| {
             add_to(self.collectives.entry(name).or_default(), nanos);
         });
-        for (name, kernels) in other.arrivals {
+        let mut arrivals = other.arrivals;
+        match self.clock_base.zip(other.clock_base) {
+            Some((base, other)) => shift_collectives(&mut arrivals, other.saturating_sub(base)),
+            None => self.clock_base = None,
+        }
+        for (name, kernels) in arrivals {
             let all = self.arrivals.entry(name).or_default();
             all.extend(kernels);
             all.sort_by_key(|kernel| kernel.start);

@@ -11,7 +11,7 @@ use super::ranks::{RankFlags, SameRank};
 use gpuflame_export::work_name;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::Work;
-use gpuflame_offline::analysis::{CommunicationFilter, RankTimeline, TimedCollective};
+use gpuflame_offline::analysis::{CommunicationFilter, RankTimeline, TimedCollective, base_shifts};
 use gpuflame_offline::run::ReadOptions;
 
 /// Reads the ranks of a job, in the order of their numbers.
@@ -31,6 +31,8 @@ pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) 
     // A single rank is not compared with any.
     missing.into_iter().filter(|_| all.len() > 1).for_each(|line| console.remark(line));
     all.sort_by_key(|rank| rank.rank);
+    let bases: Vec<Option<i64>> = all.iter().map(|rank| rank.clock_base).collect();
+    all.iter_mut().zip(base_shifts(&bases)).for_each(|(rank, shift)| rank.shift_times(shift));
     Ok(all)
 }
 
@@ -61,7 +63,8 @@ fn timeline(ops: OpCollector, explained: &Explained) -> RankTimeline {
     let filter = CommunicationFilter::default();
     let mut names: BTreeMap<Work, Option<String>> = BTreeMap::new();
     let offset = explained.facts.linked.as_ref().map_or(0, |linked| linked.offset);
-    let mut timeline = RankTimeline::default();
+    let clock_base = explained.facts.linked.as_ref().map_or(Some(0), |linked| linked.clock_base);
+    let mut timeline = RankTimeline { clock_base, ..RankTimeline::default() };
     for (start, nanos, work, _) in ops.0 {
         let start = i64::try_from(start).unwrap_or(i64::MAX).saturating_sub(offset);
         let end = start.saturating_add(i64::try_from(nanos).unwrap_or(i64::MAX));

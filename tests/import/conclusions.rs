@@ -202,3 +202,39 @@ fn kernels_that_wait_for_copies_of_another_stream_do_not_count_as_a_wait_of_the_
     assert!(cost(&found, "sync_wait", "") <= 19 * 55, "{found:?}");
 }
 
+#[test]
+fn times_of_ranks_are_relative_to_the_base_of_their_file() {
+    let folder = scratch("bases");
+    for (rank, base) in [(0_u64, 1_700_000_000_000_000_000_u64), (1, 1_700_000_000_000_700_000)] {
+        let mut trace = Trace::default();
+        for step in 0..12_u32 {
+            let at = 1000 * u64::from(step) + 1000 - 700 * rank;
+            let id = 2 * step;
+            trace.launch(id + 1, "gemm", 9, at, at + 10, at + 100 + 50 * rank);
+            // Both ranks leave the collective at the same time. Rank 1 enters it last.
+            trace.launch(
+                id + 2,
+                "ncclDevKernel_AllReduce_Sum_f32",
+                9,
+                at + 4,
+                at + 101 + 50 * rank,
+                at + 300,
+            );
+        }
+        let file = json!({
+            "baseTimeNanoseconds": base,
+            "distributedInfo": { "backend": "nccl", "rank": rank, "world_size": 2 },
+            "traceEvents": trace.0
+        });
+        std::fs::write(folder.join(format!("rank{rank}.json")), file.to_string()).unwrap();
+    }
+    let ranks = ["rank0.json", "rank1.json"];
+    let summary = gpuflame(&folder, ["summary"].into_iter().chain(ranks)).ok().stdout;
+    assert!(!summary.contains("clocks_of_ranks"), "{summary}");
+    let merged = gpuflame(&folder, ["merge-ranks"].into_iter().chain(ranks)).ok();
+    assert!(!merged.stderr.contains("700"), "{}", merged.stderr);
+    let path = gpuflame(&folder, ["critical-path"].into_iter().chain(ranks).chain(["-f", "json"])).ok();
+    let path: Value = serde_json::from_str(&path.stdout).unwrap();
+    assert_eq!(path["clocks"][1]["ahead_ns"], 0);
+}
+

@@ -31,6 +31,13 @@ pub struct CollectiveKernel {
 /// Kernels of a rank by name, in order of time.
 pub type CollectiveKernels = BTreeMap<String, Vec<CollectiveKernel>>;
 
+/// Adds `shift` to all times.
+pub fn shift_collectives(kernels: &mut CollectiveKernels, shift: i64) {
+    for kernel in kernels.values_mut().flatten() {
+        (kernel.start, kernel.end) = (kernel.start.saturating_add(shift), kernel.end.saturating_add(shift));
+    }
+}
+
 /// Number of collectives to which a rank came last, and the time this cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {

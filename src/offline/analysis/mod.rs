@@ -31,7 +31,7 @@ mod work_spans;
 
 pub use arrivals::{
     Arrivals, CollectiveArrivals, CollectiveKernel, CollectiveKernels, Lateness, NotComparable,
-    compare_arrivals,
+    compare_arrivals, shift_collectives,
 };
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
 pub use copies::CopySums;
@@ -56,7 +56,7 @@ pub use instructions::{
 pub use job_path::{JobPath, JobRank, LastRank, RankCollective};
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use rank_clocks::{
-    ClocksRefused, GroupCollectives, MAX_END_SPREAD_NS, RankClocks, align_groups, align_ranks,
+    ClocksRefused, GroupCollectives, MAX_END_SPREAD_NS, RankClocks, align_groups, align_ranks, base_shifts,
 };
 pub use replay::{
     Edit, EditedRun, ExplainedStarts, HostTime, LagRow, Lags, LaunchAnchor, Reliance, Replay, ReplayCheck,

@@ -14,6 +14,16 @@ pub const MAX_END_SPREAD_NS: i64 = 50_000;
 /// Minimum share of the collectives that end together, in percent.
 const MIN_TOGETHER_PERCENT: usize = 90;
 
+/// Returns by rank the time in ns to add to the rank's times, so that times that are relative to different bases are on one clock.
+/// `bases` are the bases of the ranks' files. If a rank's base is unknown, all times stay as they are.
+pub fn base_shifts(bases: &[Option<i64>]) -> Vec<i64> {
+    let Some(known) = bases.iter().copied().collect::<Option<Vec<i64>>>() else {
+        return vec![0; bases.len()];
+    };
+    let first = known.iter().copied().min().unwrap_or(0);
+    known.into_iter().map(|base| base.saturating_sub(first)).collect()
+}
+
 /// Clocks of ranks, compared with that of the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankClocks {

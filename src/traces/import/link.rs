@@ -107,6 +107,9 @@ pub struct LinkReport {
     pub crossing_slices: u64,
     /// Number of Python functions that outlive their callers, because the profiler missed their ends.
     pub unclosed_functions: u64,
+    /// Time in ns since 1970 to which the times in the file are relative; 0 if they are not relative, and `None` if the file does
+    /// not tell.
+    pub clock_base: Option<i64>,
     /// Whether several processes launched the work.
     pub has_several_processes: bool,
     /// Whether several processes marked the steps, so that neighbours in time are not steps of one program.

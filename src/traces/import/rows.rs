@@ -29,6 +29,9 @@ const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 /// Minimum number of calls for which a second thread is started.
 const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
 
+/// Times from this one on are since 1970: it is in September 2001, and no machine has run for that long.
+const MIN_ABSOLUTE_NS: i64 = 1_000_000_000_000_000_000;
+
 /// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
 /// contain rows: see [`recording`](super::recording()).
 ///
@@ -118,7 +121,11 @@ impl TraceCollector {
         let times = self.ops.starts().chain(self.calls.starts());
         let times = times.chain(self.syncs.iter().map(|sync| sync.start));
         let times = times.filter(|time| unset != Some(*time));
-        linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
+        let first = times.min();
+        linked.offset = first.map_or(0, |first| 1_i64.saturating_sub(first).max(0));
+        // Some profilers write a base, but times since 1970.
+        let is_absolute = first.is_some_and(|first| first >= MIN_ABSOLUTE_NS);
+        linked.clock_base = if is_absolute { Some(0) } else { self.base };
         if self.keeps_ranges {
             linked.ranges = self.named_ranges(&|time| to_row_time(time, linked.offset));
         }

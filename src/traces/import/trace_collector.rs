@@ -91,6 +91,8 @@ pub struct TraceCollector {
     pub(super) given_stacks: NameTable,
     /// Frames to which the complete stacks refer.
     pub(super) stack_frames: StackFrames,
+    /// Time in ns since 1970 to which times are relative, according to the file.
+    pub(super) base: Option<i64>,
     pub(super) has_python: bool,
     /// Kernels that the trace marks as parts of collectives.
     pub(super) collectives: IdMap<u32, ()>,
@@ -143,6 +145,10 @@ impl Sink for TraceCollector {
             }
             Event::Property(property) if property.key.raw() == b"stackFrames" => {
                 self.stack_frames = StackFrames::parse(property.value);
+            }
+            Event::Property(property) if property.key.raw() == b"baseTimeNanoseconds" => {
+                let value = std::str::from_utf8(property.value).ok();
+                self.base = value.and_then(|value| value.trim().parse().ok()).filter(|base| *base > 0);
             }
             Event::Flow(flow) => self.add_flow(flow),
             Event::Other(category) => self.count_unknown(*category),

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::arrivals::{CollectiveKernel, CollectiveKernels};
+use super::super::arrivals::{CollectiveKernel, CollectiveKernels, shift_collectives};
 use super::super::communication::CommunicationFilter;
+use super::super::rank_clocks::base_shifts;
 use super::super::stragglers::{RankTime, StragglerVerdict, compare_ranks, median};
 use super::clocks::clock_difference;
 use super::collective_waits::{exposed_spans, exposed_waits};
@@ -34,6 +35,8 @@ pub struct RankRun {
     pub exposed: Vec<(i64, i64)>,
     /// Findings about the rank's own run.
     pub costs: RunCosts,
+    /// Time to which the times of the rank are relative, if it is known.
+    clock_base: Option<i64>,
 }
 
 impl RankRun {
@@ -98,13 +101,24 @@ impl RankRun {
             let inside = inside.filter(|span| Some(run.spans.device_of(span)) == device);
             exposed_spans(inside.map(|span| (on_clock(span.start), on_clock(span.end), class(span.work))))
         });
-        Self { rank, time, work, late_at, collectives, exposed, costs }
+        let clock_base = run.linked.map_or(Some(0), |linked| linked.clock_base);
+        Self { rank, time, work, late_at, collectives, exposed, costs, clock_base }
+    }
+
+    /// Adds `shift` to all times.
+    fn shift_times(&mut self, shift: i64) {
+        shift_collectives(&mut self.collectives, shift);
+        for (start, end) in &mut self.exposed {
+            (*start, *end) = (start.saturating_add(shift), end.saturating_add(shift));
+        }
     }
 }
 
 /// Runs all checks for lost time on a job.
 pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
     ranks.sort_by_key(|rank| rank.rank);
+    let bases: Vec<Option<i64>> = ranks.iter().map(|rank| rank.clock_base).collect();
+    ranks.iter_mut().zip(base_shifts(&bases)).for_each(|(rank, shift)| rank.shift_times(shift));
     let times: Vec<&RankTime> = ranks.iter().map(|rank| &rank.time).collect();
     let verdicts = compare_ranks(&times);
     let is_straggler = |verdict| matches!(verdict, StragglerVerdict::OthersWait | StragglerVerdict::MostWork);

@@ -17,6 +17,18 @@ pub struct RankTimeline {
     pub collectives: Vec<TimedCollective>,
     /// Times of work other than collectives as (start, end) in ns, by start, without overlaps.
     pub work: Vec<(i64, i64)>,
+    /// Time in ns since 1970 to which the times are relative, if it is known.
+    pub clock_base: Option<i64>,
+}
+
+impl RankTimeline {
+    /// Adds `shift` to all times.
+    pub fn shift_times(&mut self, shift: i64) {
+        self.collectives.iter_mut().for_each(|collective| collective.shift_times(shift));
+        for (start, end) in &mut self.work {
+            (*start, *end) = (start.saturating_add(shift), end.saturating_add(shift));
+        }
+    }
 }
 
 /// A collective of a rank, with times in ns on the rank's clock.
@@ -28,6 +40,13 @@ pub struct TimedCollective {
     pub start: i64,
     /// End.
     pub end: i64,
+}
+
+impl TimedCollective {
+    /// Adds `shift` to both times.
+    pub fn shift_times(&mut self, shift: i64) {
+        (self.start, self.end) = (self.start.saturating_add(shift), self.end.saturating_add(shift));
+    }
 }
 
 /// Facts about ranks that were found while their model was built.
