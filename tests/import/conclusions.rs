@@ -238,3 +238,41 @@ fn times_of_ranks_are_relative_to_the_base_of_their_file() {
     assert_eq!(path["clocks"][1]["ahead_ns"], 0);
 }
 
+/// Kernels that follow each other without a gap, with times since 1970 as `f64` numbers of microseconds.
+#[test]
+fn times_that_were_rounded_to_a_quarter_of_a_microsecond_do_not_overlap() {
+    let mut events = Vec::new();
+    let mut start = 1_700_000_000_000_000_000_u64;
+    for id in 1..=60_u64 {
+        let nanos = 60_000 + 333 * id;
+        let micros = |nanos: u64| format!("{}.{:03}", nanos / 1000, nanos % 1000).parse::<f64>().unwrap();
+        events.push(json!({
+            "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 9,
+            "ts": micros(start - 50_000), "dur": 5.0, "args": { "correlation": id }
+        }));
+        events.push(json!({
+            "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": micros(start),
+            "dur": micros(nanos), "args": { "correlation": id, "device": 0, "stream": 7 }
+        }));
+        start += nanos;
+    }
+    let found = findings("quarters", &Trace(events));
+    assert_eq!(result(&found, "stream_overlap"), "none");
+    assert_eq!(result(&found, "precision"), "note");
+}
+
+#[test]
+fn work_that_begins_less_than_a_microsecond_before_its_launch_is_a_note() {
+    let with_lead = |lead: f64| {
+        let mut trace = Trace::default();
+        for step in 0..40_u32 {
+            trace.launch(step + 1, "k", 9, 1000 * u64::from(step) + 500, 0, 100);
+            let kernel = trace.0.last_mut().unwrap();
+            kernel["ts"] = json!(1000.0 * f64::from(step) + 500.0 - lead);
+        }
+        findings(&format!("lead-{lead}"), &trace)
+    };
+    assert_eq!(result(&with_lead(0.35), "starts_before_launch"), "note");
+    assert_eq!(result(&with_lead(3.5), "starts_before_launch"), "BAD");
+}
+

@@ -68,6 +68,8 @@ pub struct StreamOrder {
     pub first: Nanos,
     /// Whether the times are in whole microseconds; `None` if there are no times.
     pub whole_micros: Option<bool>,
+    /// Whether the times were rounded to a quarter of a microsecond.
+    pub quarter_micros: bool,
 }
 
 impl StreamOrder {
@@ -89,7 +91,13 @@ pub fn check_stream_order(
     let WorkSpans { spans, streams, .. } = work;
     order.first = spans.iter().map(|span| Nanos(span.start)).min().unwrap_or_default();
     // The end of an activity and the start of the next are each off by less than the resolution.
-    let resolution = if order.whole_micros == Some(true) { MICROSECOND_NS } else { 1 };
+    order.quarter_micros =
+        order.whole_micros == Some(false) && linked.is_some_and(|linked| has_quarter_micros(spans, linked));
+    let resolution = match order.whole_micros {
+        Some(true) => MICROSECOND_NS,
+        _ if order.quarter_micros => QUARTERS_NS,
+        _ => 1,
+    };
     mark_graph_nodes(spans);
     streams.sort(spans);
     sort_by_stream(spans);
@@ -121,6 +129,22 @@ pub fn check_stream_order(
     order.clamped_ns = if clamped.is_empty() { order.raw_ns } else { saturating_sum(durations) };
     (order.raw_busy_ns, order.clamped_busy_ns) = busy_times(spans, streams, &clamped);
     order
+}
+
+/// Largest error of the distance of two times that were rounded to a quarter of a microsecond and written with one digit after the
+/// point: each is off by at most 125 ns, and 0.25 and 0.75 us are written as 0.2 and 0.8.
+const QUARTERS_NS: u64 = 350;
+/// Minimum number of activities from which the rounding of times follows.
+const MIN_ROUNDED: usize = 8;
+
+/// Whether all times were floating-point numbers of microseconds since 1970, whose neighbours are 0.25 us apart: a program such as
+/// Python's `json` module rewrote the file.
+fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
+    let is_quarter = |span: &WorkSpan| {
+        let fraction = i64::try_from(span.start).unwrap_or(0).saturating_sub(linked.offset).rem_euclid(1000);
+        matches!(fraction, 0 | 200 | 250 | 500 | 750 | 800)
+    };
+    linked.clock_base == Some(0) && spans.len() >= MIN_ROUNDED && spans.iter().all(is_quarter)
 }
 
 /// Sorts by stream and time. Work that is alike in both is in the order of its launches, so that the order is always the same.

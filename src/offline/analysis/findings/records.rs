@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::super::stream_order::StreamOrder;
-use super::super::work_spans::WorkSpans;
+use super::super::work_spans::{MICROSECOND_NS, WorkSpans};
 use super::{Figures, Finding, Severity};
 use gpuflame_explain::Stacks;
 use gpuflame_explain::join::Tally;
@@ -77,6 +77,8 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let skipped = linked.map_or(0, |linked| linked.counts.untimed);
     let pending_at_end = known.pending_at_end;
     let dropped = lost(&dropped);
+    let earliest = profile.times().iter().map(|time| time.early).max().unwrap_or(0);
+    let is_slightly_early = (1..=MICROSECOND_NS).contains(&earliest);
     let incomplete = IncompleteStacks::find(profile, evidence.stacks);
     let coverage = evidence.profile.coverage();
     let uncovered = !coverage.all.is_sufficient() || !coverage.uncovered_steps.is_empty();
@@ -217,10 +219,16 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "starts_before_launch",
             "activities that begin before their launch",
-            matters(activities.early, all, known.early_ns),
+            match is_slightly_early {
+                true => Note,
+                false => matters(activities.early, all, known.early_ns),
+            },
             activities.early,
             all,
-            "the CPU and GPU clocks disagree: delays and idle causes are wrong",
+            match is_slightly_early {
+                true => "by at most a microsecond: delays and idle causes are off by as much",
+                false => "the CPU and GPU clocks disagree: delays and idle causes are wrong",
+            },
         ),
         counted_finding(
             "times_missing",
@@ -506,6 +514,11 @@ fn precision_finding(evidence: &Evidence<'_>) -> Finding {
         Some(true) => {
             (Severity::Note, "times are in whole microseconds", "each duration may be off by a microsecond")
         }
+        Some(false) if evidence.stream_order.quarter_micros => (
+            Severity::Note,
+            "times were rounded to a quarter of a microsecond",
+            "a program rewrote the file with floating-point numbers: each time may be off by 0.2 us",
+        ),
         Some(false) => (Severity::Fine, "times are in nanoseconds", ""),
     };
     Finding {
