@@ -62,6 +62,46 @@ fn whole_graphs_of_nsys_count_under_their_launch() {
 }
 
 #[test]
+fn tables_of_nsys_may_have_a_version() {
+    let folder = scratch("databases");
+    let renamed = "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO CUPTI_ACTIVITY_KIND_KERNEL_V3;
+        CREATE TABLE NVTX_EVENTS_V2 (start, end, eventType, text, textId, globalTid);
+        INSERT INTO NVTX_EVENTS_V2 VALUES (900, 1200, 59, 'step', NULL, (3 << 24) | 9);";
+    database(&folder, "versions.sqlite", &format!("{NSYS}{renamed}"));
+    let ran = folded(&folder, "versions.sqlite");
+    assert_eq!(ran.stdout, "step;cudaLaunchKernel;[GPU_Kernel]add 50\n");
+}
+
+/// Work of two processes at the same time, each on its device 0, context 1 and stream 7.
+const TWO_PROCESSES: &str = "
+    DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME;
+    DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL;
+    ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN contextId;
+    INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1000, 1100, (3 << 24) | 9, 1, 1), (1200, 1300, (3 << 24) | 9, 2, 1),
+        (1010, 1110, (4 << 24) | 9, 1, 1), (1210, 1310, (4 << 24) | 9, 2, 1);
+    INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (2000, 62000, 0, 7, 1, 3 << 24, 2, NULL, 1),
+        (70000, 100000, 0, 7, 2, 3 << 24, 2, NULL, 1), (32000, 52000, 0, 7, 1, 4 << 24, 2, NULL, 1),
+        (80000, 90000, 0, 7, 2, 4 << 24, 2, NULL, 1);";
+
+#[test]
+fn a_stream_and_a_device_of_nsys_belong_to_a_process() {
+    let folder = scratch("databases");
+    let devices = "CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId, cudaId, pid, uuid);
+        INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (0, 0, 3, 'GPU-a'), (1, 0, 4, 'GPU-b');";
+    database(&folder, "one-gpu.sqlite", &format!("{NSYS}{TWO_PROCESSES}"));
+    database(&folder, "two-gpus.sqlite", &format!("{NSYS}{TWO_PROCESSES}{devices}"));
+    for name in ["one-gpu.sqlite", "two-gpus.sqlite"] {
+        let check = gpuflame(&folder, ["check", name]).ok().stdout;
+        assert!(!check.contains("BAD"), "{name}: {check}");
+    }
+    let stacks = folded(&folder, "two-gpus.sqlite").stdout;
+    let info = gpuflame(&folder, ["info", "two-gpus.sqlite", "-f", "json"]).ok().stdout;
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let busy = |at: usize| info["devices"][at]["busy_ns"].as_u64();
+    assert_eq!((busy(0), busy(1)), (Some(90_000), Some(30_000)), "{stacks}");
+}
+
+#[test]
 fn a_graph_whose_nodes_have_rows_counts_once() {
     let folder = scratch("databases");
     let node = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (5000, 5500, 1, 7, 2, 3 << 24, 2, 77);";

@@ -6,9 +6,12 @@ use super::trace_collector::TraceCollector;
 use gpuflame_model::record::IdMap;
 
 impl TraceCollector {
-    /// Gives a context a new number if a different process uses the same number on a different device.
+    /// Gives a context a new number if a different process uses the same number. The processes of work are known if they
+    /// made calls; otherwise the same number on a different device is another context.
     pub(super) fn separate_contexts(&mut self) {
-        let mut numbers = ContextNumbers::default();
+        let calling =
+            self.calls.numbers().map(|call| self.thread_facts[self.calls.thread_of(call) as usize].0);
+        let mut numbers = ContextNumbers { calling: calling.collect(), ..ContextNumbers::default() };
         let mut last = (0, 0, 0);
         for op in self.ops.shapes().iter().filter(|op| op.process != 0 && op.context != 0) {
             let place = (op.process, op.context, op.device);
@@ -38,6 +41,8 @@ impl TraceCollector {
 
 #[derive(Default)]
 struct ContextNumbers {
+    /// Processes that made calls.
+    calling: BTreeSet<u32>,
     /// Process, context and device, in file order. Only the first device of a context counts.
     places: Vec<(u32, u32, u32)>,
     known: IdMap<(u32, u32), ()>,
@@ -54,13 +59,14 @@ impl ContextNumbers {
 
     fn renumber(&mut self) {
         let mut used: BTreeSet<u32> = self.places.iter().map(|(_, context, _)| *context).collect();
-        let mut owners: IdMap<u32, u32> = IdMap::default();
-        let mut by_device: IdMap<(u32, u32), u32> = IdMap::default();
+        let mut owners: IdMap<u32, (u32, u32)> = IdMap::default();
+        let mut by_owner: IdMap<(u32, (u32, u32)), u32> = IdMap::default();
         for &(process, context, device) in &self.places {
-            if *owners.entry(context).or_insert(device) == device {
+            let owner = (device, if self.calling.contains(&process) { process } else { 0 });
+            if *owners.entry(context).or_insert(owner) == owner {
                 continue;
             }
-            let number = *by_device.entry((context, device)).or_insert_with(|| {
+            let number = *by_owner.entry((context, owner)).or_insert_with(|| {
                 let free = (1..=u32::MAX).find(|number| !used.contains(number)).unwrap_or(context);
                 used.insert(free);
                 free

@@ -47,6 +47,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
         memory_kinds: read_memory_kinds(&database)?,
         wait_calls: HashMap::new(),
         cuda_calls: CudaCalls::default(),
+        gpus: read_gpus(&database)?,
     };
     reader.read_all()?;
     let mut counts = reader.counts;
@@ -89,6 +90,8 @@ pub(super) struct NsysReader<'a, S> {
     pub(super) wait_calls: HashMap<(Option<i64>, u64), &'static str>,
     /// Calls of CUDA, if the file has calls of the operating system.
     pub(super) cuda_calls: CudaCalls,
+    /// Numbers of GPUs by process and number of the device in the process. Empty if processes agree on the numbers.
+    gpus: HashMap<(i64, u32), u32>,
 }
 
 /// Maximum number of labels that are read from a table of labels.
@@ -110,6 +113,24 @@ pub(super) fn read_labels(base: &Database, table: &str) -> Result<BTreeMap<i64, 
         })?;
     }
     Ok(labels)
+}
+
+/// Reads the numbers of GPUs, in case that processes see different GPUs as the same device (`CUDA_VISIBLE_DEVICES`).
+fn read_gpus(base: &Database) -> Result<HashMap<(i64, u32), u32>> {
+    let table = "TARGET_INFO_CUDA_DEVICE";
+    let mut gpus: HashMap<(i64, u32), u32> = HashMap::new();
+    if ["pid", "cudaId", "gpuId"].iter().all(|column| base.has_column(table, column)) {
+        base.for_each_row(&format!("SELECT pid, cudaId, gpuId FROM {table}"), |row| {
+            if let (Some(process), Some(device), Some(gpu)) =
+                (integer(row, 0), integer_u32(row, 1), integer_u32(row, 2))
+            {
+                gpus.insert((process, device), gpu);
+            }
+        })?;
+    }
+    let mut of_device: HashMap<u32, u32> = HashMap::new();
+    let is_known = gpus.iter().all(|((_, device), gpu)| of_device.entry(*device).or_insert(*gpu) == gpu);
+    Ok(if is_known { HashMap::new() } else { gpus })
 }
 
 impl<S: Sink> NsysReader<'_, S> {
@@ -153,6 +174,7 @@ impl<S: Sink> NsysReader<'_, S> {
             "dstKind",
             "memKind",
         ];
+        let table = &*self.versioned(table);
         self.note_missing(table, NEEDED_OF_WORK);
         let name = match kind {
             OpKind::Kernel => {
@@ -220,7 +242,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 
     fn read_calls(&mut self) -> Result<()> {
-        let table = "CUPTI_ACTIVITY_KIND_RUNTIME";
+        let table = &*self.versioned("CUPTI_ACTIVITY_KIND_RUNTIME");
         self.note_missing(table, NEEDED_OF_CALLS);
         let name = self.name_of(table, &["nameId"]);
         let has_thread_waits = self.base.has_table("OSRT_API");
@@ -249,7 +271,7 @@ impl<S: Sink> NsysReader<'_, S> {
     /// Reads ranges that nest within their thread. Marks, and the names of domains and categories, have no duration.
     /// They are not counted as events without times.
     fn read_ranges(&mut self) -> Result<()> {
-        let table = "NVTX_EVENTS";
+        let table = &*self.versioned("NVTX_EVENTS");
         self.note_missing(table, NEEDED_OF_RANGES);
         let name = self.name_of(table, &["text", "textId"]);
         self.for_each_row(table, &name, &["start", "end", "globalTid", "eventType"], |reader, row| {
@@ -325,7 +347,28 @@ impl<S: Sink> NsysReader<'_, S> {
         mut take: impl FnMut(&mut Self, &SharedColumns, &Row<'_>) -> bool,
     ) -> Result<()> {
         let wanted: Vec<&str> = SHARED.iter().chain(own).copied().collect();
-        self.for_each_row(table, name, &wanted, |reader, row| take(reader, &SharedColumns::read(row), row))
+        self.for_each_row(table, name, &wanted, |reader, row| {
+            let mut shared = SharedColumns::read(row);
+            shared.device = shared.device.map(|device| reader.gpu_of(shared.global, device));
+            take(reader, &shared, row)
+        })
+    }
+
+    /// Returns the name of the table in this file: some exports add a version, as in `CUPTI_ACTIVITY_KIND_KERNEL_V3`.
+    fn versioned(&self, table: &str) -> String {
+        let versions = (2..=9).rev().map(|version| format!("{table}_V{version}"));
+        let mut versions = versions.filter(|name| self.base.has_table(name));
+        if self.base.has_table(table) {
+            table.to_owned()
+        } else {
+            versions.next().unwrap_or(table.to_owned())
+        }
+    }
+
+    /// Returns the number of the GPU that a process sees as `device`.
+    fn gpu_of(&self, global: Option<i64>, device: u32) -> u32 {
+        let process = global.map_or(0, |global| global >> 24 & 0xff_ffff);
+        self.gpus.get(&(process, device)).copied().unwrap_or(device)
     }
 
     /// Calls `take` with each row of `table`. Each row consists of the value of the expression `first` and of the
