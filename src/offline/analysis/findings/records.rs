@@ -140,7 +140,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             matters(skipped, all + skipped, 0),
             skipped,
             all + skipped,
-            "their times are missing or not numbers: their GPU time is missing",
+            "their times are missing or not numbers: GPU work among them is missing",
         ),
         counted_finding(
             "rows_repeated",
