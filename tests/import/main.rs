@@ -10,6 +10,7 @@ mod coverage;
 mod critical_path_as_hta;
 mod databases;
 mod file_facts;
+mod host_waits;
 mod idle_culprits;
 mod joins;
 mod json_scanner;

@@ -125,7 +125,7 @@ impl TraceCollector {
         let unrecorded = unrecorded.into_iter().filter(|(_, stack, _)| *stack != u32::MAX);
         let unrecorded_waits =
             unrecorded.map(|(at, stack, thread)| (at, context(stack, thread, each))).collect();
-        RowContexts { sync_calls, unrecorded_waits, created }
+        RowContexts { sync_calls, unrecorded_waits, created, displaced: IdMap::default() }
     }
 
     /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
@@ -200,7 +200,11 @@ impl TraceCollector {
                     self.ops.free_before(at);
                 }
                 let created = contexts.created.get(&at).copied();
-                each(&Row::Activity(Activity { created, ..to_activity(self.ops.get(at), id, &nanos) }));
+                let activity = Activity { created, ..to_activity(self.ops.get(at), id, &nanos) };
+                each(&Row::Activity(match contexts.displaced.contains_key(&at) {
+                    true => Activity { start: Nanos(0), end: Nanos(0), ..activity },
+                    false => activity,
+                }));
             }
         }
         let numbered = (1..).zip(before).chain((correlation + 1..).zip(other.iter().copied()));
@@ -282,6 +286,8 @@ pub(super) struct RowContexts {
     unrecorded_waits: Vec<(u32, ContextId)>,
     /// Origin of the graph nodes of operations, by index of the operation.
     created: IdMap<u32, Created>,
+    /// Operations whose times are not used, by index.
+    pub(super) displaced: IdMap<u32, ()>,
 }
 
 /// Converts a time of the trace to the clock of the rows.

@@ -17,6 +17,7 @@ mod copies;
 mod cuda_calls;
 mod cupti_text;
 mod detect;
+mod displaced_ops;
 mod emitted_rows;
 mod file_ids;
 mod folded;

@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 
+use super::displaced_ops::displaced_ops;
 use super::emitted_rows::to_row_time;
 use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
 use super::graph_edges::GraphEdges;
@@ -91,6 +92,8 @@ impl TraceCollector {
         let (mut linked, found) = self.link_operations_and_stacks();
         // In a trace of several processes, graphs with one id may be different ones.
         let edges = if linked.renumbered_devices.is_empty() { edges } else { GraphEdges::default() };
+        let displaced = displaced_ops(&self.ops, &self.calls);
+        linked.displaced_ops = displaced.len() as u64;
         linked.unpaired_edges = (self.unpaired_edges.begins, self.unpaired_edges.ends);
         linked.cpu_events = self.cpu_events();
         (linked.sync_records, linked.wait_calls) = (self.syncs.len() as u64, self.wait_calls);
@@ -165,7 +168,8 @@ impl TraceCollector {
         self.number_event_records();
         self.emit_names(each);
         self.emit_steps(linked.offset, each);
-        let contexts = self.emit_contexts(&stacks, delay_states, created, linked.offset, each);
+        let mut contexts = self.emit_contexts(&stacks, delay_states, created, linked.offset, each);
+        contexts.displaced = displaced;
         self.emit_work(contexts, &edges, &mut linked, each);
         linked
     }

@@ -236,7 +236,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             matters(uncollected, all, 0),
             uncollected,
             all,
-            "such activities are counted, but have no GPU time",
+            describe_missing_times(linked),
         ),
         counted_finding(
             "times_backwards",
@@ -491,6 +491,19 @@ impl IncompleteStacks {
                 percent(*activities, *all_activities)
             ),
         }
+    }
+}
+
+/// Describes what activities without times are, and how many have times on another clock.
+fn describe_missing_times(linked: Option<&LinkReport>) -> Cow<'static, str> {
+    const COUNTED: &str = "such activities are counted, but have no GPU time";
+    match linked.map_or(0, |linked| linked.displaced_ops) {
+        0 => COUNTED.into(),
+        displaced => format!(
+            "the times of {} are on another clock, over a minute from the launches; {COUNTED}",
+            counted(displaced, "activities")
+        )
+        .into(),
     }
 }
 

@@ -1,0 +1,78 @@
+//! Finds GPU operations whose times are on another clock than those of most operations. CUPTI has returned the first kernels of a
+//! process with times that were 28 hours off (pytorch/pytorch#192021). With these times, a run of 20 ms would last for days.
+
+use std::collections::BTreeMap;
+
+use gpuflame_model::record::IdMap;
+
+use super::call_records::CallRecords;
+use super::op_records::OpRecords;
+
+/// Minimum distance in ns from the launch of an operation to its start if the operation may be on another clock.
+const MIN_DISTANCE_NS: i64 = 60_000_000_000;
+/// Minimum time in ns from the end of all other operations to the start of an operation that nothing else contradicts.
+const MIN_DISTANCE_OF_LAST_NS: i64 = 600_000_000_000;
+
+/// Device, context and stream.
+type Place = (u32, u32, u32);
+
+/// An operation far from its launch.
+struct FarOp {
+    number: u32,
+    place: Place,
+    launch: i64,
+    start: i64,
+}
+
+/// Returns the numbers of the operations on another clock: they begin more than a minute before their launch, or more than a
+/// minute after it and after later work of their stream, or long after all other work. If they are at least half of the
+/// operations with a launch, the clocks of the host and of the GPU differ, and the list is empty.
+pub(super) fn displaced_ops(ops: &OpRecords, calls: &CallRecords) -> IdMap<u32, ()> {
+    let launched = || {
+        let with_launch = (0..).zip(ops.iter()).filter(|(_, op)| op.start != 0);
+        with_launch.filter_map(|(number, op)| Some((number, op, calls.start_of(op.call()?))))
+    };
+    let is_far = |start: i64, launch: i64| start.abs_diff(launch) > MIN_DISTANCE_NS as u64;
+    let (mut far, mut near) = (Vec::new(), 0_usize);
+    for (number, op, launch) in launched() {
+        if is_far(op.start, launch) {
+            let place = (op.shape.device, op.shape.context, op.shape.stream);
+            far.push(FarOp { number, place, launch, start: op.start });
+        } else {
+            near += 1;
+        }
+    }
+    if far.is_empty() || far.len() >= near {
+        return IdMap::default();
+    }
+    let mut streams: BTreeMap<Place, Vec<(i64, i64)>> = BTreeMap::new();
+    let mut last_end = i64::MIN;
+    for (_, op, launch) in launched().filter(|(_, op, launch)| !is_far(op.start, *launch)) {
+        let place = (op.shape.device, op.shape.context, op.shape.stream);
+        streams.entry(place).or_default().push((launch, op.start));
+        last_end = last_end.max(op.end);
+    }
+    streams.values_mut().for_each(|ops| note_earliest_starts(ops));
+    let is_displaced = |op: &FarOp| {
+        let earliest_later = || {
+            let of_stream = streams.get(&op.place)?;
+            of_stream
+                .get(of_stream.partition_point(|(launch, _)| *launch <= op.launch))
+                .map(|(_, start)| *start)
+        };
+        op.start < op.launch
+            || earliest_later().is_some_and(|start| start.saturating_add(MIN_DISTANCE_NS) < op.start)
+            || last_end.saturating_add(MIN_DISTANCE_OF_LAST_NS) < op.start
+    };
+    far.into_iter().filter(is_displaced).map(|op| (op.number, ())).collect()
+}
+
+/// Sorts the operations of a stream by launch, and replaces each start by the earliest start of this and later operations.
+fn note_earliest_starts(ops: &mut [(i64, i64)]) {
+    ops.sort_unstable();
+    let mut earliest = i64::MAX;
+    for (_, start) in ops.iter_mut().rev() {
+        earliest = earliest.min(*start);
+        *start = earliest;
+    }
+}
