@@ -7,7 +7,7 @@ use super::input::Source;
 use super::table_output::{Cell, Table, group_digits};
 use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
-use gpuflame_offline::analysis::{StreamOrder, WorkSpans, check_stream_order};
+use gpuflame_offline::analysis::{DurationContradiction, StreamOrder, WorkSpans, check_stream_order};
 
 /// Maximum number of activities whose order is checked by verbs that otherwise keep only sums. They take about 50 MB.
 pub(super) const MAX_SPANS: usize = 1 << 20;
@@ -50,13 +50,18 @@ pub(super) fn check_order(
 /// Prints a remark that gives the number of impossible durations and names the first one.
 pub(super) fn remark_impossible(source: &Source, profile: &Profile, order: &StreamOrder, console: Console) {
     let Some(worst) = order.impossible.first() else { return };
+    let clamped = format_nanos(worst.clamped_ns);
+    let why = match worst.contradiction {
+        DurationContradiction::LaterWork => format!("{clamped} until later work of its stream began"),
+        DurationContradiction::Wait => format!("{clamped} until a wait for the GPU returned"),
+        DurationContradiction::TooLong => "more than a day".to_owned(),
+    };
     console.remark(format!(
-        "{source}: {} impossible durations, such as {} of {} ({} until later work of its stream began); GPU work is \
-         {} as recorded, {} if each of them ends there",
+        "{source}: {} impossible durations, such as {} of {} ({why}); GPU work is {} as recorded, {} if each of them \
+         ends there",
         order.impossible.len(),
         format_nanos(worst.raw_ns),
         work_name(profile, worst.work),
-        format_nanos(worst.clamped_ns),
         format_nanos(order.raw_ns),
         format_nanos(order.clamped_ns),
     ));

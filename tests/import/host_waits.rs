@@ -45,6 +45,71 @@ fn summary(trace: &Trace) -> (String, bool) {
 }
 
 #[test]
+fn a_kernel_that_outlasts_a_wait_for_it_is_impossible() {
+    // The wait of each period returns 10 us after a kernel of 700 us. On another stream, work of the third period lasts for 4 ms.
+    let stretched = |extra: u64| {
+        let mut trace = periods(20, |_| 700, |_| 720);
+        trace.slice("cuda_runtime", "cudaLaunchKernel", 1, ORIGIN + 3 * PERIOD - 5, ORIGIN + 3 * PERIOD - 3);
+        trace.0.last_mut().unwrap()["args"] = json!({ "correlation": 99 });
+        trace.work(
+            "kernel",
+            99,
+            "stretched",
+            20,
+            ORIGIN + 3 * PERIOD + 10,
+            ORIGIN + 3 * PERIOD + 100 + extra,
+        );
+        trace
+    };
+    assert!(bad(&stretched(0)).is_empty());
+    let found = bad(&stretched(4000));
+    let why = "a wait of the host for the GPU returned 710.000 us into the 4.090 ms of stretched";
+    assert_eq!(found, [("impossible_duration".to_owned(), why.to_owned())]);
+    let (answers, has_causes) = summary(&stretched(4000));
+    assert!(answers.contains("busy and idle time are withheld") && !has_causes, "{answers}");
+    // A thread that waits for one GPU after the other launches nothing until the last wait returns.
+    let mut in_turn = periods(20, |_| 700, |_| 720);
+    for at in 0..20 {
+        let start = ORIGIN + PERIOD * at;
+        in_turn.slice("cuda_runtime", "cudaDeviceSynchronize", 1, start + 2, start + 3);
+    }
+    assert!(bad(&in_turn).is_empty());
+    // With two GPUs, the wait may be for the other one.
+    let mut two = stretched(4000);
+    two.work("kernel", 100, "other", 7, ORIGIN + 10, ORIGIN + 20);
+    two.0.last_mut().unwrap()["args"]["device"] = json!(1);
+    assert!(bad(&two).iter().all(|(id, _)| id != "impossible_duration"));
+}
+
+#[test]
+fn clocks_disagree_if_all_work_is_late_and_outlasts_waits_for_it() {
+    let mut trace = periods(20, |_| 700, |_| 720);
+    let kernels = trace.0.iter_mut().filter(|event| event["cat"] == "kernel");
+    kernels.for_each(|event| event["ts"] = json!(event["ts"].as_u64().unwrap() + 5000));
+    let found = bad(&trace);
+    // The last five periods have no launch before the ends of their kernels.
+    let why = "the CPU and GPU clocks disagree: delays and idle causes are wrong";
+    assert_eq!(found, [("starts_before_launch".to_owned(), why.to_owned())]);
+}
+
+#[test]
+fn a_kernel_of_more_than_a_day_is_impossible() {
+    let with_last = |days: u64| {
+        let mut trace = periods(20, |_| 700, |_| 720);
+        let start = ORIGIN + 20 * PERIOD;
+        trace.launch(99, "endless", 1, start, start + 10, start + days * 86_400_000_000);
+        trace
+    };
+    assert!(bad(&with_last(1)).is_empty(), "as long as a day, less 10 us");
+    let found = bad(&with_last(2));
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].0 == "impossible_duration" && found[0].1.contains("no work takes more than a day"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn kernels_on_another_clock_are_named_and_belong_to_no_window() {
     const DAY: i64 = 86_400_000_000;
     for shift in [DAY, -DAY] {

@@ -9,6 +9,7 @@ mod copies;
 mod coverage;
 mod critical_path;
 mod delays;
+mod device_waits;
 mod findings;
 mod host_history;
 mod hta_path;
@@ -74,6 +75,8 @@ pub use states::{
     StreamStates, enters_queue, hta_idle, hta_queues, reconstruct_states, shown_window,
 };
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
-pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, check_stream_order};
+pub use stream_order::{
+    DurationContradiction, ImpossibleDuration, Overlaps, StreamOrder, check_stream_order,
+};
 pub use welch::{DurationChange, Durations, compare_durations};
 pub use work_spans::{PlausibleSpans, WorkSpans};

@@ -1,10 +1,11 @@
 //! Checks the order of work on each stream: which work overlaps, which overlaps are legal, and which durations are
-//! impossible, because later work of the same stream ran meanwhile.
+//! impossible, because later work of the same stream ran meanwhile, or because a wait for the GPU returned meanwhile.
 //!
 //! Work on a stream runs in order, with two exceptions. Nodes of a graph may run concurrently. A kernel that was
 //! launched with programmatic dependent launch (`cudaLaunchKernelEx`, Hopper and later) may begin before the previous
 //! kernel ends.
 
+use super::device_waits::DeviceWaits;
 use super::work_spans::{MICROSECOND_NS, StreamKey, Streams, WorkSpan, WorkSpans};
 use gpuflame_explain::join::Launched;
 use gpuflame_export::compose::call;
@@ -17,6 +18,15 @@ use gpuflame_traces::import::LinkReport;
 const MIN_EXCESS_NS: u64 = 10_000;
 /// Part (1/N) of the stream's time by which an activity must also last past the start of later work.
 const MIN_EXCESS_PART: u64 = 100;
+/// Minimum time in ns by which an activity must last past the return of a wait for it. The clocks of the host and of the GPU
+/// differ, but in the traces that we have by less than 1 us.
+const MIN_WAIT_EXCESS_NS: u64 = 100_000;
+/// Minimum time in ns by which an activity must end after the return of a wait for it to count as on another clock.
+const MIN_CLOCK_ERROR_NS: u64 = 1_000_000;
+/// Part (1/N) of all work that may outlast waits for it.
+const MIN_WAITED_PART: u64 = 10;
+/// Maximum duration of an activity in ns. Nothing else needs to contradict a duration of more than a day.
+const MAX_DURATION_NS: u64 = 86_400_000_000_000;
 /// Part of the name of all calls that can launch with programmatic dependent launch: `cudaLaunchKernelExC`,
 /// `cuLaunchKernelEx`.
 const PROGRAMMATIC_LAUNCH: &str = "LaunchKernelEx";
@@ -30,7 +40,7 @@ pub struct Overlaps {
     pub nanos: u64,
 }
 
-/// An activity that ends after later work of its stream began.
+/// An activity that ends after later work of its stream began, after a wait for it returned, or after more than a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImpossibleDuration {
     /// Work of the activity.
@@ -43,8 +53,21 @@ pub struct ImpossibleDuration {
     pub start: Nanos,
     /// Duration as recorded, in ns.
     pub raw_ns: u64,
-    /// Time from the start of the activity to the start of the next work of its stream, in ns.
+    /// Time from the start of the activity to the end that the contradiction allows, in ns.
     pub clamped_ns: u64,
+    /// Contradiction to the duration.
+    pub contradiction: DurationContradiction,
+}
+
+/// Fact that contradicts the duration of an activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DurationContradiction {
+    /// Later work of the stream began.
+    LaterWork,
+    /// A wait for the GPU returned that began after the launch.
+    Wait,
+    /// No work takes more than a day.
+    TooLong,
 }
 
 /// Result of [`check_stream_order`].
@@ -54,6 +77,8 @@ pub struct StreamOrder {
     pub doubtful: Overlaps,
     /// Overlaps of kernels that were probably launched with programmatic dependent launch.
     pub programmatic: Overlaps,
+    /// Activities that ran after a wait for them had returned, and the total time from this return to their ends.
+    pub after_wait: Overlaps,
     /// Impossible durations, the largest excess first.
     pub impossible: Vec<ImpossibleDuration>,
     /// Sum of all durations, in ns.
@@ -102,6 +127,12 @@ pub fn check_stream_order(
     streams.sort(spans);
     sort_by_stream(spans);
     let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default(), attributes };
+    // With several contexts, it is not known for which of them a thread waited.
+    let waited = match streams.are_of_one_context() {
+        true => WaitedWork::find(profile, &work.waits.of_devices(profile), spans, &work.pending),
+        false => WaitedWork::default(),
+    };
+    order.after_wait = waited.after_wait;
     let has_streamless = linked.is_some_and(|linked| linked.ops_without_stream > 0);
     order.raw_ns = saturating_sum(spans.iter().map(WorkSpan::nanos));
     let (mut first, mut clamped) = (0, IdMap::default());
@@ -114,6 +145,7 @@ pub fn check_stream_order(
         }
         let stream = OneStream {
             launches: stream.iter().map(|span| programmatic.class_of(span)).collect(),
+            wait_ends: waited.ends.get(before..first).unwrap_or_default(),
             spans: stream,
             key,
             resolution,
@@ -164,6 +196,58 @@ fn mark_graph_nodes(spans: &mut [WorkSpan]) {
     }
 }
 
+/// Waits for the work of a run.
+#[derive(Debug, Default)]
+struct WaitedWork {
+    /// Time at which a wait for each activity returned; [`u64::MAX`] if there is none. An empty list if no wait proves
+    /// anything.
+    ends: Vec<u64>,
+    after_wait: Overlaps,
+}
+
+impl WaitedWork {
+    /// Finds the waits for `spans`. `pending` are the launches without an activity.
+    fn find(profile: &Profile, waits: &DeviceWaits, spans: &[WorkSpan], pending: &[Launched]) -> Self {
+        if waits.is_empty() {
+            return Self::default();
+        }
+        let thread = |launched: Launched| Some((profile.context(launched.context)?.thread, launched.time.0));
+        let launches = spans.iter().filter_map(WorkSpan::launched).chain(pending.iter().copied());
+        let mut launches: Vec<_> = launches.filter_map(thread).collect();
+        launches.sort_unstable();
+        let wait_end = |span: &WorkSpan| {
+            let (thread, time) = thread(span.launched()?)?;
+            let end = waits.end_after(thread, time)?;
+            // A thread that waits for one GPU after the other launches nothing in between.
+            let next = launches.get(launches.partition_point(|launch| *launch < (thread, end)));
+            next.is_some_and(|(of, time)| *of == thread && *time < span.end).then_some(end)
+        };
+        let ends: Vec<u64> = spans.iter().map(|span| wait_end(span).unwrap_or(u64::MAX)).collect();
+        let pairs = || spans.iter().zip(ends.iter().copied());
+        let stretched = pairs().filter(|(span, end)| is_stretched(span, *end)).count() as u64;
+        let after_wait = count_after_wait(pairs());
+        // If much work outlasts its waits, the waits may be for another GPU.
+        let is_rare = stretched.saturating_mul(MIN_WAITED_PART) <= spans.len() as u64;
+        Self { ends: if is_rare { ends } else { Vec::new() }, after_wait }
+    }
+}
+
+/// Counts the activities that ended long after a wait for them returned, if all work begins long after its launch: then the
+/// clocks of the host and of the GPU differ.
+fn count_after_wait<'a>(spans: impl Iterator<Item = (&'a WorkSpan, u64)>) -> Overlaps {
+    let (mut sum, mut min_delay) = (Overlaps::default(), u64::MAX);
+    for (span, end) in spans {
+        let delay = span.launched().map_or(u64::MAX, |launched| span.start.saturating_sub(launched.time.0));
+        min_delay = min_delay.min(delay);
+        let depth = span.end.saturating_sub(end);
+        if depth > MIN_CLOCK_ERROR_NS {
+            sum.count += 1;
+            add_to(&mut sum.nanos, depth);
+        }
+    }
+    if min_delay > MIN_CLOCK_ERROR_NS { sum } else { Overlaps::default() }
+}
+
 /// Finds the calls that can launch programmatically. The name of each context's call is looked up once.
 struct ProgrammaticCalls<'a> {
     profile: &'a Profile,
@@ -205,7 +289,18 @@ struct OneStream<'a> {
     key: StreamKey,
     /// Class of the call that launched each activity.
     launches: Vec<LaunchClass>,
+    /// Times at which waits for the activities returned, see [`WaitedWork`].
+    wait_ends: &'a [u64],
     resolution: u64,
+}
+
+/// An activity whose duration may be impossible.
+struct Suspect {
+    /// Position of the activity.
+    at: usize,
+    /// Latest time at which the activity can have ended.
+    end: u64,
+    contradiction: DurationContradiction,
 }
 
 impl OneStream<'_> {
@@ -229,31 +324,33 @@ impl OneStream<'_> {
         }
     }
 
-    /// Finds the activities that began before and ended after a later activity of the stream. Passes the position of each, and the
-    /// start of that later activity, to `clamp`.
+    /// Finds the activities that began before and ended after a later activity of the stream, or after a wait for them returned.
+    /// Passes the position of each, and its latest possible end, to `clamp`.
     fn find_impossible(&self, found: &mut Vec<ImpossibleDuration>, clamp: &mut dyn FnMut(usize, u64)) {
         let suspects = self.suspects();
-        let excess = saturating_sum(suspects.iter().map(|&(at, start)| self.spans[at].end - start));
+        let excess = |suspect: &Suspect| self.spans[suspect.at].end - suspect.end;
+        let excess = saturating_sum(suspects.iter().map(excess));
         let all = saturating_sum(self.spans.iter().map(|span| span.end - span.start)).saturating_sub(excess);
-        for (at, start) in suspects {
+        for Suspect { at, end, contradiction } in suspects {
             let span = &self.spans[at];
-            if (span.end - start).saturating_mul(MIN_EXCESS_PART) <= all {
+            if (span.end - end).saturating_mul(MIN_EXCESS_PART) <= all {
                 continue;
             }
-            clamp(at, start);
+            clamp(at, end);
             found.push(ImpossibleDuration {
                 work: span.work,
                 device: self.key.0,
                 stream: self.key.2,
                 start: Nanos(span.start),
                 raw_ns: span.end - span.start,
-                clamped_ns: start - span.start,
+                clamped_ns: end - span.start,
+                contradiction,
             });
         }
     }
 
-    /// Returns the activities that may be impossible, each with the start of the next work.
-    fn suspects(&self) -> Vec<(usize, u64)> {
+    /// Returns the activities whose durations may be impossible.
+    fn suspects(&self) -> Vec<Suspect> {
         // Index of the next activity that is not a graph node, from each activity on.
         let mut next = self.spans.len();
         let mut nexts = vec![next; next + 1];
@@ -269,12 +366,24 @@ impl OneStream<'_> {
             self.spans.get(nexts[after])
         };
         let suspect = |(at, span): (usize, &WorkSpan)| {
-            let later = later(at)?;
-            let is_over = later.end < span.end && span.end - later.start > MIN_EXCESS_NS;
-            is_over.then_some((at, later.start))
+            let is_over = |later: &&WorkSpan| later.end < span.end && span.end - later.start > MIN_EXCESS_NS;
+            let later =
+                later(at).filter(is_over).map(|later| (later.start, DurationContradiction::LaterWork));
+            let waited = self.wait_ends.get(at).copied().filter(|end| is_stretched(span, *end));
+            let waited = waited.map(|end| (end, DurationContradiction::Wait));
+            let endless =
+                (span.nanos() > MAX_DURATION_NS).then_some((span.start, DurationContradiction::TooLong));
+            let (end, contradiction) = later.into_iter().chain(waited).min().or(endless)?;
+            Some(Suspect { at, end, contradiction })
         };
         self.spans.iter().enumerate().filter_map(suspect).collect()
     }
+}
+
+/// Whether most of an activity follows the return of a wait for it, at `end`, although it began before.
+fn is_stretched(span: &WorkSpan, end: u64) -> bool {
+    let excess = span.end.saturating_sub(end);
+    excess > MIN_WAIT_EXCESS_NS && span.start < end && excess > span.nanos() / 2
 }
 
 /// Returns the sum of the busy times of all GPUs: as recorded, and with the ends in `clamped`, by position.

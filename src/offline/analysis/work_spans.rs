@@ -1,5 +1,6 @@
 //! Times, places and launches of single activities: in about 10 bytes each while rows are read, in 48 while they are compared.
 
+use super::device_waits::WaitCalls;
 use super::packed_ops::{PackedOp, PackedOps};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, SteadyPart};
@@ -8,6 +9,9 @@ use gpuflame_model::record::{
     StreamId, Work,
 };
 use gpuflame_traces::import::LinkReport;
+
+/// Maximum number of launches without an activity to store. If there are more, idle time is usually unknown anyway.
+const MAX_PENDING: usize = 1 << 16;
 
 /// A [`Sink`] that stores the times and places of activities.
 ///
@@ -25,6 +29,10 @@ pub struct WorkSpans {
     untimed: Option<Vec<(u64, u64)>>,
     /// Launches with recorded attributes: whether they are programmatic.
     attributes: IdMap<CorrelationId, bool>,
+    /// Calls that waited.
+    pub(super) waits: WaitCalls,
+    /// Launches without an activity, at most [`MAX_PENDING`].
+    pub(super) pending: Vec<Launched>,
 }
 
 /// Streams, by the number that a [`WorkSpan`] has.
@@ -47,6 +55,11 @@ impl Streams {
             });
         }
         self.last
+    }
+
+    /// Whether all streams are streams of one context.
+    pub(super) fn are_of_one_context(&self) -> bool {
+        self.keys.iter().all(|(device, context, _)| (*device, *context) == (self.keys[0].0, self.keys[0].1))
     }
 
     pub(super) fn key(&self, span: &WorkSpan) -> StreamKey {
@@ -79,6 +92,8 @@ impl WorkSpans {
             skipped: 0,
             untimed: None,
             attributes: IdMap::default(),
+            waits: WaitCalls::default(),
+            pending: Vec::new(),
         }
     }
 
@@ -137,9 +152,14 @@ impl Sink for WorkSpans {
         self.packed.push(PackedOp { correlation, place, ..PackedOp::new(activity, origin) });
     }
 
-    fn pending(&mut self, _: CorrelationId, _: Launched) {}
+    fn pending(&mut self, _: CorrelationId, launched: Launched) {
+        if self.pending.len() < MAX_PENDING {
+            self.pending.push(launched);
+        }
+    }
 
     fn host(&mut self, row: &Row<'_>) {
+        self.waits.add(row);
         if let Row::LaunchAttributes(LaunchAttributes { correlation, is_programmatic }) = *row {
             self.attributes.insert(correlation, is_programmatic);
         }

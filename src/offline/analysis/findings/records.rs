@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::super::stream_order::StreamOrder;
+use super::super::stream_order::{DurationContradiction, StreamOrder};
 use super::super::work_spans::{MICROSECOND_NS, WorkSpans};
 use super::{Figures, Finding, Severity};
 use gpuflame_explain::Stacks;
@@ -55,6 +55,8 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let without_stack = profile.samples(&GPU).iter().filter(|one| one.site.launch() == Err(Missing::NoStack));
     let without_stack_ns = saturating_sum(without_stack.map(Sample::amount));
     let order = evidence.stream_order;
+    // Activities that contradict the host's clock at their start or at their end.
+    let wrong_clock = activities.early.max(order.after_wait.count);
     let (overlapping, programmatic) = (order.doubtful, order.programmatic);
     let uncollected =
         evidence.unset_times.unwrap_or_else(|| activities.untimed.saturating_sub(known.backwards));
@@ -78,7 +80,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let pending_at_end = known.pending_at_end;
     let dropped = lost(&dropped);
     let earliest = profile.times().iter().map(|time| time.early).max().unwrap_or(0);
-    let is_slightly_early = (1..=MICROSECOND_NS).contains(&earliest);
+    let is_slightly_early = (1..=MICROSECOND_NS).contains(&earliest) && order.after_wait.count == 0;
     let incomplete = IncompleteStacks::find(profile, evidence.stacks);
     let coverage = evidence.profile.coverage();
     let uncovered = !coverage.all.is_sufficient() || !coverage.uncovered_steps.is_empty();
@@ -218,12 +220,15 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         ),
         counted_finding(
             "starts_before_launch",
-            "activities that begin before their launch",
+            match activities.early {
+                0 if order.after_wait.count > 0 => "activities that end after a wait for them",
+                _ => "activities that begin before their launch",
+            },
             match is_slightly_early {
                 true => Note,
-                false => matters(activities.early, all, known.early_ns),
+                false => matters(wrong_clock, all, known.early_ns),
             },
-            activities.early,
+            wrong_clock,
             all,
             match is_slightly_early {
                 true => "by at most a microsecond: delays and idle causes are off by as much",
@@ -512,7 +517,15 @@ fn describe_impossible(evidence: &Evidence<'_>) -> String {
     let Some(worst) = evidence.stream_order.impossible.first() else { return String::new() };
     let (raw, clamped) = (format_nanos(worst.raw_ns), format_nanos(worst.clamped_ns));
     let name = work_name(evidence.profile, worst.work);
-    format!("later work of the stream began {clamped} into the {raw} of {name}")
+    match worst.contradiction {
+        DurationContradiction::LaterWork => {
+            format!("later work of the stream began {clamped} into the {raw} of {name}")
+        }
+        DurationContradiction::Wait => {
+            format!("a wait of the host for the GPU returned {clamped} into the {raw} of {name}")
+        }
+        DurationContradiction::TooLong => format!("{name} lasts {raw}: no work takes more than a day"),
+    }
 }
 
 /// Reports whether all times in the trace are multiples of a microsecond. The times of binary formats are nanoseconds,
