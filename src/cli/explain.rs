@@ -107,6 +107,9 @@ pub(super) fn explain_opened(
     // A recording that contains only sums does not contain the times of launches.
     if !facts.has_only_sums {
         let is_trace = facts.kind != Kind::Recording;
+        if facts.linked.as_ref().is_some_and(|linked| linked.host_function_calls > 0) {
+            coverage.note_host_functions();
+        }
         profile.set_coverage(coverage.coverage(&profile, &facts.steps, is_trace));
     }
     if facts.kind == Kind::Recording && options.backward_under_forward {

@@ -87,6 +87,8 @@ pub(super) enum UnknownPath {
     ImpossibleDurations,
     /// Too many launches have no activity.
     MissingWork,
+    /// Idle time is unknown for this other reason.
+    UnknownIdle(String),
 }
 
 /// The critical path of a run, or the reason why it is not known.
@@ -117,8 +119,12 @@ impl RunPath {
         if run.facts.has_only_sums {
             return Self::Unknown(UnknownPath::OnlySums);
         }
-        if run.profile.idle_doubt().is_some() {
-            return Self::Unknown(UnknownPath::MissingWork);
+        if let Some(doubt) = run.profile.idle_doubt() {
+            let coverage = run.profile.coverage();
+            let lacks_launches = !coverage.all.is_sufficient() || !coverage.uncovered_steps.is_empty();
+            let is_other = !lacks_launches && coverage.empty_steps.is_empty();
+            let why = if is_other { UnknownPath::UnknownIdle(doubt) } else { UnknownPath::MissingWork };
+            return Self::Unknown(why);
         }
         if count > max_count {
             return Self::Unknown(UnknownPath::TooLarge(max_count));
@@ -165,6 +171,9 @@ impl RunPath {
             Self::Unknown(UnknownPath::ImpossibleDurations) => "some durations are impossible".to_owned(),
             Self::Unknown(UnknownPath::MissingWork) => {
                 return Some("critical path: unknown, because too many launches have no activity".to_owned());
+            }
+            Self::Unknown(UnknownPath::UnknownIdle(doubt)) => {
+                return Some(format!("critical path: unknown, because {doubt}"));
             }
         };
         Some(format!("critical path: {unknown}; `gpuflame critical-path {file}` shows more"))

@@ -78,6 +78,7 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     let mut remarks = Vec::new();
     let (mut coverage, mut steps) = (StepCoverage::default(), StepSpans::default());
     let is_trace = opened.kind() != Kind::Recording;
+    let mut host_function_calls = 0;
     let (mut run, has_only_sums) = Run::explained(options, &mut coverage, |each| {
         let each = &mut |row: &Row<'_>| {
             steps.add_row(row);
@@ -99,12 +100,16 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
                 let linked = import::rows(opened, &import_options, each)?;
                 let place = |remark: &String| format!("{}: {remark}", path.display());
                 remarks.extend(linked.counts.remarks.iter().map(place));
+                host_function_calls = linked.host_function_calls;
                 Ok(false)
             }
         }
     })?;
     // A recording that has only sums has no times of launches.
     if !has_only_sums {
+        if host_function_calls > 0 {
+            coverage.note_host_functions();
+        }
         run.profile.set_coverage(coverage.coverage(&run.profile, &steps, is_trace));
     }
     run.remarks = remarks;

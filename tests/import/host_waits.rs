@@ -110,6 +110,62 @@ fn a_kernel_of_more_than_a_day_is_impossible() {
 }
 
 #[test]
+fn work_is_missing_if_most_waits_return_long_after_all_recorded_work() {
+    // 40 of 1000 us are recorded, but the host waits for 900 us.
+    let late = periods(40, |_| 40, |_| 950);
+    let found = bad(&late);
+    assert_eq!(found.len(), 1);
+    // 950 us less 10 us and 40 us, 40 times.
+    assert!(found[0].0 == "launch_coverage" && found[0].1.contains("lasted 36.000 ms longer"), "{found:?}");
+    let (answers, has_causes) = summary(&late);
+    assert!(answers.contains("idle time is unknown: 40 of 40 waits for the GPU") && !has_causes, "{answers}");
+    // Waits that return after 100 us, or a single one that returns late, prove nothing.
+    assert!(bad(&periods(40, |_| 40, |_| 150)).is_empty());
+    assert!(bad(&periods(40, |_| 40, |at| if at == 7 { 990 } else { 60 })).is_empty());
+    // A host function of a stream may run while the GPU is idle.
+    let mut host = periods(40, |_| 40, |_| 950);
+    host.slice("cuda_runtime", "cudaLaunchHostFunc", 1, ORIGIN + 960, ORIGIN + 965);
+    assert!(bad(&host).is_empty());
+}
+
+#[test]
+fn launches_for_which_the_thread_waited_were_not_in_a_queue_at_the_end() {
+    // The last ten launches have no activity, while work of another stream still runs.
+    let mut trace = periods(100, |_| 700, |_| 720);
+    trace.0.retain(|event| event["cat"] != "kernel" || event["args"]["correlation"].as_u64().unwrap() <= 90);
+    trace.launch(200, "long", 2, ORIGIN + 89 * PERIOD, ORIGIN + 89 * PERIOD + 5, ORIGIN + 100 * PERIOD);
+    trace.0.last_mut().unwrap()["args"]["stream"] = json!(20);
+    let tables = tables(&trace, "check");
+    let rows = tables["findings"].as_array().unwrap();
+    let found = |id| rows.iter().find(|row| row["id"] == id).unwrap();
+    assert_eq!(found("launch_coverage")["count"], 10);
+    let why = "they failed, or the records of their GPU work are missing or unusable";
+    assert_eq!(found("launch_pending_at_end")["why"], why);
+}
+
+#[test]
+fn fewer_late_waits_suffice_if_launches_of_a_graph_have_different_numbers_of_activities() {
+    // Each launch of the graph has two kernels, and the wait returns 300 us after them, in periods of 1000 us.
+    let graphs = |of_first: u64| {
+        let mut trace = Trace::default();
+        for at in 0..20 {
+            let start = ORIGIN + PERIOD * at;
+            trace.slice("cuda_runtime", "cudaGraphLaunch", 1, start, start + 5);
+            trace.0.last_mut().unwrap()["args"] = json!({ "correlation": at + 1 });
+            for kernel in 0..if at == 0 { of_first } else { 2 } {
+                let from = start + 10 + 50 * kernel;
+                trace.work("kernel", at as u32 + 1, &format!("k{kernel}"), 7, from, from + 50);
+            }
+            trace.slice("cuda_runtime", "cudaDeviceSynchronize", 1, start + 6, start + 410);
+        }
+        trace
+    };
+    assert!(bad(&graphs(2)).is_empty());
+    let found = bad(&graphs(8));
+    assert!(found.len() == 1 && found[0].0 == "launch_coverage", "{found:?}");
+}
+
+#[test]
 fn kernels_on_another_clock_are_named_and_belong_to_no_window() {
     const DAY: i64 = 86_400_000_000;
     for shift in [DAY, -DAY] {
@@ -134,4 +190,23 @@ fn a_kernel_that_waited_for_its_stream_for_minutes_is_on_the_same_clock() {
     trace.launch(98, "long", 1, start, start + 10, start + 90_000_000);
     trace.launch(99, "after", 1, start + 20, start + 90_000_010, start + 90_000_500);
     assert!(bad(&trace).is_empty());
+}
+
+#[test]
+fn idle_time_is_unknown_if_many_activities_have_no_times() {
+    let untimed = |every: usize| {
+        let mut trace = periods(60, |_| 700, |_| 720);
+        let kernels = trace.0.iter_mut().filter(|event| event["cat"] == "kernel");
+        for event in kernels.step_by(every) {
+            (event["ts"], event["dur"]) = (json!(0), json!(0));
+        }
+        trace
+    };
+    let (answers, has_causes) = summary(&untimed(3));
+    assert!(
+        answers.contains("idle time is unknown: 20 of 60 activities have no times") && !has_causes,
+        "{answers}"
+    );
+    // 3 of 60 are 5 %.
+    assert!(summary(&untimed(20)).1);
 }

@@ -56,6 +56,9 @@ fn why_words(why: &UnknownPath) -> String {
         UnknownPath::MissingWork => {
             "Too many launches have no activity, so that no path can be found.".to_owned()
         }
+        UnknownPath::UnknownIdle(doubt) => {
+            format!("Idle time is unknown ({doubt}), so that no path can be found.")
+        }
         UnknownPath::ImpossibleDurations => {
             "Some durations are impossible, so that no path can be found: `gpuflame info` names them."
                 .to_owned()

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use super::sample::{LeafFrame, Sample};
 use super::views::{GPU, IDLE, View};
-use super::{Profile, add_to};
+use super::{Profile, add_to, format_nanos};
 use crate::record::{ContextId, FrameKind, Missing};
 
 /// Idle time counts as known if at least this share of launches, in percent, has activities.
 const MIN_COVERED_PERCENT: u64 = 95;
+/// Part (1/N) of all activities that may lack times if idle time is to be known. The same limit as for launches.
+const MAX_UNTIMED_PART: u64 = 100 / (100 - MIN_COVERED_PERCENT);
 /// Maximum number of steps to list in a text.
 const MAX_NAMED_STEPS: usize = 8;
 
@@ -29,6 +31,26 @@ pub struct Coverage {
     pub uncovered_steps: Vec<u64>,
     /// Numbers, counted from 0, of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
+    /// Number of activities.
+    pub activities: u64,
+    /// Part of `activities` without times.
+    pub untimed: u64,
+    /// Number of launches after the last launch with an activity that have none, although their thread waited for them. So their
+    /// work was not in a queue when recording ended.
+    pub waited_without_work: u64,
+    /// Waits of the host from which it follows that GPU work has no rows.
+    pub late_waits: Option<LateWaits>,
+}
+
+/// Waits of the host for a GPU that returned long after all recorded work had ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateWaits {
+    /// Number of such waits.
+    pub count: u64,
+    /// Number of all waits for the GPU.
+    pub waits: u64,
+    /// Total time from the end of the recorded work to the return of the waits, in ns.
+    pub nanos: u64,
 }
 
 /// Counts of launches that should have an activity.
@@ -82,7 +104,22 @@ impl Coverage {
                 list_steps(&self.empty_steps)
             ));
         }
+        let Self { activities, untimed, .. } = self;
+        if self.has_many_untimed() {
+            reasons.push(format!("{untimed} of {activities} activities have no times"));
+        }
+        if let Some(LateWaits { count, waits, nanos }) = self.late_waits {
+            let nanos = format_nanos(nanos);
+            reasons.push(format!(
+                "{count} of {waits} waits for the GPU returned long after all recorded work had ended, {nanos} in total"
+            ));
+        }
         (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    /// Whether more than 5 % of the activities have no times.
+    fn has_many_untimed(&self) -> bool {
+        self.untimed.saturating_mul(MAX_UNTIMED_PART) > self.activities
     }
 }
 
@@ -229,6 +266,21 @@ mod tests {
         let steps = Coverage { steps: 3, uncovered_steps: vec![1], ..coverage(100, 2) };
         let expected = "2 of 100 launches have no activity; in 1 of 3 steps (1, counted from 0), too few launches have an activity";
         assert_eq!(steps.doubt().unwrap(), expected);
+    }
+
+    #[test]
+    fn idle_time_is_unknown_if_more_than_5_percent_of_the_activities_have_no_times() {
+        let untimed = |untimed| Coverage { activities: 100, untimed, ..Coverage::default() }.doubt();
+        assert_eq!(untimed(5), None);
+        assert_eq!(untimed(6).unwrap(), "6 of 100 activities have no times");
+    }
+
+    #[test]
+    fn waits_from_which_missing_work_follows_are_a_reason() {
+        let late_waits = Some(LateWaits { count: 3, waits: 4, nanos: 2_000_000 });
+        let expected =
+            "3 of 4 waits for the GPU returned long after all recorded work had ended, 2.000 ms in total";
+        assert_eq!(Coverage { late_waits, ..Coverage::default() }.doubt().unwrap(), expected);
     }
 
     #[test]

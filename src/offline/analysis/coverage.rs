@@ -3,10 +3,25 @@
 
 use std::collections::BTreeMap;
 
+use super::device_waits::{DeviceWaits, WaitCalls};
 use super::packed_times::{LaunchTimes, Stretches};
 use gpuflame_explain::join::{Launched, Origin, Sink};
-use gpuflame_model::profile::{Coverage, LaunchCoverage, Profile};
-use gpuflame_model::record::{Activity, ContextId, CorrelationId, IdMap, StepSpans, ThreadId};
+use gpuflame_export::compose::call;
+use gpuflame_model::profile::{Coverage, LateWaits, LaunchCoverage, Profile};
+use gpuflame_model::record::{
+    Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, Row, StepSpans, ThreadId,
+};
+
+/// Minimum time in ns by which a wait for a GPU must return after the end of the recorded work to count as late. A wait returns
+/// 5 to 100 us after the work, in the traces that we have.
+const MIN_LATE_NS: u64 = 200_000;
+/// Minimum number of late waits from which missing work follows. A single wait can be late for many reasons.
+const MIN_LATE_WAITS: u64 = 3;
+/// Part (1/N) of the time from the first to the last work that the late returns must take, so that a thread that lacks a
+/// processor now and then does not matter.
+const MIN_LATE_PART: u64 = 2;
+/// Part (1/N) if launches of one graph led to different numbers of activities, which is also evidence of missing rows.
+const MIN_LATE_PART_OF_GRAPHS: u64 = 10;
 
 /// A [`Sink`] that collects launches and busy times.
 #[derive(Debug, Default)]
@@ -14,6 +29,67 @@ pub struct StepCoverage {
     launches: LaunchTimes,
     /// Stretches of GPU work.
     busy: Stretches,
+    waits: WaitCalls,
+    place: WorkPlace,
+    graph_sizes: GraphSizes,
+    activities: u64,
+    untimed: u64,
+    has_host_functions: bool,
+}
+
+/// Parts of the names of calls that submit host functions to streams.
+const HOST_FUNCTION_CALLS: [&str; 2] = ["LaunchHostFunc", "StreamAddCallback"];
+
+/// Device and context of the GPU work, as long as there is only one context.
+#[derive(Debug, Default)]
+enum WorkPlace {
+    #[default]
+    Nowhere,
+    One(DeviceId, GpuContextId),
+    Several,
+}
+
+impl WorkPlace {
+    fn add(&mut self, device: DeviceId, context: GpuContextId) {
+        match *self {
+            Self::Nowhere => *self = Self::One(device, context),
+            Self::One(known_device, known_context) if (known_device, known_context) == (device, context) => {}
+            _ => *self = Self::Several,
+        }
+    }
+}
+
+/// Smallest and largest number of activities of a launch, by stack, if the activities of a launch are neighbours.
+#[derive(Debug, Default)]
+struct GraphSizes {
+    last: Option<(Launched, u32)>,
+    of_stacks: IdMap<ContextId, (u32, u32)>,
+}
+
+impl GraphSizes {
+    fn add(&mut self, launched: Launched) {
+        match &mut self.last {
+            Some((last, count)) if *last == launched => *count += 1,
+            last => {
+                if let Some((last, count)) = last.replace((launched, 1)) {
+                    Self::note(&mut self.of_stacks, last.context, count);
+                }
+            }
+        }
+    }
+
+    fn note(of_stacks: &mut IdMap<ContextId, (u32, u32)>, context: ContextId, count: u32) {
+        let known = of_stacks.entry(context).or_insert((count, count));
+        *known = (known.0.min(count), known.1.max(count));
+    }
+
+    /// Whether a stack launched graphs that led to different numbers of activities.
+    fn differ(mut self, profile: &Profile) -> bool {
+        if let Some((last, count)) = self.last.take() {
+            Self::note(&mut self.of_stacks, last.context, count);
+        }
+        self.of_stacks.iter().any(|(context, (least, most))| least < most && profile.launches_graph(*context))
+    }
 }
 
 /// Facts about a stack that launches.
@@ -23,6 +99,7 @@ struct LaunchFacts {
     is_required: bool,
     /// Time of the last launch of its thread whose work is in the data.
     last_covered: Option<u64>,
+    thread: Option<ThreadId>,
 }
 
 /// Sums over the launches before a time, and the end of the last work that begins before it.
@@ -34,10 +111,16 @@ struct Before {
 }
 
 impl Sink for StepCoverage {
-    fn activity(&mut self, activity: &Activity, _origin: Origin) {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.activities += 1;
+        if let Origin::Launch(launched) = origin {
+            self.graph_sizes.add(launched);
+        }
         if activity.duration().is_none() {
+            self.untimed += 1;
             return;
         }
+        self.place.add(activity.device, activity.context);
         let (start, end) = (activity.start.0, activity.end.0.max(activity.start.0.saturating_add(1)));
         self.busy.push((start, end));
     }
@@ -49,12 +132,21 @@ impl Sink for StepCoverage {
     fn matched(&mut self, launched: Launched, _is_graph: bool) {
         self.launches.push(launched, true);
     }
+
+    fn host(&mut self, row: &Row<'_>) {
+        self.waits.add(row);
+    }
 }
 
 impl StepCoverage {
+    /// Notes that the program submitted host functions to streams, although the rows do not show it.
+    pub fn note_host_functions(&mut self) {
+        self.has_host_functions = true;
+    }
+
     /// Returns the coverage of the whole run and of its steps. `is_trace`: whether another tool recorded the run. If not,
     /// the counts of the whole run come from the profile, so that they equal the counts from the sums of the run.
-    pub fn coverage(self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
+    pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut spans = steps.spans();
         spans.sort_unstable();
         let mut bounds: Vec<u64> = spans.iter().flat_map(|(start, end)| [*start, *end]).collect();
@@ -62,11 +154,34 @@ impl StepCoverage {
         bounds.dedup();
         let mut before = vec![Before::default(); bounds.len()];
         let last_end = self.note_busy(&bounds, &mut before);
-        let all = self.note_launches(profile, last_end, &bounds, &mut before);
+        let waits = match self.place {
+            WorkPlace::One(..) => self.waits.of_devices(profile),
+            // It is not known for which of several contexts a thread waited.
+            _ => DeviceWaits::default(),
+        };
+        let (all, waited_without_work) =
+            self.note_launches(profile, (last_end, &waits), &bounds, &mut before);
         let before =
             |time: u64| bounds.binary_search(&time).map_or_else(|_| Before::default(), |at| before[at]);
         let all = if is_trace { all } else { profile.coverage().all };
-        let mut coverage = Coverage { all, steps: spans.len() as u64, is_trace, ..Coverage::default() };
+        let has_graphs_of_two_sizes = is_trace && std::mem::take(&mut self.graph_sizes).differ(profile);
+        // A wait also lasts as long as the host functions of streams, which are not work of a GPU.
+        let late_waits = self.late_waits(&waits, has_graphs_of_two_sizes);
+        let late_waits = late_waits.filter(|_| !self.submits_host_functions(profile));
+        let Self { activities, untimed, .. } = self;
+        // Sums of recordings do not count activities without times, and rows must lead to the same answers as sums.
+        let untimed = if is_trace { untimed } else { 0 };
+        let steps_count = spans.len() as u64;
+        let mut coverage = Coverage {
+            all,
+            steps: steps_count,
+            is_trace,
+            activities,
+            untimed,
+            waited_without_work,
+            late_waits,
+            ..Coverage::default()
+        };
         for (step, (start, end)) in (0..).zip(spans) {
             let (from, to) = (before(start), before(end.max(start)));
             let in_step = LaunchCoverage {
@@ -104,16 +219,56 @@ impl StepCoverage {
         until
     }
 
-    /// Notes for each bound the launches before it. Returns all launches.
+    /// Whether the program submitted host functions to streams.
+    fn submits_host_functions(&self, profile: &Profile) -> bool {
+        let submits = |call: &str| HOST_FUNCTION_CALLS.iter().any(|part| call.contains(part));
+        self.has_host_functions || self.launches.iter().any(|launch| submits(call(profile, launch.context)))
+    }
+
+    /// Returns the waits for the GPU that returned long after all recorded work had ended, if they are so many and so late that
+    /// work must be missing.
+    fn late_waits(&self, waits: &DeviceWaits, has_graphs_of_two_sizes: bool) -> Option<LateWaits> {
+        let waits = waits.by_start();
+        let mut late = LateWaits { count: 0, waits: waits.len() as u64, nanos: 0 };
+        let (mut first, mut until, mut next) = (None, 0, 0);
+        let mut returned = 0_u64;
+        // Notes the waits that returned before the next work began, which is at `time`.
+        let mut note = |until: u64, time: u64| {
+            while let Some(&(start, end)) = waits.get(next).filter(|(_, end)| *end <= time) {
+                // Of waits of several threads at once, the time counts once.
+                let nanos = end.saturating_sub(start.max(until).max(returned));
+                if until > 0 && nanos > MIN_LATE_NS {
+                    late.count += 1;
+                    late.nanos = late.nanos.saturating_add(nanos);
+                }
+                returned = returned.max(end);
+                next += 1;
+            }
+        };
+        self.busy.each_merged(|start, end| {
+            first = first.or(Some(start));
+            note(until, start);
+            until = end;
+        });
+        note(until, u64::MAX);
+        let window = returned.max(until).saturating_sub(first?);
+        let part = if has_graphs_of_two_sizes { MIN_LATE_PART_OF_GRAPHS } else { MIN_LATE_PART };
+        let is_often = late.count >= MIN_LATE_WAITS && late.count.saturating_mul(2) > late.waits;
+        (is_often && late.nanos.saturating_mul(part) > window).then_some(late)
+    }
+
+    /// Notes for each bound the launches before it. Returns all launches, and the number of those that have no work although
+    /// `waits` proves that their work is over.
     fn note_launches(
         &self,
         profile: &Profile,
-        last_end: u64,
+        (last_end, waits): (u64, &DeviceWaits),
         bounds: &[u64],
         before: &mut [Before],
-    ) -> LaunchCoverage {
+    ) -> (LaunchCoverage, u64) {
         let facts = self.launch_facts(profile);
         let (mut next, mut all, mut covered) = (0, LaunchCoverage::default(), 0);
+        let mut waited = 0;
         self.launches.each_in_order(|launch| {
             while bounds.get(next).is_some_and(|bound| *bound <= launch.time) {
                 (before[next].sum, before[next].covered) = (all, covered);
@@ -121,17 +276,21 @@ impl StepCoverage {
             }
             let Some(facts) = facts.get(&launch.context) else { return };
             // The last work that a thread launched, while the GPU still ran earlier work, may have been in a queue when
-            // recording ended.
-            let is_queued = !launch.is_covered
+            // recording ended, unless the thread waited for it.
+            let is_over = || facts.thread.is_some_and(|one| waits.end_after(one, launch.time).is_some());
+            let mut is_queued = !launch.is_covered
                 && launch.time < last_end
                 && facts.last_covered.is_some_and(|last| launch.time > last);
+            if is_queued && is_over() {
+                (is_queued, waited) = (false, waited + 1);
+            }
             if facts.is_required && !is_queued {
                 all.add(1, launch.is_covered);
             }
             covered += u64::from(launch.is_covered);
         });
         before[next..].iter_mut().for_each(|one| (one.sum, one.covered) = (all, covered));
-        all
+        (all, waited)
     }
 
     fn launch_facts(&self, profile: &Profile) -> IdMap<ContextId, LaunchFacts> {
@@ -152,7 +311,7 @@ impl StepCoverage {
             let is_graph = time.is_some() && profile.launches_graph(context);
             let is_required = profile.requires_activity(context) || is_graph;
             let last_covered = of_thread.get(&thread(context)).copied().flatten();
-            (context, LaunchFacts { is_required, last_covered })
+            (context, LaunchFacts { is_required, last_covered, thread: thread(context) })
         };
         last.into_iter().map(facts).collect()
     }

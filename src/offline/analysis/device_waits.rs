@@ -57,6 +57,13 @@ impl DeviceWaits {
         let at = self.0.partition_point(|&(of, start, _)| (of, start) < (thread, time));
         self.0.get(at).filter(|(of, ..)| *of == thread).map(|(.., end)| *end)
     }
+
+    /// Returns the starts and ends of the waits of all threads, by start.
+    pub(super) fn by_start(&self) -> Vec<(u64, u64)> {
+        let mut waits: Vec<_> = self.0.iter().map(|&(_, start, end)| (start, end)).collect();
+        waits.sort_unstable();
+        waits
+    }
 }
 
 #[cfg(test)]
@@ -82,5 +89,6 @@ mod tests {
         assert_eq!(waits.end_after(first, 11), Some(40));
         assert_eq!(waits.end_after(first, 31), None);
         assert_eq!(waits.end_after(second, 0), Some(25));
+        assert_eq!(waits.by_start(), [(10, 20), (15, 25), (30, 40)]);
     }
 }

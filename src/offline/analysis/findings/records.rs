@@ -10,7 +10,9 @@ use gpuflame_explain::Stacks;
 use gpuflame_explain::join::Tally;
 use gpuflame_export::{counted, grouped, percent, work_name};
 use gpuflame_model::profile::views::GPU;
-use gpuflame_model::profile::{Context, Profile, Sample, SampleSite, format_nanos, saturating_sum};
+use gpuflame_model::profile::{
+    Context, Coverage, LateWaits, LaunchCoverage, Profile, Sample, SampleSite, format_nanos, saturating_sum,
+};
 use gpuflame_model::record::{ContextFlags, Created, Loss, Missing};
 use gpuflame_traces::import::{LinkReport, WriterState};
 
@@ -83,7 +85,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let is_slightly_early = (1..=MICROSECOND_NS).contains(&earliest) && order.after_wait.count == 0;
     let incomplete = IncompleteStacks::find(profile, evidence.stacks);
     let coverage = evidence.profile.coverage();
-    let uncovered = !coverage.all.is_sufficient() || !coverage.uncovered_steps.is_empty();
+    let missing = MissingWork::find(coverage, without_id);
     use Severity::{Bad, Note};
     let mut findings = vec![
         counted_finding(
@@ -192,24 +194,15 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             Note,
             pending_at_end,
             launches.seen,
-            match known.ends_before_gpu && !has_unused_work(evidence, pending_at_end) {
+            match known.ends_before_gpu
+                && coverage.waited_without_work == 0
+                && !has_unused_work(evidence, pending_at_end)
+            {
                 true => "recording ended before their GPU work: synchronise before the end",
                 false => "they failed, or the records of their GPU work are missing or unusable",
             },
         ),
-        counted_finding(
-            "launch_coverage",
-            "launches without an activity make idle time unknown",
-            Bad,
-            if uncovered { coverage.all.uncovered } else { 0 },
-            coverage.all.launches,
-            match without_id >= coverage.all.uncovered {
-                true => "launches and GPU work are not linked, because ids are missing",
-                false => {
-                    "GPU work is missing: work without a record looks idle; `gpuflame info` names the steps"
-                }
-            },
-        ),
+        counted_finding("launch_coverage", missing.what, Bad, missing.count, missing.of, missing.why),
         counted_finding(
             "steps_without_work",
             "steps without GPU work",
@@ -377,6 +370,39 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.severity);
     findings.push(precision_finding(evidence));
     findings
+}
+
+/// GPU work without a row, so that idle time is unknown.
+struct MissingWork {
+    what: &'static str,
+    count: u64,
+    of: u64,
+    why: Cow<'static, str>,
+}
+
+impl MissingWork {
+    /// Finds the strongest evidence. `without_id` is the number of activities without an id.
+    fn find(coverage: &Coverage, without_id: u64) -> Self {
+        const LAUNCHES: &str = "launches without an activity make idle time unknown";
+        let LaunchCoverage { launches, uncovered } = coverage.all;
+        if !coverage.all.is_sufficient() || !coverage.uncovered_steps.is_empty() {
+            let why = match without_id >= uncovered {
+                true => "launches and GPU work are not linked, because ids are missing",
+                false => {
+                    "GPU work is missing: work without a record looks idle; `gpuflame info` names the steps"
+                }
+            };
+            return Self { what: LAUNCHES, count: uncovered, of: launches, why: why.into() };
+        }
+        if let Some(LateWaits { count, waits, nanos }) = coverage.late_waits {
+            let why = format!(
+                "these waits lasted {} longer than all recorded work: GPU work is missing, or the thread had no processor",
+                format_nanos(nanos)
+            );
+            return Self { what: "waits that outlast all recorded work", count, of: waits, why: why.into() };
+        }
+        Self { what: LAUNCHES, count: 0, of: launches, why: "".into() }
+    }
 }
 
 /// Returns a finding with `severity` if `count` is not 0, else with [`Severity::Absent`].
