@@ -11,7 +11,7 @@ use super::table_output::{Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{
     CopySums, Evidence, Finding, PlausibleSpans, RunEvidence, Severity, WorkSpans, check_stream_order,
-    cost_findings, count_unset_times, record_findings,
+    cost_findings, count_unset_times, note_idle_beside_lost, record_findings,
 };
 use gpuflame_offline::run::ReadOptions;
 
@@ -38,13 +38,14 @@ impl Check {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let (mut spans, mut copies) = (WorkSpans::unbounded(), CopySums::default());
         let options = ReadOptions { kernel_gaps: true, ..ReadOptions::default() };
-        let explained = explain(&self.input, &options, console, (&mut spans, &mut copies))?;
+        let mut explained = explain(&self.input, &options, console, (&mut spans, &mut copies))?;
         if explained.facts.has_only_sums {
             copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
         }
         let linked = explained.facts.linked.as_ref();
         let unset_times = count_unset_times(&spans, linked);
         let order = check_stream_order(&explained.profile, &mut spans, linked);
+        note_idle_beside_lost(&mut explained.profile, &spans);
         let mut findings = record_findings(&Evidence {
             profile: &explained.profile,
             tally: &explained.ledger.tally,

@@ -193,6 +193,38 @@ fn a_kernel_that_waited_for_its_stream_for_minutes_is_on_the_same_clock() {
 }
 
 #[test]
+fn idle_time_beside_few_launches_without_an_activity_is_unknown() {
+    // Five launches in a row, 400 times. Each kernel takes 20 us; the third of every 20th row has no activity, and the fourth
+    // begins 3,000 us late.
+    let rows = |late: u64| {
+        let mut trace = Trace::default();
+        let (mut host, mut gpu, mut id) = (ORIGIN, ORIGIN, 0);
+        for row in 0..400 {
+            gpu = gpu.max(host) + 10;
+            for of_row in 0..5 {
+                id += 1;
+                if row % 20 == 0 && of_row == 2 {
+                    trace.slice("cuda_runtime", "cudaLaunchKernel", 1, host, host + 2);
+                    trace.0.last_mut().unwrap()["args"] = json!({ "correlation": id });
+                    gpu += late;
+                } else {
+                    trace.launch(id, "small", 1, host, gpu, gpu + 20);
+                    gpu += 20;
+                }
+                host += 4;
+            }
+            host = gpu + 5;
+        }
+        trace
+    };
+    let found = bad(&rows(3000));
+    assert!(found.len() == 1 && found[0].0 == "launch_coverage", "{found:?}");
+    let (answers, has_causes) = summary(&rows(3000));
+    assert!(answers.contains("20 launches without an activity may have run in ") && !has_causes, "{answers}");
+    assert!(bad(&rows(20)).is_empty(), "one kernel of 20 us is missing in each gap");
+}
+
+#[test]
 fn idle_time_is_unknown_if_many_activities_have_no_times() {
     let untimed = |every: usize| {
         let mut trace = periods(60, |_| 700, |_| 720);

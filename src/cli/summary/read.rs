@@ -10,7 +10,7 @@ use gpuflame_export::NameFolding;
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{
     CopySums, Evidence, Finding, PlausibleSpans, RunEvidence, Severity, StreamOrder, WorkSpans,
-    cost_findings, record_findings,
+    cost_findings, note_idle_beside_lost, record_findings,
 };
 use gpuflame_offline::run::ReadOptions;
 
@@ -40,6 +40,7 @@ pub(crate) fn summarize(
 ) -> Result<(SummarizedRun, Vec<Finding>)> {
     let mut run = read_run(input, options, console, more)?;
     let order = check_order(input, &run.explained, &mut run.spans, console);
+    note_idle_beside_lost(&mut run.explained.profile, &run.spans);
     let run = run.into_evidence();
     let findings = findings_of_run(&run.evidence(), &run.explained, order);
     Ok((run, findings))

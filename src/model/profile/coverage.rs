@@ -40,6 +40,8 @@ pub struct Coverage {
     pub waited_without_work: u64,
     /// Waits of the host from which it follows that GPU work has no rows.
     pub late_waits: Option<LateWaits>,
+    /// Idle time that GPU work without a row may explain, if it is most of the idle time.
+    pub beside_lost: Option<BesideLost>,
 }
 
 /// Waits of the host for a GPU that returned long after all recorded work had ended.
@@ -51,6 +53,17 @@ pub struct LateWaits {
     pub waits: u64,
     /// Total time from the end of the recorded work to the return of the waits, in ns.
     pub nanos: u64,
+}
+
+/// Idle time in which launched work waited, although only launches without an activity were before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BesideLost {
+    /// Number of launches without an activity beside which a GPU was idle.
+    pub launches: u64,
+    /// This idle time, in ns.
+    pub nanos: u64,
+    /// All idle time, in ns.
+    pub idle: u64,
 }
 
 /// Counts of launches that should have an activity.
@@ -112,6 +125,12 @@ impl Coverage {
             let nanos = format_nanos(nanos);
             reasons.push(format!(
                 "{count} of {waits} waits for the GPU returned long after all recorded work had ended, {nanos} in total"
+            ));
+        }
+        if let Some(BesideLost { launches, nanos, idle }) = self.beside_lost {
+            let (nanos, idle) = (format_nanos(nanos), format_nanos(idle));
+            reasons.push(format!(
+                "{launches} launches without an activity may have run in {nanos} of {idle} that look idle"
             ));
         }
         (!reasons.is_empty()).then(|| reasons.join("; "))
@@ -276,11 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn waits_from_which_missing_work_follows_are_a_reason() {
+    fn waits_and_gaps_from_which_missing_work_follows_are_reasons() {
         let late_waits = Some(LateWaits { count: 3, waits: 4, nanos: 2_000_000 });
-        let expected =
-            "3 of 4 waits for the GPU returned long after all recorded work had ended, 2.000 ms in total";
-        assert_eq!(Coverage { late_waits, ..Coverage::default() }.doubt().unwrap(), expected);
+        let beside_lost = Some(BesideLost { launches: 2, nanos: 6_000_000, idle: 10_000_000 });
+        let expected = "3 of 4 waits for the GPU returned long after all recorded work had ended, 2.000 ms in total; \
+                        2 launches without an activity may have run in 6.000 ms of 10.000 ms that look idle";
+        assert_eq!(Coverage { late_waits, beside_lost, ..Coverage::default() }.doubt().unwrap(), expected);
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use cause::Cause;
-pub use coverage::{Coverage, LateWaits, LaunchCoverage};
+pub use coverage::{BesideLost, Coverage, LateWaits, LaunchCoverage};
 pub use eviction::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
 pub use frame::{PYTHON_NOT_READ, ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, Unnamed};
 pub use json_string::is_bidi_control;

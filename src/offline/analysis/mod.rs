@@ -4,6 +4,7 @@
 //! All results are data, which the command prints.
 
 mod arrivals;
+mod beside_lost;
 mod communication;
 mod copies;
 mod coverage;
@@ -34,6 +35,7 @@ pub use arrivals::{
     Arrivals, CollectiveArrivals, CollectiveKernel, CollectiveKernels, Lateness, NotComparable,
     compare_arrivals, shift_collectives,
 };
+pub use beside_lost::note_idle_beside_lost;
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
 pub use copies::CopySums;
 pub use coverage::StepCoverage;

@@ -11,7 +11,8 @@ use gpuflame_explain::join::Tally;
 use gpuflame_export::{counted, grouped, percent, work_name};
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{
-    Context, Coverage, LateWaits, LaunchCoverage, Profile, Sample, SampleSite, format_nanos, saturating_sum,
+    BesideLost, Context, Coverage, LateWaits, LaunchCoverage, Profile, Sample, SampleSite, format_nanos,
+    saturating_sum,
 };
 use gpuflame_model::record::{ContextFlags, Created, Loss, Missing};
 use gpuflame_traces::import::{LinkReport, WriterState};
@@ -400,6 +401,13 @@ impl MissingWork {
                 format_nanos(nanos)
             );
             return Self { what: "waits that outlast all recorded work", count, of: waits, why: why.into() };
+        }
+        if let Some(BesideLost { launches: count, nanos, idle }) = coverage.beside_lost {
+            let (nanos, idle) = (format_nanos(nanos), format_nanos(idle));
+            let why = format!(
+                "launched work waited for {nanos} of {idle} of idle time, and their work may have run then"
+            );
+            return Self { what: LAUNCHES, count, of: launches, why: why.into() };
         }
         Self { what: LAUNCHES, count: 0, of: launches, why: "".into() }
     }

@@ -1,0 +1,114 @@
+//! Idle time beside launches without an activity. A stream runs its work in order, so if launched work waits although all
+//! recorded work before it is over, a launch without an activity between the two may have run meanwhile. A few such launches
+//! can be most of the idle time.
+
+use super::work_spans::{WorkSpan, WorkSpans};
+use gpuflame_explain::join::Launched;
+use gpuflame_explain::timeline::MAX_DELIVERY_NS;
+use gpuflame_model::profile::{BesideLost, Coverage, Profile, saturating_sum};
+use gpuflame_model::record::{DeviceId, ThreadId};
+
+/// Part (1/N) of the time of the steady part below which idle time beside lost work does not matter. Findings have the same limit.
+const MIN_PART: u64 = 50;
+
+/// A stretch of time, with the device.
+type Stretch = (DeviceId, u64, u64);
+
+/// Notes in `profile` the idle time that launches without an activity may explain, if it is most of the idle time.
+pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
+    let lost = work.pending.iter().filter(|launched| profile.requires_activity(launched.context));
+    let thread = |launched: &Launched| Some(profile.context(launched.context)?.thread);
+    let lost: Vec<(ThreadId, u64)> = lost.filter_map(|one| Some((thread(one)?, one.time.0))).collect();
+    if lost.is_empty() || work.skipped() > 0 || profile.idle_doubt().is_some() {
+        return;
+    }
+    let streams = launched_by_stream(profile, work);
+    let mut waits: Vec<Stretch> = lost.iter().filter_map(|lost| longest_wait(&streams, *lost)).collect();
+    let launches = waits.len() as u64;
+    waits.sort_unstable();
+    waits.dedup_by(|next, last| {
+        let is_same = next.0 == last.0 && next.1 <= last.2;
+        if is_same {
+            last.2 = last.2.max(next.2);
+        }
+        is_same
+    });
+    let all = saturating_sum(waits.iter().map(|(_, from, to)| to - from));
+    let nanos = all.saturating_sub(busy_within(work, &waits));
+    let times = profile.times();
+    let idle = saturating_sum(times.iter().map(|time| time.steady().idle));
+    let window = saturating_sum(times.iter().map(|time| time.steady().window()));
+    if nanos.saturating_mul(2) > idle && nanos.saturating_mul(MIN_PART) > window {
+        let beside_lost = Some(BesideLost { launches, nanos, idle });
+        profile.set_coverage(Coverage { beside_lost, ..profile.coverage().clone() });
+    }
+}
+
+/// Work of a stream that one thread launched.
+struct LaunchedWork {
+    thread: ThreadId,
+    device: DeviceId,
+    /// Launch and start of the work, and the latest end of the work up to it, in order of the launches.
+    works: Vec<(u64, u64, u64)>,
+}
+
+fn launched_by_stream(profile: &Profile, work: &WorkSpans) -> Vec<LaunchedWork> {
+    let thread = |span: &WorkSpan| {
+        let launched = span.launched()?;
+        Some((profile.context(launched.context)?.thread, launched.time.0))
+    };
+    let mut spans: Vec<_> = work
+        .spans
+        .iter()
+        .filter_map(|span| thread(span).map(|(thread, launch)| (thread, span.stream(), launch, span)))
+        .collect();
+    spans.sort_unstable_by_key(|(thread, stream, launch, span)| (*thread, *stream, *launch, span.start));
+    let mut streams = Vec::new();
+    for of_stream in spans.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+        let mut until = 0;
+        let works = of_stream.iter().map(|(_, _, launch, span)| {
+            until = span.end.max(until);
+            (*launch, span.start, until)
+        });
+        let works = works.collect();
+        let (thread, _, _, span) = of_stream[0];
+        streams.push(LaunchedWork { thread, device: work.streams.key(span).0, works });
+    }
+    streams
+}
+
+/// Returns the longest time for which the next launched work of a stream waited after a launch without an activity, although all
+/// work before that launch was over.
+fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Option<Stretch> {
+    let waits = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
+        let next = stream.works.partition_point(|(launch, ..)| *launch <= time);
+        let &(launch, start, _) = stream.works.get(next)?;
+        let until = next.checked_sub(1).map_or(0, |last| stream.works[last].2);
+        let from = until.max(launch.saturating_add(MAX_DELIVERY_NS));
+        (from < start).then_some((stream.device, from, start))
+    });
+    waits.max_by_key(|(_, from, start)| start - from)
+}
+
+/// Returns the time in which the devices of `waits` worked within `waits`, which are sorted and do not overlap.
+fn busy_within(work: &WorkSpans, waits: &[Stretch]) -> u64 {
+    let mut spans: Vec<Stretch> =
+        work.spans.iter().map(|span| (work.streams.key(span).0, span.start, span.end)).collect();
+    spans.sort_unstable();
+    let mut busy = 0_u64;
+    for of_device in waits.chunk_by(|a, b| a.0 == b.0) {
+        let from = spans.partition_point(|span| span.0 < of_device[0].0);
+        let to = spans.partition_point(|span| span.0 <= of_device[0].0);
+        let (mut until, mut first) = (0, 0);
+        for &(_, start, end) in &spans[from..to] {
+            let start = start.max(until);
+            while of_device.get(first).is_some_and(|(_, _, to)| *to <= start) {
+                first += 1;
+            }
+            let within = of_device[first..].iter().take_while(|(_, from, _)| *from < end);
+            busy += within.map(|(_, from, to)| end.min(*to).saturating_sub(start.max(*from))).sum::<u64>();
+            until = until.max(end);
+        }
+    }
+    busy
+}
