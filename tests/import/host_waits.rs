@@ -193,7 +193,7 @@ fn a_kernel_that_waited_for_its_stream_for_minutes_is_on_the_same_clock() {
 }
 
 #[test]
-fn idle_time_beside_few_launches_without_an_activity_is_unknown() {
+fn idle_time_that_few_launches_without_an_activity_may_explain_is_unknown() {
     // Five launches in a row, 400 times. Each kernel takes 20 us; the third of every 20th row has no activity, and the fourth
     // begins 3,000 us late.
     let rows = |late: u64| {

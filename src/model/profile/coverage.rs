@@ -10,7 +10,7 @@ use crate::record::{ContextId, FrameKind, Missing};
 
 /// Idle time counts as known if at least this share of launches, in percent, has activities.
 const MIN_COVERED_PERCENT: u64 = 95;
-/// Part (1/N) of all activities that may lack times if idle time is to be known. The same limit as for launches.
+/// Maximum part (1/N) of the activities without times for which idle time counts as known. The same limit as for launches.
 const MAX_UNTIMED_PART: u64 = 100 / (100 - MIN_COVERED_PERCENT);
 /// Maximum number of steps to list in a text.
 const MAX_NAMED_STEPS: usize = 8;
@@ -49,7 +49,7 @@ pub struct Coverage {
 pub struct LateWaits {
     /// Number of such waits.
     pub count: u64,
-    /// Number of all waits for the GPU.
+    /// Number of waits for the GPU, including late ones.
     pub waits: u64,
     /// Total time from the end of the recorded work to the return of the waits, in ns.
     pub nanos: u64,
@@ -58,7 +58,7 @@ pub struct LateWaits {
 /// Idle time in which launched work waited, although only launches without an activity were before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BesideLost {
-    /// Number of launches without an activity beside which a GPU was idle.
+    /// Number of launches without an activity after which a GPU was idle.
     pub launches: u64,
     /// This idle time, in ns.
     pub nanos: u64,

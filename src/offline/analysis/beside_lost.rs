@@ -1,4 +1,4 @@
-//! Idle time beside launches without an activity. A stream runs its work in order, so if launched work waits although all
+//! Finds idle time that launches without an activity may explain. A stream runs its work in order, so if launched work waits although all
 //! recorded work before it is over, a launch without an activity between the two may have run meanwhile. A few such launches
 //! can be most of the idle time.
 
@@ -8,7 +8,7 @@ use gpuflame_explain::timeline::MAX_DELIVERY_NS;
 use gpuflame_model::profile::{BesideLost, Coverage, Profile, saturating_sum};
 use gpuflame_model::record::{DeviceId, ThreadId};
 
-/// Part (1/N) of the time of the steady part below which idle time beside lost work does not matter. Findings have the same limit.
+/// Minimum part (1/N) of the steady part that such idle time must take. Findings have the same limit.
 const MIN_PART: u64 = 50;
 
 /// A stretch of time, with the device.

@@ -225,8 +225,8 @@ impl StepCoverage {
         self.has_host_functions || self.launches.iter().any(|launch| submits(call(profile, launch.context)))
     }
 
-    /// Returns the waits for the GPU that returned long after all recorded work had ended, if they are so many and so late that
-    /// work must be missing.
+    /// Returns the waits for the GPU that returned long after all recorded work had ended, if their number and their total time
+    /// exceed the limits above, so that work must be missing.
     fn late_waits(&self, waits: &DeviceWaits, has_graphs_of_two_sizes: bool) -> Option<LateWaits> {
         let waits = waits.by_start();
         let mut late = LateWaits { count: 0, waits: waits.len() as u64, nanos: 0 };
@@ -257,7 +257,7 @@ impl StepCoverage {
         (is_often && late.nanos.saturating_mul(part) > window).then_some(late)
     }
 
-    /// Notes for each bound the launches before it. Returns all launches, and the number of those that have no work although
+    /// Notes for each bound the launches before it. Returns all launches, and the number of launches that have no work although
     /// `waits` proves that their work is over.
     fn note_launches(
         &self,

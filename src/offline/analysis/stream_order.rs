@@ -23,8 +23,8 @@ const MIN_EXCESS_PART: u64 = 100;
 const MIN_WAIT_EXCESS_NS: u64 = 100_000;
 /// Minimum time in ns by which an activity must end after the return of a wait for it to count as on another clock.
 const MIN_CLOCK_ERROR_NS: u64 = 1_000_000;
-/// Part (1/N) of all work that may outlast waits for it.
-const MIN_WAITED_PART: u64 = 10;
+/// Maximum part (1/N) of the work that may outlast waits for it.
+const MAX_OUTLASTING_PART: u64 = 10;
 /// Maximum duration of an activity in ns. Nothing else needs to contradict a duration of more than a day.
 const MAX_DURATION_NS: u64 = 86_400_000_000_000;
 /// Part of the name of all calls that can launch with programmatic dependent launch: `cudaLaunchKernelExC`,
@@ -66,7 +66,7 @@ pub enum DurationContradiction {
     LaterWork,
     /// A wait for the GPU returned that began after the launch.
     Wait,
-    /// No work takes more than a day.
+    /// The activity lasts more than a day.
     TooLong,
 }
 
@@ -127,7 +127,7 @@ pub fn check_stream_order(
     streams.sort(spans);
     sort_by_stream(spans);
     let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default(), attributes };
-    // With several contexts, it is not known for which of them a thread waited.
+    // With several contexts, it is not known for which context a thread waited.
     let waited = match streams.are_of_one_context() {
         true => WaitedWork::find(profile, &work.waits.of_devices(profile), spans, &work.pending),
         false => WaitedWork::default(),
@@ -227,7 +227,7 @@ impl WaitedWork {
         let stretched = pairs().filter(|(span, end)| is_stretched(span, *end)).count() as u64;
         let after_wait = count_after_wait(pairs());
         // If much work outlasts its waits, the waits may be for another GPU.
-        let is_rare = stretched.saturating_mul(MIN_WAITED_PART) <= spans.len() as u64;
+        let is_rare = stretched.saturating_mul(MAX_OUTLASTING_PART) <= spans.len() as u64;
         Self { ends: if is_rare { ends } else { Vec::new() }, after_wait }
     }
 }

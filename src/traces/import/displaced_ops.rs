@@ -10,7 +10,7 @@ use super::op_records::OpRecords;
 
 /// Minimum distance in ns from the launch of an operation to its start if the operation may be on another clock.
 const MIN_DISTANCE_NS: i64 = 60_000_000_000;
-/// Minimum time in ns from the end of all other operations to the start of an operation that nothing else contradicts.
+/// Minimum time in ns from the end of the other operations to the start of an operation that nothing else contradicts.
 const MIN_DISTANCE_OF_LAST_NS: i64 = 600_000_000_000;
 
 /// Device, context and stream.

@@ -53,7 +53,7 @@ pub struct LinkReport {
     pub multi_op_launches: u64,
     /// Maximum number of operations of one launch.
     pub max_ops_per_launch: u64,
-    /// Number of operations whose times are on another clock than those of the others. Their rows have no times.
+    /// Number of operations whose times are on another clock than most operations. Their rows have no times.
     pub displaced_ops: u64,
     /// Number of operations that start before their launch.
     pub started_before_launch: u64,
