@@ -275,4 +275,3 @@ fn work_that_begins_less_than_a_microsecond_before_its_launch_is_a_note() {
     assert_eq!(result(&with_lead(0.35), "starts_before_launch"), "note");
     assert_eq!(result(&with_lead(3.5), "starts_before_launch"), "BAD");
 }
-
