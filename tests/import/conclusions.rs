@@ -67,15 +67,6 @@ fn the_time_of_a_backward_pass_on_another_thread_does_not_make_the_next_launch_l
     assert_eq!(other, 9 * (378 + 100 + 90 + 95));
 }
 
-#[test]
-fn the_thread_of_a_backward_pass_follows_the_thread_that_started_it() {
-    let table = read_json("follows", &training(), &["causal", "-n", "0"]);
-    let rows = table["causal"].as_array().unwrap();
-    let load = rows.iter().find(|row| row["name"] == "data.py(9): load_batch");
-    // A tenth of what nine steps load; the run ends with the last kernel of the tenth step.
-    assert_eq!(load.map(|row| &row["saved_ns"]), Some(&json!(9 * 180_000)), "{rows:?}");
-}
-
 /// Three steps of a program that calls an operator. The function that calls it ends at 12 us of the step, or never.
 fn calls_operator(is_closed: bool) -> Trace {
     let mut trace = Trace::default();
@@ -180,26 +171,6 @@ fn copies_of_pageable_memory_are_known_without_their_bytes() {
     }
     let found = findings("pageable", &trace);
     assert_eq!(result(&found, "pageable_copies"), "cost");
-}
-
-/// Twenty steps, each with a copy of 300 us on another stream, for which a kernel waits that was launched long before.
-#[test]
-fn kernels_that_wait_for_copies_of_another_stream_do_not_count_as_a_wait_of_the_host() {
-    let mut trace = Trace::default();
-    for step in 0..20_u32 {
-        let at = 1000 * u64::from(step);
-        trace.slice("cuda_runtime", "cudaMemcpyAsync", 9, at + 5, at + 15);
-        trace.0.last_mut().unwrap()["args"] = json!({ "correlation": 2 * step + 1 });
-        trace
-            .work("gpu_memcpy", 2 * step + 1, "Memcpy HtoD (Pinned -> Device)", 22, at + 20, at + 320)
-            .launch(2 * step + 2, "gemm", 9, at + 32, at + 330, at + 830)
-            .slice("cuda_runtime", "cudaDeviceSynchronize", 9, at + 50, at + 835);
-    }
-    let found = findings("copy-stream", &trace);
-    // The kernel could have begun at 44 us of the step: 10 us after the end of its launch. Before it, the copy ran for 12 us.
-    assert_eq!(cost(&found, "copies_not_overlapped", ""), 19 * (320 - 44 + 12));
-    // The wait returned 5 us after the kernel.
-    assert!(cost(&found, "sync_wait", "") <= 19 * 55, "{found:?}");
 }
 
 #[test]

@@ -4,15 +4,11 @@ use super::super::two_threads::{in_parallel, is_large};
 use super::functions::Functions;
 use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, merge_edges, sort_edges};
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::{ContextId, FrameKind, IdMap, ThreadId};
+use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
 /// Part (1/N) of the time between two calls of a thread that the calls of another thread must cover to be taken for the
 /// reason of the pause.
 const HAND_OFF_PART: u64 = 2;
-
-/// Start of the names of the operators that PyTorch's threads for the backward pass run. Such a thread runs only while another
-/// thread is in a call of `backward`, which starts it.
-const BACKWARD_OPERATOR: &str = "autograd::engine::evaluate_function";
 
 /// State of a thread while its moments are read in order.
 #[derive(Default)]
@@ -39,7 +35,6 @@ pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile
 /// Returns the edges between the moments of each thread, sorted by the later moment.
 fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<Edge> {
     let shortest = shortest_calls(graph, waits, profile);
-    let backward = find_backward_calls(graph, profile);
     let line_of = number_threads(graph);
     let mut lines: Vec<Line> = Vec::new();
     lines.resize_with(line_of.iter().max().map_or(0, |last| *last as usize + 1), Line::default);
@@ -51,7 +46,7 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
         let thread = line_of[moment.call as usize] as usize;
         let other = latest_ends.of_others(thread);
         let hand_off = (!graph.knows_threads && moment.kind == MomentKind::CallBegin)
-            .then(|| other.filter(|end| is_hand_off((graph, &backward), &lines, thread, *end, at)))
+            .then(|| other.filter(|end| is_hand_off(graph, &lines, thread, *end, at)))
             .flatten();
         let line = &mut lines[thread];
         let waited = moment.kind == MomentKind::CallEnd && waits.contains_key(&moment.call);
@@ -86,10 +81,9 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
 }
 
 /// Whether the call that begins at `begin` probably waited for a call of another thread that ended last, at `end`: the
-/// first call of a thread always; other calls if the other thread was at work for most of the pause before them, or if the
-/// thread runs the backward pass that the other thread has started meanwhile. `backward` contains by call whether the call is in a backward pass.
+/// first call of a thread always; other calls if the other thread was at work for most of the pause before them.
 fn is_hand_off(
-    (graph, backward): (&Graph, &[bool]),
+    graph: &Graph,
     lines: &[Line],
     thread: usize,
     (other, end): (usize, MomentId),
@@ -103,33 +97,9 @@ fn is_hand_off(
     let begins = &lines[other].begins;
     let first = begins.partition_point(|at| *at < last);
     let Some(&first) = begins.get(first) else { return false };
-    let is_backward =
-        |moment: MomentId| backward.get(graph.moments[moment as usize].call as usize).is_some_and(|is| *is);
-    if is_backward(begin) && !is_backward(end) {
-        return true;
-    }
     let (pause, burst) =
         (graph.time(begin) - graph.time(last), graph.time(end).saturating_sub(graph.time(first)));
     burst >= pause / HAND_OFF_PART && burst > 0
-}
-
-/// Returns by call whether the call is in a backward pass of PyTorch; empty if no call is.
-fn find_backward_calls(graph: &Graph, profile: &Profile) -> Vec<bool> {
-    let is_operator = |label| profile.label(label).is_some_and(|name| name.starts_with(BACKWARD_OPERATOR));
-    if !profile.labels().any(|(label, _)| is_operator(label)) {
-        return Vec::new();
-    }
-    let mut known: IdMap<ContextId, bool> = IdMap::default();
-    let is_backward = |context| {
-        let stack = profile.context(context).map(|context| context.stack);
-        let mut frames = stack.into_iter().flat_map(|stack| profile.stack(stack));
-        frames.any(|frame| match profile.frames()[frame.index()].kind() {
-            FrameKind::Label(label) => is_operator(label),
-            _ => false,
-        })
-    };
-    let of_call = |context| *known.entry(context).or_insert_with(|| is_backward(context));
-    graph.calls.iter().map(|call| call.context).map(of_call).collect()
 }
 
 /// Numbers the threads from 0. Returns the thread of each call.

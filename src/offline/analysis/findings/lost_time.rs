@@ -198,7 +198,7 @@ impl GapDivider<'_> {
         };
         let copied = self.copies_during(from, called);
         let late_copies = self.add_waiting_time(site, delivered, to, &mut parts);
-        self.add_host_time(context, (from, called), &late_copies, &copied, &mut parts);
+        self.add_host_time(context, (from, called), late_copies, &copied, &mut parts);
         if delivered > called {
             parts.push((Key::new(site, Cause::LaunchLatency), delivered - called));
         }
@@ -240,12 +240,11 @@ impl GapDivider<'_> {
         &mut self,
         launch: ContextId,
         (from, to): (u64, u64),
-        late_copies: &[(ContextId, u64)],
+        late_copies: u64,
         copied: &[(ContextId, u64)],
         parts: &mut Vec<(Key, u64)>,
     ) {
-        let late_copying: u64 = late_copies.iter().map(|(_, nanos)| nanos).sum();
-        let mut late = (to - from).saturating_add(late_copying);
+        let mut late = (to - from).saturating_add(late_copies);
         let Some(thread) =
             self.run.profile.context(launch).map(|context| context.thread).filter(|_| late > 0)
         else {
@@ -322,11 +321,6 @@ impl GapDivider<'_> {
             let after = alone_until.map_or(0, |until| (to - until).saturating_sub(waited_later)).min(late);
             let is_late_after = after > MAX_LAUNCH_GAP_NS;
             if is_late_after {
-                // The host had other reasons to launch these copies late.
-                for &(copy, nanos) in late_copies {
-                    parts.push((Key::new(SampleSite::Context(copy), Cause::Dependency), nanos.min(late)));
-                }
-                late = late.saturating_sub(late_copying).max(after);
                 let known: u64 = states.iter().map(|(_, nanos, _)| nanos).sum();
                 let unknown = after.saturating_sub(known);
                 cost = cost.min(late - after);
@@ -379,18 +373,12 @@ impl GapDivider<'_> {
     }
 
     /// Adds the time after the launch, in which the kernel waited: for copies that ran meanwhile, or else for other work. Returns
-    /// the copies that began as soon as they were launched, with their times: they were launched too late to hide.
-    fn add_waiting_time(
-        &mut self,
-        site: SampleSite,
-        from: u64,
-        to: u64,
-        parts: &mut Vec<(Key, u64)>,
-    ) -> Vec<(ContextId, u64)> {
+    /// the time of copies that began as soon as they were launched: they were launched too late to hide.
+    fn add_waiting_time(&mut self, site: SampleSite, from: u64, to: u64, parts: &mut Vec<(Key, u64)>) -> u64 {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;
         }
-        let (mut until, mut late_copies) = (from, Vec::new());
+        let (mut until, mut late_copies) = (from, 0);
         for copy in self.others[self.first..].iter().take_while(|span| span.start < to) {
             let (begin, end) = (copy.start.max(until), copy.end.min(to));
             let Some(launched) = copy.launched().filter(|_| end > begin) else { continue };
@@ -400,7 +388,7 @@ impl GapDivider<'_> {
             let own = Key::new(SampleSite::Context(launched.context), Cause::Dependency);
             let returned = launched.time.0.saturating_add(launched.duration.into());
             match copy.start <= returned.saturating_add(MAX_DELIVERY_NS) {
-                true => late_copies.push((launched.context, end - begin)),
+                true => late_copies += end - begin,
                 false => parts.push((own, end - begin)),
             }
             until = end;
