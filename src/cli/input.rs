@@ -369,7 +369,7 @@ fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
     }
     if linked.unclosed_functions > 0 {
         remark(format!(
-            "{} Python functions outlive their callers, because the profiler missed their ends: they end with the first \
+            "{} Python functions last until recording stopped, beyond their callers: they are taken to end with the first \
              slice in them",
             group_digits(linked.unclosed_functions)
         ));

@@ -29,8 +29,8 @@ use gpuflame_model::profile::{
 };
 use gpuflame_model::record::{MemoryKind, Work};
 use gpuflame_offline::analysis::{
-    Communication, CommunicationFilter, CopySums, InstructionRows, LaunchDelays, StackShare, WorkClass,
-    WorkSpans, sum_communication,
+    Communication, CommunicationFilter, CopySums, InstructionRows, LaunchDelays, StackShare, WorkSpans,
+    sum_communication,
 };
 
 /// Show the most expensive kernels, stacks, source lines and more.
@@ -236,11 +236,7 @@ impl Top {
         let activities = || events.into_iter().flat_map(|events| events.activities());
         for event in activities() {
             let work = event.activity.work();
-            doing.entry(work).or_insert_with(|| match work {
-                _ if filter.is_communication(work, &work_name(profile, work)) => WorkClass::Communication,
-                Work::Kernel(_) | Work::Graph => WorkClass::Computation,
-                Work::Copy(_) | Work::Set => WorkClass::Memory,
-            });
+            doing.entry(work).or_insert_with(|| filter.class(work, &work_name(profile, work)));
         }
         let (devices, places) = sum_communication(
             activities().filter(is_counted),

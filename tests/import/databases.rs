@@ -91,8 +91,10 @@ fn a_stream_and_a_device_of_nsys_belong_to_a_process() {
     database(&folder, "one-gpu.sqlite", &format!("{NSYS}{TWO_PROCESSES}"));
     database(&folder, "two-gpus.sqlite", &format!("{NSYS}{TWO_PROCESSES}{devices}"));
     for name in ["one-gpu.sqlite", "two-gpus.sqlite"] {
-        let check = gpuflame(&folder, ["check", name]).ok().stdout;
-        assert!(!check.contains("BAD"), "{name}: {check}");
+        let check = gpuflame(&folder, ["check", name]).ok();
+        assert!(!check.stdout.contains("BAD"), "{name}: {}", check.stdout);
+        let is_told = check.stderr.contains("2 processes use device 0");
+        assert_eq!(is_told, name == "one-gpu.sqlite", "{name}: {}", check.stderr);
     }
     let stacks = folded(&folder, "two-gpus.sqlite").stdout;
     let info = gpuflame(&folder, ["info", "two-gpus.sqlite", "-f", "json"]).ok().stdout;

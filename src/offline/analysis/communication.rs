@@ -38,7 +38,22 @@ impl CommunicationFilter {
             Work::Set | Work::Graph => false,
         }
     }
+
+    /// Returns the class of this work, named `name`.
+    pub fn class(&self, work: Work, name: &str) -> WorkClass {
+        match work {
+            _ if self.is_communication(work, name) => WorkClass::Communication,
+            Work::Copy(_) | Work::Set => WorkClass::Memory,
+            Work::Kernel(_) if AMD_COPY_KERNELS.iter().any(|start| name.starts_with(start)) => {
+                WorkClass::Memory
+            }
+            Work::Kernel(_) | Work::Graph => WorkClass::Computation,
+        }
+    }
 }
+
+/// Beginnings of the names of the kernels with which AMD's runtime copies and fills memory.
+const AMD_COPY_KERNELS: [&str; 2] = ["__amd_rocclr_copy", "__amd_rocclr_fill"];
 
 /// Class of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +62,7 @@ pub enum WorkClass {
     Communication,
     /// Any other kernel.
     Computation,
-    /// A copy or a fill.
+    /// A copy or a fill, also by a kernel of AMD's runtime.
     Memory,
 }
 
@@ -179,6 +194,7 @@ impl SpanUnion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuflame_model::record::NameId;
 
     #[test]
     fn communication_kernels_are_recognised_by_name() {
@@ -223,6 +239,11 @@ mod tests {
             "marked by the trace"
         );
         assert!(filter.is_communication(Work::Copy(CopyKind::PTOP), "PtoP"));
+        let class = |name| filter.class(Work::Kernel(NameId(0)), name);
+        assert_eq!(class("__amd_rocclr_copyBuffer"), WorkClass::Memory);
+        assert_eq!(class("__amd_rocclr_fillBufferAligned"), WorkClass::Memory);
+        assert_eq!(class("my__amd_rocclr_copyBuffer"), WorkClass::Computation);
+        assert_eq!(class("ncclX"), WorkClass::Communication);
         assert!(!filter.is_communication(Work::Copy(CopyKind::HTOD), "HtoD"));
     }
 

@@ -8,9 +8,9 @@
 //! frames in common, so in a trace with thousands of them, time and memory would grow with the square of their number.
 //! Therefore a slice that ends after more than [`MAX_CROSSED`] of the slices around it is left out, and counted.
 //!
-//! A Python function cannot outlive the Python function that called it. If it does, the profiler has missed its end:
-//! PyTorch lets such functions last until recording stops. Its true end is not known, so it ends with the first slice
-//! in it, or before that slice if that is a Python function, and with its caller at the latest.
+//! A Python function cannot outlive the Python function that called it. If it does, and lasts until recording stops, the
+//! profiler has missed its end: PyTorch lets such functions last that long. Its true end is not known, so it ends with
+//! the first slice in it, or before that slice if that is a Python function, and with its caller at the latest.
 //!
 //! A slice that ends just after a call began, while most of the call follows, does not contain this call: the profiler
 //! measured the slice's end a bit too late.
@@ -46,6 +46,7 @@ impl StackBuilder<'_> {
     /// Finds the stacks of the calls of one thread. `stacks` are the stacks by number of the call.
     pub(super) fn build_thread(&mut self, slices: SliceRuns, stacks: &mut [u32]) {
         let mut open: Vec<OpenSlice> = Vec::new();
+        let stop = slices.last_python_end();
         slices.for_each_in_order(|mut slice| {
             end_unclosed_function(&mut open, &slice);
             let ended = ended_before(&open, &slice);
@@ -53,7 +54,7 @@ impl StackBuilder<'_> {
                 self.close_one_by_one(&mut open, ended);
             }
             self.close_slices(&mut open, ended);
-            let caller_end = missed_end(&open, &slice);
+            let caller_end = missed_end(&open, &slice, stop);
             if let Some(end) = caller_end {
                 self.unclosed += 1;
                 slice.end = end;
@@ -137,8 +138,12 @@ fn ended_before(open: &[OpenSlice], slice: &Slice) -> i64 {
     ended.map(|outer| outer.end).fold(slice.start, i64::max)
 }
 
-/// Returns the end of the caller of `slice`, if `slice` is a Python function that outlives its caller.
-fn missed_end(open: &[OpenSlice], slice: &Slice) -> Option<i64> {
+/// Returns the end of the caller of `slice`, if `slice` is a Python function that outlives its caller and lasts until `stop`, the
+/// end of the recording.
+fn missed_end(open: &[OpenSlice], slice: &Slice, stop: i64) -> Option<i64> {
+    if slice.end.saturating_add(MAX_OUTLIVED_NS) < stop {
+        return None;
+    }
     let is_python = |slice: &Slice| slice.class() == FrameClass::Python;
     let mut around = open.iter().rev().take(MAX_EXAMINED).map(|outer| outer.slice);
     let caller = around.find(is_python).filter(|_| is_python(slice))?;
@@ -238,15 +243,17 @@ mod tests {
         };
         // The slices are `main`, `step`, a function that seems to last until recording stopped, its operator, and a call
         // in the operator, after it, and after the caller.
-        let slices = [(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2)];
+        let slices = [(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2)];
         let with_call = |start| [&slices[..], &[(start, start + 1, 3)]].concat();
         assert_eq!(us(&with_call(6)), [0, 1, 2, 3, 4]);
         assert_eq!(us(&with_call(20)), [0, 1, 4]);
         assert_eq!(us(&with_call(60)), [0, 4]);
         // The next slice is a Python function, which may be one of the caller.
-        assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 0), (6, 7, 3)]), [0, 1, 3, 4]);
+        assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 0), (6, 7, 3)]), [0, 1, 3, 4]);
         // The function contains nothing.
-        assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (60, 61, 3)]), [0, 3]);
+        assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (60, 61, 3)]), [0, 3]);
+        // The function ends before recording stops.
+        assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
         // Times are in microseconds, so a function may seem to end after its caller.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 51, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
     }

@@ -97,6 +97,9 @@ const XPLANE: &str = "is an XPlane of JAX or TensorFlow, which gpuflame does not
 const PROTON: &str = "is a profile of Triton's Proton, which has sums per call path but no timeline; let Proton write a \
                       timeline (`proton.start(data=\"trace\")`), or record the program with `gpuflame run`";
 
+const ROCPROF_1_TRACE: &str = "is a trace of rocprof 1, whose events do not tell calls from GPU work; record the program with \
+                               `rocprofv3 --sys-trace -- COMMAND` and give its database";
+
 fn not_a_trace(what: &str) -> Error {
     Error::new(ErrorKind::Format, what)
 }
@@ -104,6 +107,9 @@ fn not_a_trace(what: &str) -> Error {
 fn detect_json(head: &[u8]) -> Result<Kind> {
     let has = |key: &str| head.windows(key.len()).any(|window| window == key.as_bytes());
     let has_all = |keys: &[&str]| keys.iter().all(|key| has(key));
+    if has("\"traceEvents\"") && (has("\"CPU HIP API\"") || has_all(&["\"BeginNs\"", "\"DurationNs\""])) {
+        return Err(not_a_trace(ROCPROF_1_TRACE));
+    }
     if has("\"traceEvents\"") || (head[0] == b'[' && has("\"ph\"")) {
         return Ok(Kind::Chrome);
     }
@@ -369,6 +375,14 @@ mod tests {
             ),
             (b"==1== NVPROF\n\"Type\",\"Time(%)\",\"Time\",\"Calls\",\"Avg\"\n", "nvprof"),
             (b"\"Index\",\"KernelName\",\"BeginNs\",\"EndNs\"\n0,\"k\",1,2\n", "table of rocprof,"),
+            (
+                b"{\"traceEvents\":[{},{\"args\":{\"name\":\"CPU HIP API\"},\"ph\":\"M\",\"pid\":2}",
+                "trace of rocprof 1",
+            ),
+            (
+                b"{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"k\",\"args\":{\"BeginNs\":\"1\",\"DurationNs\":\"2\"}}",
+                "trace of rocprof 1",
+            ),
             (b"\"Kind\",\"Agent_Id\",\"Start_Timestamp\",\"End_Timestamp\"\n", "rocprofv3"),
             (b"\x0a\x12\x08\x01\xff\xfe", "not a trace"),
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),

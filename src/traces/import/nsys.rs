@@ -1,7 +1,7 @@
 //! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions. If a column on which the result
 //! depends is missing, a remark names it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use rusqlite::Row;
@@ -47,7 +47,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
         memory_kinds: read_memory_kinds(&database)?,
         wait_calls: HashMap::new(),
         cuda_calls: CudaCalls::default(),
-        gpus: read_gpus(&database)?,
+        gpus: GpuNumbers::read(&database)?,
     };
     reader.read_all()?;
     let mut counts = reader.counts;
@@ -56,6 +56,12 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
         counts.remarks.push(format!(
             "columns are missing: {}; the facts in them are unknown",
             reader.missing.join(", ")
+        ));
+    }
+    for (device, processes) in reader.gpus.unknown.iter().filter(|(_, processes)| processes.len() > 1) {
+        counts.remarks.push(format!(
+            "{} processes use device {device}: the export does not tell whether this is one GPU, so their work is shown on one",
+            processes.len()
         ));
     }
     if reader.left_out_ranges > 0 {
@@ -90,8 +96,18 @@ pub(super) struct NsysReader<'a, S> {
     pub(super) wait_calls: HashMap<(Option<i64>, u64), &'static str>,
     /// Calls of CUDA, if the file has calls of the operating system.
     pub(super) cuda_calls: CudaCalls,
-    /// Numbers of GPUs by process and number of the device in the process. Empty if processes agree on the numbers.
-    gpus: HashMap<(i64, u32), u32>,
+    gpus: GpuNumbers,
+}
+
+/// Numbers of GPUs, in case that processes see different GPUs as the same device (`CUDA_VISIBLE_DEVICES`).
+#[derive(Default)]
+struct GpuNumbers {
+    /// Numbers by process and number of the device in the process.
+    known: HashMap<(i64, u32), u32>,
+    /// Whether different GPUs are the same device of their processes.
+    differ: bool,
+    /// Processes that used a device whose GPU is not known, by number of the device.
+    unknown: BTreeMap<u32, BTreeSet<i64>>,
 }
 
 /// Maximum number of labels that are read from a table of labels.
@@ -115,22 +131,36 @@ pub(super) fn read_labels(base: &Database, table: &str) -> Result<BTreeMap<i64, 
     Ok(labels)
 }
 
-/// Reads the numbers of GPUs, in case that processes see different GPUs as the same device (`CUDA_VISIBLE_DEVICES`).
-fn read_gpus(base: &Database) -> Result<HashMap<(i64, u32), u32>> {
-    let table = "TARGET_INFO_CUDA_DEVICE";
-    let mut gpus: HashMap<(i64, u32), u32> = HashMap::new();
-    if ["pid", "cudaId", "gpuId"].iter().all(|column| base.has_column(table, column)) {
-        base.for_each_row(&format!("SELECT pid, cudaId, gpuId FROM {table}"), |row| {
-            if let (Some(process), Some(device), Some(gpu)) =
-                (integer(row, 0), integer_u32(row, 1), integer_u32(row, 2))
-            {
-                gpus.insert((process, device), gpu);
-            }
-        })?;
+impl GpuNumbers {
+    fn read(base: &Database) -> Result<Self> {
+        let table = "TARGET_INFO_CUDA_DEVICE";
+        let mut gpus = Self::default();
+        if ["pid", "cudaId", "gpuId"].iter().all(|column| base.has_column(table, column)) {
+            base.for_each_row(&format!("SELECT pid, cudaId, gpuId FROM {table}"), |row| {
+                if let (Some(process), Some(device), Some(gpu)) =
+                    (integer(row, 0), integer_u32(row, 1), integer_u32(row, 2))
+                {
+                    gpus.known.insert((process, device), gpu);
+                }
+            })?;
+        }
+        let mut of_device: HashMap<u32, u32> = HashMap::new();
+        let mut is_first = |device: u32, gpu: u32| *of_device.entry(device).or_insert(gpu) == gpu;
+        gpus.differ = !gpus.known.iter().all(|((_, device), gpu)| is_first(*device, *gpu));
+        Ok(gpus)
     }
-    let mut of_device: HashMap<u32, u32> = HashMap::new();
-    let is_known = gpus.iter().all(|((_, device), gpu)| of_device.entry(*device).or_insert(*gpu) == gpu);
-    Ok(if is_known { HashMap::new() } else { gpus })
+
+    /// Returns the number of the GPU that a process sees as `device`.
+    fn of(&mut self, process: i64, device: u32) -> u32 {
+        match self.known.get(&(process, device)) {
+            Some(gpu) if self.differ => *gpu,
+            Some(_) => device,
+            None => {
+                self.unknown.entry(device).or_default().insert(process);
+                device
+            }
+        }
+    }
 }
 
 impl<S: Sink> NsysReader<'_, S> {
@@ -349,7 +379,8 @@ impl<S: Sink> NsysReader<'_, S> {
         let wanted: Vec<&str> = SHARED.iter().chain(own).copied().collect();
         self.for_each_row(table, name, &wanted, |reader, row| {
             let mut shared = SharedColumns::read(row);
-            shared.device = shared.device.map(|device| reader.gpu_of(shared.global, device));
+            let process = shared.global.map_or(0, |global| global >> 24 & 0xff_ffff);
+            shared.device = shared.device.map(|device| reader.gpus.of(process, device));
             take(reader, &shared, row)
         })
     }
@@ -363,12 +394,6 @@ impl<S: Sink> NsysReader<'_, S> {
         } else {
             versions.next().unwrap_or(table.to_owned())
         }
-    }
-
-    /// Returns the number of the GPU that a process sees as `device`.
-    fn gpu_of(&self, global: Option<i64>, device: u32) -> u32 {
-        let process = global.map_or(0, |global| global >> 24 & 0xff_ffff);
-        self.gpus.get(&(process, device)).copied().unwrap_or(device)
     }
 
     /// Calls `take` with each row of `table`. Each row consists of the value of the expression `first` and of the

@@ -7,7 +7,7 @@
 
 use gpuflame_model::record::{Fields, Payload};
 
-use super::slices::Slice;
+use super::slices::{FrameClass, Slice};
 
 /// Maximum number of runs. A slice is compared with the last slices of all of them.
 const MAX_RUNS: usize = 16;
@@ -18,6 +18,8 @@ pub(super) struct SliceRuns {
     runs: Vec<Run>,
     /// Slices that continue no run.
     others: Vec<Slice>,
+    /// Latest end of a Python function.
+    last_python_end: i64,
 }
 
 /// Slices in order, as differences.
@@ -38,6 +40,9 @@ struct Before {
 
 impl SliceRuns {
     pub(super) fn push(&mut self, slice: Slice) {
+        if slice.class() == FrameClass::Python {
+            self.last_python_end = self.last_python_end.max(slice.end);
+        }
         let key = slice.order_key();
         match self.runs.iter().position(|run| run.last.order_key() <= key) {
             Some(at) => self.runs[at].push(slice),
@@ -48,6 +53,11 @@ impl SliceRuns {
             }
             None => self.others.push(slice),
         }
+    }
+
+    /// Returns the latest end of a Python function.
+    pub(super) fn last_python_end(&self) -> i64 {
+        self.last_python_end
     }
 
     /// Returns the slices, in no particular order.

@@ -5,7 +5,7 @@
 //! as kernels: a GPU that copies the next batch while its kernels are late is not used, although it is busy. A recording has
 //! its pieces already, as the samples of its idle time, in which copies count as busy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::super::work_spans::{PlausibleSpans, WorkSpan};
@@ -20,7 +20,7 @@ use super::thresholds::MAX_LAUNCH_GAP_NS;
 use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
-use gpuflame_model::record::{ContextId, DeviceId, IdMap, ThreadId, Work};
+use gpuflame_model::record::{ContextId, DeviceId, FrameKind, IdMap, LabelId, ThreadId, Work};
 
 /// Longest time in ns from the return of a launch to the beginning of its work on a free GPU.
 const MAX_DELIVERY_NS: u64 = 10_000;
@@ -103,12 +103,11 @@ impl LostTime {
             }
         }
         launches.values_mut().for_each(|ends: &mut Vec<u64>| ends.sort_unstable());
-        // A single thread's launches are known already.
-        let mut launches_of_all = Vec::new();
-        if launches.len() > 1 {
-            launches_of_all.extend(of_device().filter_map(|span| span.launched()).map(launch_end));
-            launches_of_all.sort_unstable();
-        }
+        let mut backward = BackwardCalls::new(run.profile);
+        let is_backward = |launched: &Launched| backward.contain(launched.context);
+        let mut backward_launches: Vec<u64> =
+            of_device().filter_map(|span| span.launched()).filter(is_backward).map(launch_end).collect();
+        backward_launches.sort_unstable();
         let (mut pieces, mut gaps) = (Pieces::default(), Vec::new());
         let lead = Lead::new(reads(&others));
         let (contexts, in_gap, copies) = (Marks::default(), Marks::default(), IdMap::default());
@@ -116,7 +115,7 @@ impl LostTime {
         let mut divider = GapDivider {
             run,
             launches,
-            launches_of_all,
+            backward_launches,
             others,
             first: 0,
             pieces: &mut pieces,
@@ -142,6 +141,38 @@ impl LostTime {
     }
 }
 
+/// Start of the names of the operators that PyTorch's threads for the backward pass run.
+const BACKWARD_OPERATOR: &str = "autograd::engine::evaluate_function";
+
+/// Recognizes calls in a backward pass of PyTorch.
+struct BackwardCalls<'a> {
+    profile: &'a Profile,
+    operators: BTreeSet<LabelId>,
+    known: IdMap<ContextId, bool>,
+}
+
+impl<'a> BackwardCalls<'a> {
+    fn new(profile: &'a Profile) -> Self {
+        let operators = profile.labels().filter(|(_, name)| name.starts_with(BACKWARD_OPERATOR));
+        Self { profile, operators: operators.map(|(label, _)| label).collect(), known: IdMap::default() }
+    }
+
+    fn contain(&mut self, context: ContextId) -> bool {
+        let Self { profile, operators, known } = self;
+        if operators.is_empty() {
+            return false;
+        }
+        *known.entry(context).or_insert_with(|| {
+            let stack = profile.context(context).map(|context| context.stack);
+            let mut frames = stack.into_iter().flat_map(|stack| profile.stack(stack));
+            frames.any(|frame| match profile.frames()[frame.index()].kind() {
+                FrameKind::Label(label) => operators.contains(&label),
+                _ => false,
+            })
+        })
+    }
+}
+
 /// A trace whose lost time is searched for.
 pub(super) struct TraceRun<'a> {
     pub(super) profile: &'a Profile,
@@ -157,8 +188,8 @@ struct GapDivider<'a> {
     run: &'a TraceRun<'a>,
     /// Ends of the calls that launched work, by thread.
     launches: IdMap<ThreadId, Vec<u64>>,
-    /// Ends of the calls that launched work of this GPU on any thread; empty if a single thread launches.
-    launches_of_all: Vec<u64>,
+    /// Ends of the calls that launched work of this GPU in a backward pass of PyTorch.
+    backward_launches: Vec<u64>,
     /// Copies and fills of the GPU, by start.
     others: &'a [&'a WorkSpan],
     /// Index of the first of `others` that has not ended.
@@ -224,8 +255,8 @@ impl GapDivider<'_> {
     /// Adds the time before the launch, in which the GPU ran no kernel, and the time of copies that were late with it. All that
     /// the host did since its last launch made this launch late, whether the GPU still had work at that moment or not. So each
     /// reason costs the time that it took since then, at most the time that the GPU lost: without it, the GPU would have lost
-    /// so much less. If another thread launched work of this GPU later, such as PyTorch's thread for the backward pass, the time
-    /// since that launch counts.
+    /// so much less. While PyTorch's thread for the backward pass launches work, the thread that started the pass waits for it, so
+    /// the time since its last launch counts.
     ///
     /// If a thread read a value before, and no work was queued since, all threads together lack the lead over the GPU that they
     /// had before the read. With it, they would have been less late.
@@ -252,7 +283,7 @@ impl GapDivider<'_> {
         };
         let ends = self.launches.get(&thread).map_or(&[][..], Vec::as_slice);
         let last_of = |ends: &[u64]| Some(ends[ends.partition_point(|end| *end <= from).checked_sub(1)?]);
-        let last = last_of(ends).max(last_of(&self.launches_of_all)).unwrap_or(from);
+        let last = last_of(ends).max(last_of(&self.backward_launches)).unwrap_or(from);
         let mut waited = None;
         // End of a wait that read no value, and time in later waits.
         let (mut alone_until, mut waited_later): (Option<u64>, u64) = (None, 0);

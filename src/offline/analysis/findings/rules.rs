@@ -205,7 +205,9 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
         if has_own_steps {
             found.extend(slow_steps(profile, spans.as_slice(), steps, lost.work.iterations));
         }
-        found.extend(late_slowdown(profile, spans, since, lost.work.iterations.saturating_sub(steps as u64)));
+        let iterations = lost.work.iterations.saturating_sub(steps as u64);
+        let late_slowdown = late_slowdown(profile, spans, since, iterations);
+        found.extend(late_slowdown.filter(|_| !has_several_processes(run)));
     }
     if let Some(waits) = event_waits(run) {
         found.extend(default_stream(spans, waits));
@@ -393,13 +395,7 @@ pub(super) fn classes_of_work(
     let collectives = linked.map(|linked| linked.collectives.clone()).unwrap_or_default();
     let filter = CommunicationFilter { collectives, ..CommunicationFilter::default() };
     let mut classes = IdMap::default();
-    move |work: Work| {
-        *classes.entry(work).or_insert_with(|| match work {
-            _ if filter.is_communication(work, &work_name(profile, work)) => WorkClass::Communication,
-            Work::Kernel(_) | Work::Graph => WorkClass::Computation,
-            Work::Copy(_) | Work::Set => WorkClass::Memory,
-        })
-    }
+    move |work: Work| *classes.entry(work).or_insert_with(|| filter.class(work, &work_name(profile, work)))
 }
 
 /// Returns the finding about managed memory that moves to the GPU and back.
@@ -494,6 +490,9 @@ fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     match id {
         "warm_up" | "slow_steps" if has_steps_of_several_processes(run) => {
             Some("the file has steps of several processes; give one file per rank".into())
+        }
+        "late_slowdown" if has_several_processes(run) => {
+            Some("the file has kernels of several processes; give one file per rank".into())
         }
         "idle_gpu" if has_several_processes(run) && idle_gpu(profile).is_some() => {
             Some("several processes launched the work, which cannot be divided between them".into())

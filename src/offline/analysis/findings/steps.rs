@@ -43,7 +43,10 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
     let usual = median(&durations);
     let is_slow = |nanos: &&u64| nanos.saturating_mul(100) >= usual.saturating_mul(MIN_SLOW_STEP_PERCENT);
     let count = durations.iter().take_while(is_slow).count();
-    if count == 0 || count * 100 > durations.len() * MAX_WARM_UP_PERCENT || recurs(&durations, usual) {
+    if count == 0
+        || count * 100 > durations.len() * MAX_WARM_UP_PERCENT
+        || count == 1 && recurs(&durations, usual)
+    {
         return None;
     }
     let excess = saturating_sum(durations[..count].iter().map(|nanos| nanos - usual));
