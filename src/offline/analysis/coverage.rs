@@ -155,7 +155,8 @@ impl StepCoverage {
         let mut before = vec![Before::default(); bounds.len()];
         let last_end = self.note_busy(&bounds, &mut before);
         let waits = match self.place {
-            WorkPlace::One(..) => self.waits.of_devices(profile),
+            // Sums do not have single waits, and must lead to the same answers as rows.
+            WorkPlace::One(..) if is_trace => self.waits.of_devices(profile),
             // It is not known for which of several contexts a thread waited.
             _ => DeviceWaits::default(),
         };
