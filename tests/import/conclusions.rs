@@ -139,7 +139,7 @@ fn a_python_function_without_an_end_is_as_long_as_its_operator() {
     assert_eq!(idle("idle-unclosed", false), idle("idle-closed", true));
 }
 
-/// Twenty steps, of which those with `is_long` take 2 ms and the others 1 ms.
+/// Twenty steps of 1 ms. Steps with `is_long` take 2 ms instead.
 fn steps(is_long: impl Fn(u32) -> bool) -> Trace {
     let (mut trace, mut at) = (Trace::default(), 0);
     for step in 0..20 {

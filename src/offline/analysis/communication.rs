@@ -62,7 +62,7 @@ pub enum WorkClass {
     Communication,
     /// Any other kernel.
     Computation,
-    /// A copy or a fill, also by a kernel of AMD's runtime.
+    /// A copy or a fill. AMD's runtime may use kernels for them.
     Memory,
 }
 
