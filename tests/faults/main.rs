@@ -294,8 +294,10 @@ fn programs_have_a_larger_cost_next_to_the_fault() {
     for program in PROGRAMS.iter().filter(|program| program.partner.is_some()) {
         let recorded = program.record_combined();
         assert!(is_near(recorded.lengthened_ns as f64, (HEALTHY_NS * 40 / 60) as f64), "{}", program.id);
-        // This cost depends on how the operating system divides the processor between threads.
-        let is_smaller = program.id == "starved_thread" || recorded.cost_ns < recorded.lengthened_ns;
+        // If the launching thread waited for a processor, other programs had it. Only in `starved_thread` is this wait
+        // the fault, and its cost depends on how the operating system divides the processor between threads.
+        let cost_ns = recorded.cost_ns.saturating_sub(recorded.waited_ns);
+        let is_smaller = program.id == "starved_thread" || cost_ns < recorded.lengthened_ns;
         assert!(recorded.cost_ns > 0 && is_smaller, "{}: {} ns", program.id, recorded.cost_ns);
     }
 }
