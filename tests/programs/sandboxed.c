@@ -76,6 +76,16 @@ static void *work(void *nothing)
     return nothing;
 }
 
+static const struct timespec PAUSE = {0, 700000000};
+
+/* The thread waits before it ends. So it is sampled even if gpuflame's thread that starts the sampling is delayed. */
+static void *work_and_wait(void *nothing)
+{
+    work(nothing);
+    nanosleep(&PAUSE, NULL);
+    return nothing;
+}
+
 /* Reports the number of a forbidden call, without any system call except those that end the process. */
 static void refused(int signal, siginfo_t *info, void *context)
 {
@@ -125,7 +135,6 @@ static int confine(int count, char **names)
 
 int main(int argc, char **argv)
 {
-    struct timespec pause = {0, 700000000};
     pthread_t threads[2];
     int thread, stack;
     SITE("main;work;launch");
@@ -137,7 +146,7 @@ int main(int argc, char **argv)
         return 75;
     }
     for (thread = 0; thread < 2; thread++)
-        pthread_create(&threads[thread], NULL, work, NULL);
+        pthread_create(&threads[thread], NULL, work_and_wait, NULL);
     work(NULL);
     for (stack = 0; stack < 3; stack++) {
         getcontext(&other);
@@ -150,7 +159,7 @@ int main(int argc, char **argv)
     for (thread = 0; thread < 2; thread++)
         pthread_join(threads[thread], NULL);
     /* gpuflame writes a checkpoint during this pause. */
-    nanosleep(&pause, NULL);
+    nanosleep(&PAUSE, NULL);
     cudaDeviceSynchronize();
     if (getenv("ENDS_BY"))
         raise(atoi(getenv("ENDS_BY")));
