@@ -1,6 +1,6 @@
-/* planted THREADS ROUNDS: in each round every thread calls three functions, and each function launches its own
- * kernel. The variable GPUSIM_KERNELS sets the duration of each kernel, so that each function's share of the GPU
- * time is known. Prints the average time of a launch on the slowest thread, in nanoseconds. */
+/* planted THREADS ROUNDS: in each round, every thread calls three functions, and each function launches a different
+ * kernel. The variable GPUSIM_KERNELS sets the duration of each kernel, so that each function's share of the GPU time
+ * is known. Prints the average duration of a launch on the slowest thread, in nanoseconds. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -40,7 +40,7 @@ OWN_FRAME static void planted_function(int n)
 OWN_FRAME static void *worker(void *took)
 {
     struct timespec begin, end;
-    attention(-1); /* the first call does the set-up, which must not count as a launch's cost */
+    attention(-1); /* the first call sets CUDA up, and must not count as the cost of a launch */
     pthread_barrier_wait(&together);
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int at = 0; at < rounds; at++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The half of gpuflame-bpf that runs in the kernel. This half only reports events, and decides nothing except which
- * processes are watched. Built by bpf-optional/rebuild into probe.bpf.o, which is checked in. */
+/* The half of gpuflame-bpf that runs in the kernel. It only reports events, and decides nothing except which processes
+ * are watched. Built by bpf-optional/rebuild into probe.bpf.o, which is checked in. */
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
 #include <linux/types.h>
@@ -19,7 +19,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define PAGE_SIZE 4096UL
 #define MOST_NAMESPACES 8 /* the kernel allows 32 levels, but no system uses so many */
 
-/* The few members of kernel types that are read. Their offsets are filled in when the programs are loaded. */
+/* Members of kernel types that these programs read. The loader fills in the offsets of the members. */
 #define KERNEL_TYPE __attribute__((preserve_access_index))
 struct ns_common { unsigned int inum; } KERNEL_TYPE;
 struct pid_namespace { struct ns_common ns; } KERNEL_TYPE;
@@ -55,7 +55,7 @@ struct {
     __uint(max_entries, 64 << 20);
 } EVENTS SEC(".maps");
 
-/* Processes that are watched, by their ids in our namespace. */
+/* Ids of the watched processes, in the PID namespace of gpuflame-bpf. */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 65536);
@@ -63,7 +63,7 @@ struct {
     __type(value, __u8);
 } FOLLOWED SEC(".maps");
 
-/* Files that were inspected and have their probes. */
+/* Files that gpuflame-bpf has inspected and in which it has attached its probes. */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 65536);
@@ -86,7 +86,7 @@ static __always_inline void drop(__u32 what)
         __sync_fetch_and_add(count, 1);
 }
 
-/* Returns the id of `task` in our namespace, 0 if there is none. A process in a namespace nested in ours has an id there. */
+/* Returns the id of `task` in our PID namespace, or 0. A process in a namespace nested in ours also has an id in ours. */
 static __always_inline __u32 number(struct task_struct *task)
 {
     struct pid *pid = BPF_CORE_READ(task, thread_pid);
@@ -183,7 +183,7 @@ int marker(struct pt_regs *regs)
     return 0;
 }
 
-/* With --all, a process is stopped only for a file that may be a CUDA library, because all users' processes are watched. */
+/* With --all, only files that may be CUDA libraries stop a process, because the processes of all users are watched. */
 static __always_inline int may_be_cuda(struct file *file)
 {
     char name[8] = {};
@@ -199,10 +199,10 @@ static __always_inline void map(struct mapping *mapping, struct task_struct *tas
     mapping->device = mapping->stopped = 0;
 }
 
-/* Runs after each system call, and handles only mmap, whose arguments are still in the registers. If the file was
- * not inspected yet, the process is stopped before its next instruction. The command inspects the file, attaches
+/* Runs after each system call, and handles only mmap, whose arguments are still in the registers. If the mapped file
+ * was not inspected yet, the process is stopped before its next instruction. gpuflame-bpf inspects the file, attaches
  * probes, and resumes the process. (A probe in the kernel's mmap itself would also see mappings by exec, but some
- * kernels allow no such probes. This program costs every system call of the machine about 20 ns.) */
+ * kernels do not allow such probes. This program makes every system call of the machine about 20 ns slower.) */
 SEC("tp_btf/sys_exit")
 int BPF_PROG(called, struct pt_regs *regs, long address)
 {
@@ -241,8 +241,8 @@ int BPF_PROG(called, struct pt_regs *regs, long address)
     return 0;
 }
 
-/* A process has executed another program, whose file and loader are mapped. This process is stopped before its first
- * instruction, so that the command can read the mappings from /proc. The record of this event is an empty mapping. */
+/* A process has executed another program, whose file and loader are mapped. The process is stopped before its first
+ * instruction, so that gpuflame-bpf can read the mappings from /proc. An empty mapping is the record of this event. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(execs, struct task_struct *task)
 {
@@ -261,7 +261,7 @@ int BPF_PROG(execs, struct task_struct *task)
     return 0;
 }
 
-/* Runs before the child runs. The child is watched if its parent is, and has its parent's mappings. */
+/* Runs before a new child process runs. The child is watched if its parent is, and has its parent's mappings. */
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(forks, struct task_struct *parent, struct task_struct *child)
 {

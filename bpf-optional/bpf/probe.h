@@ -1,4 +1,4 @@
-/* The records that probe.bpf.c writes and that src/wire.rs parses; the two must change together. All numbers are in
+/* The records that probe.bpf.c writes and that src/wire.rs parses. Both files must change together. All numbers are in
  * the machine's byte order. Each record begins with a `struct head`. */
 #ifndef GPUFLAME_PROBE_H
 #define GPUFLAME_PROBE_H
@@ -12,7 +12,7 @@ enum dropped { DROPPED_HITS, DROPPED_MARKERS, DROPPED_MAPPINGS, DROPPED_KINDS };
 
 struct head {
     __u32 kind;
-    __u32 pid;                /* in the command's own namespace; 0 if the process has no id there */
+    __u32 pid;                /* in the PID namespace of gpuflame-bpf; 0 if the process has no id there */
     __u32 tid;
     __u32 cpu;
     __u64 time;               /* CLOCK_MONOTONIC, ns */
@@ -23,7 +23,7 @@ struct head {
 /* A call of a probed function begins. The user frames are at the end of the struct; the kernel frames follow it. */
 struct hit {
     struct head head;
-    __u64 cookie;             /* number of the probe */
+    __u64 cookie;             /* id of the probe */
     __u64 stack_pointer;
     __u64 caller;             /* the return address at the stack pointer */
     __s32 user_bytes;         /* size of the user frames, or -errno */
@@ -36,7 +36,7 @@ struct hit_with_kernel {
     __u64 kernel[MOST_KERNEL_FRAMES];
 };
 
-/* libgpuflame.so reports CUPTI's correlation id of the launch that this thread is in. */
+/* libgpuflame.so reports CUPTI's correlation id of the launch that this thread is making. */
 struct marker {
     struct head head;
     __u32 correlation;
@@ -51,7 +51,7 @@ struct mapping {
     __u64 offset;             /* in the file, bytes */
     __u64 inode;
     __u32 device;
-    __u32 stopped;            /* the process waits for SIGCONT */
+    __u32 stopped;            /* whether the process waits for SIGCONT */
 };
 
 struct forked {

@@ -1,5 +1,5 @@
-//! Address spaces: which file was mapped at which addresses of a process. With them, an address is converted to a file
-//! and an offset in it. Changes of the mappings are recorded as they happen, because a process may have ended by the
+//! Address spaces: the files that a process had mapped, and at which addresses. They convert an address to a file and
+//! an offset in this file. Changes of the mappings are recorded as they happen, because a process may have ended by the
 //! time names are looked up.
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use crate::entry_points::CudaExtent;
 use crate::wire::FileId;
 
-/// Number of a file in [`Files`].
+/// Index of a file in [`Files`].
 pub(crate) type FileNumber = u32;
 
-/// A file and an offset in it; or an address, if `file` is one of the special numbers below.
+/// A file and an offset in it. If `file` is [`UNKNOWN`](Self::UNKNOWN) or [`KERNEL`](Self::KERNEL), the offset is an
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileLocation {
     pub(crate) file: FileNumber,
@@ -19,14 +20,14 @@ pub(crate) struct FileLocation {
 }
 
 impl FileLocation {
-    /// Number that stands for all addresses at which no file is mapped: the code was generated at run time, or the
-    /// stack is invalid.
+    /// Represents all addresses at which no file is mapped: the code was generated at run time, or the stack is
+    /// invalid.
     pub(crate) const UNKNOWN: FileNumber = u32::MAX;
-    /// Number that stands for all addresses of the kernel.
+    /// Represents all addresses of the kernel.
     pub(crate) const KERNEL: FileNumber = u32::MAX - 1;
 }
 
-/// The files that were mapped.
+/// All files that a watched process has mapped.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     files: Vec<File>,
@@ -37,11 +38,11 @@ pub(crate) struct Files {
 pub(crate) struct File {
     /// Path of the file.
     pub(crate) path: PathBuf,
-    /// Path by which this program can open the file. `path` may lead to another file here, because it is the path in
-    /// the watched process's view.
+    /// Path by which this program can open the file. `path` is the path that the watched process sees; in this process,
+    /// it may lead to another file.
     pub(crate) open: PathBuf,
     pub(crate) api: CudaExtent,
-    /// Descriptor of the open file; without it the path `open` would be invalid.
+    /// Open descriptor of the file, if the path `open` refers to the file by this descriptor.
     _descriptor: Option<std::fs::File>,
 }
 
@@ -54,12 +55,12 @@ impl Files {
         self.files.get(number as usize)
     }
 
-    /// Returns the number of the file with that path.
+    /// Returns the index of the file with this path.
     pub(crate) fn find_by_path(&self, path: &Path) -> Option<FileNumber> {
         self.files.iter().position(|file| file.path == path).map(|at| at as FileNumber)
     }
 
-    /// Adds a file. `opened` is the open file.
+    /// Adds a file, and returns its index. `opened` is the open file.
     pub(crate) fn add(
         &mut self,
         id: FileId,
@@ -113,9 +114,9 @@ fn is_same_file(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace {
     /// Mappings, keyed by their first address. Each value consists of the address after the mapping's last byte, the
-    /// mapping's offset in the file, and the number of the file.
+    /// mapping's offset in the file, and the index of the file.
     mappings: BTreeMap<u64, (u64, u64, FileNumber)>,
-    /// Number of changes of the mappings so far.
+    /// Number of times that the mappings have changed.
     pub(crate) version: u32,
 }
 
@@ -136,7 +137,7 @@ impl AddressSpace {
         self.version += 1;
     }
 
-    /// Returns the file that is mapped at `address`, and the offset in it.
+    /// Returns the file that is mapped at `address`, and the offset of `address` in the file.
     pub(crate) fn locate(&self, address: u64) -> FileLocation {
         match self.mappings.range(..=address).next_back() {
             Some((start, (end, offset, file))) if address < *end => {
@@ -157,7 +158,7 @@ pub(crate) struct MapsLine {
     pub(crate) path: PathBuf,
 }
 
-/// Returns the mappings of code that a process has at present.
+/// Returns the current mappings of code of a process.
 pub(crate) fn read_maps(pid: u32) -> std::io::Result<Vec<MapsLine>> {
     let text = std::fs::read(Path::new("/proc").join(pid.to_string()).join("maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_maps_line).collect())

@@ -1,5 +1,5 @@
-//! Compares two records of the same launches one by one: what the probes saw from outside the process, and what the
-//! library recorded inside it.
+//! Compares the launches that the probes saw from outside the process ("outside") with the launches that the library
+//! recorded in the process ("inside"), one by one.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use crate::address_spaces::{FileLocation, Files};
 use crate::probed_launches::{Launch, ProbedLaunches};
 use crate::recorded_launches::{LaunchId, RecordedLaunch, RecordedLaunches};
 
-/// Result of comparing the outside and the inside stack of one launch. The stacks are compared leaf first, starting at
-/// the function that made the launch call.
+/// Result of comparing the outside stack and the inside stack of one launch. The comparison begins at the function that
+/// called the launch function, and goes toward the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StackComparison {
     /// Both stacks have the same frames, from the function that made the call to `main` or to the thread's function.
     Same,
-    /// The outside stack ends early, because a frame pointer led to no further frame. The frames that it has are the
-    /// same as in the inside stack.
+    /// The outside stack ends early, because a frame pointer led to no further frame. The frames that the outside stack
+    /// has are the same as in the inside stack.
     EndsEarly,
-    /// The outside stack lacks frames of functions that keep no frame pointer. The outside stack's other frames are in
-    /// the same order as in the inside stack.
+    /// The outside stack lacks frames of functions that do not use a frame pointer. The outside stack's other frames
+    /// are in the same order as in the inside stack.
     SkipsFrames,
-    /// The library could not capture its complete stack, and has marked the stack as truncated.
+    /// The library could not capture the complete inside stack, and has marked this stack as truncated.
     TruncatedInside,
     /// The outside stack contains addresses that are not code, because a frame pointer led to other data. The outside
     /// stack's other frames are in the same order as in the inside stack.
@@ -58,18 +58,19 @@ impl StackComparison {
 /// Result of comparing all launches of the two records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaunchComparison {
-    /// Number of launches that at least one side has. A launch that both sides have counts once; outside launches
-    /// without an id count too.
+    /// Number of launches that were seen outside or recorded inside. A launch that both sides have counts once. Outside
+    /// launches without an id count, too.
     pub(crate) launches: u64,
     /// Number of launches seen outside.
     pub(crate) probe: u64,
     /// Number of launches recorded inside.
     pub(crate) inside: u64,
-    /// Number of launches for which both sides have the same thread, the same order and consistent stacks.
+    /// Number of launches for which both sides have the same thread, the same position in the thread's order and
+    /// consistent stacks.
     pub(crate) agree: u64,
-    /// Number of launches that have an id, and that only the probes saw.
+    /// Number of launches with a correlation id that only the probes saw.
     pub(crate) probe_only: u64,
-    /// Number of launches without an id, which can be seen only outside.
+    /// Number of launches without a correlation id, which only the probes can see.
     pub(crate) without_id: u64,
     /// Number of launches recorded only inside.
     pub(crate) inside_only: u64,
@@ -78,22 +79,22 @@ pub(crate) struct LaunchComparison {
     /// Number of launches whose position among the launches of their thread differs between the two sides.
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
-    /// For each launch, the library's recorded time minus the probe's time, in ns; sorted.
+    /// The library's time minus the probe's time, in ns, for each launch that both sides have; sorted.
     pub(crate) delays_ns: Vec<i64>,
     /// Id of a launch whose two stacks differ, which is shown as an example.
     pub(crate) example: Option<LaunchId>,
 }
 
 impl LaunchComparison {
-    /// Whether both sides have the same launches. Up to `explained` launches may be missing inside: the library counts
-    /// them as lost, or as made while no window was open.
+    /// Whether both sides have the same launches. Up to `explained` launches may be missing inside. This is the number
+    /// of launches that the library counted as lost, or as made while no window was open.
     pub(crate) fn accounts_agree(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0
     }
 }
 
-/// Compares all launches. `ahead` is the realtime clock minus the monotonic clock, in ns.
+/// Compares all launches. `ahead` is the difference of `CLOCK_REALTIME` and `CLOCK_MONOTONIC`, in ns.
 pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) -> LaunchComparison {
     let mut verdict =
         LaunchComparison { inside: inside.launches.len() as u64, ..LaunchComparison::default() };
@@ -127,8 +128,8 @@ pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead:
     verdict
 }
 
-/// Sorts the launches of each thread by the probes' times and by the library's times. Returns the launches whose
-/// positions differ.
+/// Sorts the launches of each thread twice: by the probes' times and by the library's times. Returns the launches whose
+/// positions differ between the two orders.
 fn find_out_of_order(
     outer: &BTreeMap<LaunchId, &Launch>,
     inside: &RecordedLaunches,
@@ -144,7 +145,7 @@ fn find_out_of_order(
     for mut launches in threads.into_values() {
         launches.sort_unstable_by_key(|(probe, ..)| *probe);
         let mut by_inside = launches.clone();
-        // The sort is stable, so launches with equal times keep their order.
+        // The sort is stable, so launches with equal inside times keep the order of the probes.
         by_inside.sort_by_key(|(_, inside, _)| *inside);
         let both = launches.iter().zip(&by_inside);
         wrong.extend(both.filter(|(one, other)| one.2 != other.2).map(|(one, _)| one.2));
@@ -152,8 +153,9 @@ fn find_out_of_order(
     wrong
 }
 
-/// Compares the stacks of one launch. The first frame of the outside stack is the probed function. The second frame is
-/// its caller. The caller is always right, because the call pushed the return address onto the stack.
+/// Compares the stacks of one launch. The first frame of the outside stack is the probed function, and the second frame
+/// is the function that called it. This caller is always right, because the call pushed its return address onto the
+/// stack.
 pub(crate) fn compare_stacks(
     outer: &[FileLocation],
     recorded: &RecordedLaunch,
@@ -163,7 +165,7 @@ pub(crate) fn compare_stacks(
         outer.iter().filter(|place| place.file != FileLocation::KERNEL).skip(1).copied().collect();
     let inner = &recorded.stack;
     let Some(caller) = user.first() else { return StackComparison::EndsEarly };
-    // If the library could not omit CUDA's own frames, they are between the leaf and the caller.
+    // If the library could not omit CUDA's own frames, these frames are between the leaf and the caller.
     let Some(at) = inner.iter().position(|place| place == caller) else { return StackComparison::Differ };
     if !inner[..at].iter().all(|place| is_cuda(*place, files)) {
         return StackComparison::Differ;
@@ -192,14 +194,14 @@ pub(crate) fn compare_stacks(
     }
 }
 
-/// Whether these frames, toward the root of an outside stack, may be the frames below `main`. Such frames begin with
-/// frames of the C library. After these, frame pointers may have led to any frames.
+/// Whether these frames at the root of an outside stack may be the frames below `main`. The frames below `main` begin
+/// with frames of the C library. After these, any frames may follow, because wrong frame pointers led to them.
 fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }
 
-/// Returns a stack without the C library's frames below `main` or below a thread's function. These frames keep no frame
-/// pointers.
+/// Returns a stack without the C library's frames below `main` or below a thread's function. The functions of these
+/// frames do not use frame pointers.
 fn without_libc_frames<'a>(stack: &'a [FileLocation], files: &Files) -> &'a [FileLocation] {
     let is_libc = |place: &FileLocation| is_libc(*place, files);
     let below = match stack {

@@ -17,8 +17,8 @@ use crate::watch::Watcher;
 
 /// Compare gpuflame's recording of a command with probes from outside, launch by launch.
 ///
-/// Both identify a launch by CUPTI's correlation id. Its thread, order, time and stack, which each side
-/// determines in its own way, show whether both mean the same launch.
+/// Both sides identify a launch by CUPTI's correlation id. Each side determines the thread, order, time and stack of
+/// the launch in its own way, so they show whether both sides recorded the same launch.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 both agree, 1 they differ, 2 nothing could be compared. The command's exit \
@@ -37,7 +37,7 @@ pub(crate) struct Crosscheck {
     /// Print the accuracy figures as well, one per line, for other programs.
     #[arg(long)]
     figures: bool,
-    /// Swap two recorded launches before the comparison, to test that it is detected.
+    /// Swap two recorded launches before the comparison, to test that the swap is detected.
     #[arg(long, hide = true)]
     swap_two: bool,
     /// Command and its arguments.
@@ -131,8 +131,8 @@ impl Drop for TempFolder {
     }
 }
 
-/// Returns the realtime clock minus the monotonic clock, in ns. Measures several times, and returns the result of the
-/// fastest measurement.
+/// Returns the difference of `CLOCK_REALTIME` and `CLOCK_MONOTONIC`, in ns. Measures several times, and returns the
+/// result of the fastest measurement.
 fn realtime_ahead() -> i64 {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -224,7 +224,7 @@ fn describe_grade(grade: &Grade) -> String {
     )
 }
 
-/// Prints the figures from which the tool `accuracy` makes its tables.
+/// Prints the figures from which `accuracy/run` makes its tables.
 fn print_figures(verdict: &LaunchComparison, probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) {
     for (way, name) in [(MatchMethod::Order, "order"), (MatchMethod::Nearest, "nearest")] {
         let Grade { launches, wrong_launches, wrong_stacks, nanos, wrong_nanos } =

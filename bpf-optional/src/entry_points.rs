@@ -15,7 +15,7 @@ pub(crate) enum EntryKind {
     /// The function is `gpuflame_launch_marker`, which the library inside the process calls with a launch's correlation
     /// id.
     Marker,
-    /// The user named the function, so its effect is unknown.
+    /// The user named the function with `--uprobe`, so its effect is unknown.
     Named,
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct ProbeTargets {
     pub(crate) api: CudaExtent,
 }
 
-/// The part of a probed file that belongs to CUDA. A call that this part makes is nested: it belongs to another CUDA
-/// call.
+/// The part of a probed file that belongs to CUDA. A call that comes from this part is nested: CUDA makes it as a part
+/// of another call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CudaExtent {
     /// The file is not one of CUDA's libraries.
@@ -44,8 +44,8 @@ pub(crate) enum CudaExtent {
     None,
     /// The whole file belongs to CUDA: `libcudart.so`, `libcuda.so`, `libcupti.so`.
     WholeFile,
-    /// `libcudart_static.a` was linked into the file. These ranges of file offsets, in ascending order, are the
-    /// functions of that library.
+    /// `libcudart_static.a` was linked into the file. Contains the ranges of file offsets of that library's functions,
+    /// in ascending order.
     Parts(Vec<(u64, u64)>),
 }
 
@@ -114,8 +114,8 @@ pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     }
 }
 
-/// Whether the library with this file name is CUDA's runtime, the driver, or CUPTI (which counts because CUDA calls its
-/// callbacks).
+/// Whether the library with this name is CUDA's runtime, the driver, or CUPTI. CUPTI counts because CUDA calls CUPTI's
+/// callbacks.
 fn is_cuda(name: &str) -> bool {
     ["libcudart.so", "libcuda.so", "libcupti.so"].iter().any(|library| name.starts_with(library))
 }
@@ -126,7 +126,7 @@ struct FunctionSymbol<'a> {
     size: u64,
 }
 
-/// A mapped part of a file: its first address, one past its last address, and its offset in the file.
+/// A mapped part of a file: its first address, the address after its last byte, and its offset in the file.
 pub(crate) type Segment = (u64, u64, u64);
 
 /// Returns the mapped parts of the file in `bytes`; empty if the file is not an ELF file.
@@ -165,8 +165,8 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
         .collect()
 }
 
-/// Returns the ranges of the functions of a static CUDA runtime. These are the functions of its API, and internal
-/// functions, which have meaningless names.
+/// Returns the ranges of the functions of a static CUDA runtime: the functions of its API, and internal functions,
+/// which have meaningless names.
 fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     let is_part = |name: &str| {
         name.starts_with("cuda") || name.starts_with("__cuda") || name.starts_with("libcudart_static_")
@@ -180,7 +180,7 @@ fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     parts
 }
 
-/// Returns the library's name for itself (`DT_SONAME`).
+/// Returns the name that the library gives itself (`DT_SONAME`).
 fn soname(elf: &ElfFile64<'_>) -> Option<String> {
     let endian = elf.endian();
     let (header, data) = (elf.elf_header(), elf.data());

@@ -1,29 +1,29 @@
-//! Other tools match stacks to kernels by order or by time. This module measures how often that goes wrong. The
-//! measured launches have known ids, so the right match is known.
+//! Measures how often other tools match a stack with the wrong launch, because they match by order or by time. The
+//! measured launches have correlation ids, so the right match is known.
 
 use std::collections::HashMap;
 
 use crate::probed_launches::{Launch, ProbedLaunches};
 use crate::recorded_launches::{LaunchId, RecordedLaunches};
 
-/// Method of matching stacks to launches.
+/// Method by which a tool matches stacks with launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchMethod {
-    /// The nth stack is matched to the nth launch of the process. The tutorial does this if there are as many stacks as
-    /// launches.
+    /// The nth stack is matched with the nth launch of the process. eunomia's tutorial does this if there are as many
+    /// stacks as launches.
     Order,
-    /// A stack is matched to the launch that is nearest in time, at most 10 ms away. The tutorial does this if there
-    /// are more stacks than launches, or fewer.
+    /// A stack is matched with the launch that is nearest in time, at most 10 ms away. eunomia's tutorial does this if
+    /// the numbers of stacks and launches differ.
     Nearest,
 }
 
-/// Numbers of launches that a method matched, and matched wrongly.
+/// Number of launches that a method matched, and how many of the matches are wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grade {
     pub(crate) launches: u64,
-    /// Number of launches that the method matched to the stack of another launch.
+    /// Number of launches that the method matched with the stack of another launch.
     pub(crate) wrong_launches: u64,
-    /// Number of these launches whose own stack differs from the matched one, so that their work is drawn under the
+    /// Number of launches whose own stack differs from the matched stack, so that their GPU work is drawn under the
     /// wrong stack.
     pub(crate) wrong_stacks: u64,
     pub(crate) nanos: u64,
@@ -33,8 +33,8 @@ pub(crate) struct Grade {
 
 const TOLERANCE_NS: u64 = 10_000_000;
 
-/// Grades a method. `ahead` is the realtime clock minus the monotonic clock, in ns. The method converts times with this
-/// exact value.
+/// Grades a method. `ahead` is the difference of `CLOCK_REALTIME` and `CLOCK_MONOTONIC`, in ns. The method converts
+/// times with this exact value.
 pub(crate) fn grade(
     probed: &ProbedLaunches,
     inside: &RecordedLaunches,
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::recorded_launches::RecordedLaunch;
 
-    /// Returns launches of two threads. The probes see the calls in the order 1, 2, and the library records them in the
-    /// order 2, 1.
+    /// Returns three launches. The probes see the launches 1 and 2 in this order, and the library records them in the
+    /// opposite order.
     fn crossed() -> (ProbedLaunches, RecordedLaunches) {
         let (mut probed, mut inside) = (ProbedLaunches::default(), RecordedLaunches::default());
         for (id, probe, recorded, nanos) in [(1, 100, 900, 30), (2, 200, 300, 70), (3, 5_000, 5_100, 100)] {

@@ -16,13 +16,13 @@ use crate::wire::{FileId, KernelRecord};
 /// Programs that `rebuild` compiled from `bpf/probe.bpf.c` for x86-64.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/probe.bpf.o");
 
-/// Options: the processes and functions to watch, and the size of the buffer.
+/// Options that select the processes and functions to watch, and the size of the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchOptions {
     /// Whether to watch every process. Default: false, so that only the processes named by
     /// [`KernelPrograms::follow`] and their children are watched.
     pub(crate) all: bool,
-    /// Whether to take stacks of the kernel as well. Default: false.
+    /// Whether to capture the kernel's stacks as well. Default: false.
     pub(crate) kernel_stacks: bool,
     /// Whether to probe copies and fills as well. Default: false, because three quarters of all probes are on these
     /// functions, and removing a probe takes 100 ms.
@@ -31,7 +31,7 @@ pub(crate) struct WatchOptions {
     pub(crate) buffer_mib: Option<u32>,
 }
 
-/// Numbers of records dropped because the buffer was full.
+/// Number of records of each kind that were dropped because the buffer was full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DropCounts {
     pub(crate) hits: u64,
@@ -39,7 +39,7 @@ pub(crate) struct DropCounts {
     pub(crate) mappings: u64,
 }
 
-/// The loaded and running programs.
+/// The loaded and attached eBPF programs.
 pub(crate) struct KernelPrograms {
     ebpf: Ebpf,
     events: RingBuf<MapData>,
@@ -52,7 +52,7 @@ impl std::fmt::Debug for KernelPrograms {
 }
 
 impl KernelPrograms {
-    /// Loads all programs, and attaches those that see new mappings and new processes.
+    /// Loads all programs, and attaches the programs that detect new mappings and new processes.
     pub(crate) fn load(watched: WatchOptions) -> Result<Self> {
         check_requirements()?;
         let btf = Btf::from_sys_fs().map_err(|error| kernel_error("read the kernel's types", &error))?;
@@ -82,7 +82,7 @@ impl KernelPrograms {
         Ok(Self { ebpf, events })
     }
 
-    /// Starts to watch the process `pid`, and all processes that it forks from now on.
+    /// Starts to watch the process `pid`, and all processes that it forks after this call.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| missing_in_object("FOLLOWED"))?;
         let mut followed: HashMap<_, u32, u8> =
@@ -90,7 +90,7 @@ impl KernelPrograms {
         followed.insert(pid, 1, 0).map_err(|error| kernel_error("follow a process", &error))
     }
 
-    /// Marks this file as inspected. From now on, the kernel programs do not stop a process that maps it.
+    /// Marks this file as inspected. After this call, the eBPF programs no longer stop processes that map the file.
     pub(crate) fn add_known_file(&mut self, file: FileId) -> Result<()> {
         let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| missing_in_object("KNOWN"))?;
         let mut known: HashMap<_, [u8; 16], u8> =
@@ -124,7 +124,7 @@ impl KernelPrograms {
         self.events.as_raw_fd()
     }
 
-    /// Returns the numbers of dropped records so far.
+    /// Returns how many records were dropped so far.
     pub(crate) fn dropped(&self) -> Result<DropCounts> {
         let map = self.ebpf.map("DROPPED").ok_or_else(|| missing_in_object("DROPPED"))?;
         let counts: PerCpuArray<_, u64> =
@@ -179,13 +179,13 @@ fn check_requirements() -> Result<()> {
     Ok(())
 }
 
-/// Returns the number that distinguishes our PID namespace from all other namespaces.
+/// Returns the inode of our PID namespace, which identifies it.
 fn own_namespace() -> Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino() as u32)
 }
 
-/// Converts an error of the kernel to a message of one line: the failed action, the errno, and the remedy.
+/// Converts an error of the kernel to an error with a one-line message: the failed action, the reason, and the remedy.
 fn kernel_error(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut last = error;
     let mut why = error.to_string();

@@ -1,7 +1,7 @@
 //! `gpuflame-bpf`: watches launches of GPU work from outside the process, with eBPF.
 //!
-//! The program checks gpuflame's recordings by an independent method, and shows launches of programs into which
-//! gpuflame cannot be loaded. `gpuflame-bpf` needs root and a kernel with BTF, but no compiler.
+//! `gpuflame-bpf` checks gpuflame's recordings by an independent method, and records launches of programs into which
+//! gpuflame cannot be loaded. It needs root and a kernel with BTF, but no compiler.
 
 mod address_spaces;
 mod compare;
@@ -40,7 +40,7 @@ enum Verb {
     Crosscheck(crosscheck::Crosscheck),
 }
 
-/// Exit code if `gpuflame-bpf` could not do its work.
+/// Exit code if `gpuflame-bpf` failed.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {

@@ -1,5 +1,5 @@
-//! The bytes of a file, mapped into memory. A library may have a gigabyte, but only the pages with its symbols are
-//! read.
+//! The bytes of a file, mapped into memory. A library may have a size of a gigabyte, but only the pages with its
+//! symbols are read.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;

@@ -1,4 +1,4 @@
-//! Looks up the function names for offsets in files. Each offset is looked up once.
+//! Looks up the names of the functions at offsets in files. Each offset is looked up once.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,8 @@ use crate::address_spaces::{FileLocation, Files};
 #[derive(Debug)]
 pub(crate) struct Symbols {
     symbolizer: Symbolizer,
-    /// Function names for an offset in a file, outermost function first. Inlined functions have separate names.
+    /// Names of the functions at an offset in a file: the function itself, then the functions that are inlined there,
+    /// outermost first.
     cache: HashMap<FileLocation, Vec<String>>,
 }
 

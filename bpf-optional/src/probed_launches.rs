@@ -1,12 +1,12 @@
-//! The launches that the probes saw. A launch takes only 48 bytes, because a job may make millions of launches from few
-//! places.
+//! The launches that the probes saw. A launch takes only 48 bytes, because a job may make millions of launches. Stacks
+//! and names are in tables, because most launches share them.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::address_spaces::{FileLocation, Files};
 use crate::entry_points::EntryKind;
 
-/// A probe that is attached.
+/// An attached probe.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     /// Name of the probed function.
@@ -22,13 +22,13 @@ pub(crate) struct Launch {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
-    /// Number of the thread name in [`ProbedLaunches::comms`].
+    /// Index of the thread's name in [`ProbedLaunches::comms`].
     pub(crate) comm: u32,
-    /// Number of the probe in [`ProbedLaunches::probes`].
+    /// Index of the probe in [`ProbedLaunches::probes`].
     pub(crate) probe: u32,
-    /// Number of the stack in [`ProbedLaunches::stacks`].
+    /// Index of the stack in [`ProbedLaunches::stacks`].
     pub(crate) stack: u32,
-    /// CUPTI's correlation id of the call, if the library inside the process passed it on.
+    /// CUPTI's correlation id of the call, if the library inside the process reported the id.
     pub(crate) correlation: Option<u32>,
     /// Whether CUDA itself made the call, as a part of another call.
     pub(crate) nested: bool,
@@ -45,13 +45,14 @@ pub(crate) struct ProbedLaunches {
     /// Stacks, leaf first.
     pub(crate) stacks: InternTable<Vec<FileLocation>>,
     pub(crate) files: Files,
-    /// Process ids and correlation ids of copies and fills, if these are not probed.
+    /// Process id and correlation id of each copy and fill, if copies and fills are not probed.
     pub(crate) copies: HashSet<(u32, u32)>,
-    /// Number of correlation ids that belong to no launch, because no probe had seen a call of their thread.
+    /// Number of reported correlation ids that were not assigned to a launch, because no probe had seen a call of the
+    /// thread.
     pub(crate) unmatched_markers: u64,
 }
 
-/// A table that stores equal values once and numbers the distinct values.
+/// A table that stores each distinct value once, and identifies it by its index.
 #[derive(Debug)]
 pub(crate) struct InternTable<T> {
     values: Vec<T>,

@@ -1,5 +1,5 @@
-//! Starts a command that waits before its first instruction until it is watched; handles signals; and waits for the
-//! first of several events.
+//! Starts a command whose process waits, before it executes the program, until it is watched. Also handles signals, and
+//! waits until one of several descriptors is readable.
 
 use std::ffi::OsString;
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// A command whose process exists, but waits before it executes the program.
+/// A command whose process exists, but waits before it executes the command's program.
 #[derive(Debug)]
 pub(crate) struct PausedCommand {
     pub(crate) pid: u32,
@@ -22,7 +22,7 @@ pub(crate) struct PausedCommand {
 /// A command that runs.
 #[derive(Debug)]
 pub(crate) struct RunningCommand {
-    /// Pipe that is closed when the command ends.
+    /// Pipe whose other end is closed when the command ends.
     over: PipeReader,
     thread: JoinHandle<std::io::Result<ExitStatus>>,
 }
@@ -38,12 +38,12 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
     // SAFETY: the child calls only getpid, write and read, which are async-signal-safe.
     unsafe { command.pre_exec(move || wait_for_go(to_parent, from_parent)) };
     let thread = std::thread::spawn(move || {
-        // The kernel programs stop the command at each `exec`, until its libraries are probed; this program must not
-        // stop with it.
+        // The eBPF programs stop the command at each `exec`, until its libraries are probed. This process must not stop
+        // when the command is stopped.
         gpuflame_os::child::keep_running_while_stopped();
         let status = gpuflame_os::child::run(&mut command);
-        // The child has its own copies of these pipe ends. Once ours are closed, the pipe `over` ends when the child
-        // ends.
+        // The child has its own copies of these pipe ends. Once our copies are closed, the pipe `over` is closed when
+        // the child ends.
         drop((to_us, from_us, ends));
         status
     });
@@ -59,14 +59,14 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
     }
 }
 
-/// Writes the child's process id, and waits for permission to continue.
+/// Runs in the child: writes the child's process id to the parent, and waits for the parent's permission to continue.
 fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
     // SAFETY: the descriptors are open, because the child inherited them from its parent.
     unsafe {
         let pid = libc::getpid().to_ne_bytes();
         libc::write(to_parent, pid.as_ptr().cast(), pid.len());
         let mut word = 0_u8;
-        // If the read fails, the parent has ended. The program must then not run, because no process would watch it.
+        // If the read fails, the parent has ended. Then the program must not run, because no process would watch it.
         match libc::read(from_parent, (&raw mut word).cast(), 1) {
             1 => Ok(()),
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),
@@ -143,7 +143,7 @@ extern "C" fn on_signal(_signal: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Installs a handler by which SIGINT and SIGTERM end the recording, but not this program.
+/// Installs a handler for SIGINT and SIGTERM, so that these signals end the recording but do not kill this process.
 pub(crate) fn catch_interrupts() {
     // SAFETY: all-zero is a valid `sigaction`; the handler stores to an atomic and does nothing else.
     unsafe {

@@ -22,7 +22,7 @@ use crate::watch::{UserProbe, Watcher};
     gpuflame-bpf record --pid 4242        until Ctrl-C\n\n\
     Exit codes: the command's; 2 if nothing could be recorded.")]
 pub(crate) struct Record {
-    /// Record this running process, and all processes that it forks from now on.
+    /// Record this running process, and all processes that it forks while it is recorded.
     #[arg(short, long, conflicts_with_all = ["all", "command"])]
     pid: Option<u32>,
     /// Record all processes.
@@ -31,8 +31,7 @@ pub(crate) struct Record {
     /// Additional function to probe: the path of a file or the beginning of its name, and a symbol in it.
     #[arg(long, value_name = "LIB:SYMBOL", value_parser = parse_user_probe)]
     uprobe: Vec<UserProbe>,
-    /// Add the kernel's frames on top: those of the probe's own trap, and of anything that interrupted the
-    /// trap.
+    /// Add the kernel's frames on top of stacks: frames of the probe's own trap, and of anything that interrupted it.
     #[arg(long)]
     kernel_stacks: bool,
     /// Write one line per launch: TIME COMM PID TID CPU FRAMES, with [correlation N] if gpuflame is in the
@@ -74,8 +73,8 @@ fn parse_buffer_size(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Environment variable that makes libgpuflame in the watched process call the probed function `gpuflame_launch_marker`
-/// for each launch.
+/// Environment variable that makes libgpuflame call the probed function `gpuflame_launch_marker` for each launch of the
+/// watched process.
 pub(crate) const MARKER_VARIABLE: &str = "GPUFLAME_LAUNCH_MARKER";
 
 impl Record {
@@ -142,7 +141,7 @@ fn nothing_probed(command: &[OsString], code: u8) -> String {
     )
 }
 
-/// Returns a line with the numbers of launches and of dropped records.
+/// Returns a line with the number of launches and the number of dropped records.
 fn summary(probed: &ProbedLaunches, dropped: &DropCounts, written: usize) -> String {
     let outermost = probed.launches.iter().filter(|launch| !launch.nested).count();
     let known = probed.launches.iter().filter(|launch| launch.correlation.is_some()).count();
@@ -159,7 +158,7 @@ fn summary(probed: &ProbedLaunches, dropped: &DropCounts, written: usize) -> Str
     )
 }
 
-/// Runs a command and watches it from before its first instruction to its end. Returns the exit code.
+/// Runs a command, and watches its process from before its first instruction until its end. Returns the exit code.
 pub(crate) fn watch_command(
     watch: &mut Watcher,
     command: &[OsString],

@@ -1,5 +1,5 @@
-//! Reads the recordings that libgpuflame.so made inside the watched processes, for comparing them with the probes'
-//! records.
+//! Reads the recordings that libgpuflame.so made inside the watched processes. `compare` compares them with the
+//! launches that the probes saw.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(crate) struct RecordedLaunch {
     pub(crate) stack: std::rc::Rc<Vec<FileLocation>>,
     /// Whether the stack is complete.
     pub(crate) is_complete: bool,
-    /// GPU work of the launch: the name of its first kernel, and the GPU time in ns of all its work.
+    /// GPU work of the launch: the name of its first kernel, and the total GPU time of its work in ns.
     pub(crate) work: Option<(String, u64)>,
 }
 
@@ -142,8 +142,8 @@ impl ModuleFiles<'_> {
     }
 }
 
-/// Returns the number of the file in `files` that has this path, and the file's segments. Resolves symbolic links
-/// first, because the loader and the kernel may have different paths for one file (`/lib` and `/usr/lib`).
+/// Returns the index of the file in `files` that has this path, and the file's segments. Resolves symbolic links first,
+/// because the loader and the kernel may have different paths for one file (`/lib` and `/usr/lib`).
 fn resolve_path(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
     let path = std::fs::canonicalize(path).ok()?;
     let bytes = MappedFile::map(&File::open(&path).ok()?).ok()?;

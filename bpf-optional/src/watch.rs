@@ -1,4 +1,4 @@
-//! Processes the records of the kernel programs as they arrive. Stores launches, updates address spaces, and attaches
+//! Processes the records of the eBPF programs as they arrive. Stores launches, updates address spaces, and attaches
 //! probes to every new file. The process that mapped a new file is stopped until the file's probes are attached.
 
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ pub(crate) struct Watcher {
     probed: ProbedLaunches,
     /// For each thread, the index of its last launch. A marker assigns its correlation id to this launch.
     last_launch: HashMap<u32, usize>,
-    /// Number of each stack, keyed by its address space, the version of that address space, and the bytes of the raw
+    /// Index of each stack, keyed by its address space, the version of that address space, and the bytes of the raw
     /// stack.
     stack_ids: HashMap<(u64, u32, Vec<u8>), u32>,
     /// Messages about problems with files, without duplicates.
@@ -135,7 +135,7 @@ impl Watcher {
         }
     }
 
-    /// Handles the mapping of a file that was never seen before, or a process that executes a new program.
+    /// Handles a new mapping of a file that was not inspected yet, or a process that has executed a new program.
     fn handle_new_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) {
         let Mapping { start, end, offset, file, stopped } = *mapping;
         // Also inspect the files that the process had mapped before it was watched. Only this inspection finds a
@@ -155,13 +155,13 @@ impl Watcher {
             self.spaces.entry(head.space).or_default().map(start, end, offset, number);
         }
         if stopped {
-            // Resuming fails only if the process has died in the meantime.
+            // To resume the process fails only if it has died.
             process::resume(head.pid);
         }
     }
 
     /// Attaches probes to the functions of the mapped file `line` that begin GPU work or that the user named. Returns
-    /// the file's number, or `None` if the file no longer exists.
+    /// the file's index, or `None` if the file no longer exists.
     fn inspect_file(&mut self, pid: u32, line: &MapsLine) -> Option<FileNumber> {
         if let Some(number) = self.probed.files.number(line.file) {
             return Some(number);
@@ -276,8 +276,8 @@ impl RecordHandler<'_> {
     /// inspected, or the process is stopped and must be resumed.
     fn on_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) -> bool {
         if mapping.end == 0 {
-            // The process executes a new program. The process's new address space may get the number of an old one that
-            // no longer exists.
+            // The process has executed a new program. The id of its new address space may be the id of an older address
+            // space, which no longer exists.
             self.spaces.remove(&head.space);
             return false;
         }
@@ -299,7 +299,7 @@ impl RecordHandler<'_> {
         let mut places: Vec<FileLocation> = kernel.collect();
         places.extend(user_addresses(hit).into_iter().enumerate().map(|(at, address)| {
             // All addresses except the first are return addresses, and a return address may be past the end of the
-            // calling function. So look up the byte before them.
+            // calling function. So look up the byte before a return address.
             space.locate(address - u64::from(at > 0))
         }));
         let number = self.probed.stacks.intern(places);
@@ -308,8 +308,8 @@ impl RecordHandler<'_> {
     }
 }
 
-/// Returns the addresses of the user stack. Inserts the caller if it is missing. At a function's first instruction, the
-/// frame pointer is still the caller's, so kernels before Linux 6.11 skip the caller.
+/// Returns the addresses of the user stack. Inserts the caller if it is missing: at a function's first instruction, the
+/// frame pointer is still that of the caller, so kernels before Linux 6.11 skip the caller.
 fn user_addresses(hit: &ProbeHit<'_>) -> Vec<u64> {
     let mut addresses: Vec<u64> = wire::addresses(hit.user).filter(|address| *address != 0).collect();
     if hit.caller != 0 && addresses.get(1) != Some(&hit.caller) {

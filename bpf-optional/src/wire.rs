@@ -1,16 +1,16 @@
-//! Parses the records that the programs in the kernel write. `bpf/probe.h` defines the layout, so both files must
-//! change together.
+//! Parses the records that the eBPF programs write. `bpf/probe.h` defines the layout, so both files must change
+//! together.
 
 /// Header of every record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
-    /// Process id in our own namespace; 0 if the process has no id there.
+    /// Process id in our PID namespace; 0 if the process has no id there.
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
     /// Time on `CLOCK_MONOTONIC`, in nanoseconds.
     pub(crate) time: u64,
-    /// Number that identifies the process's address space.
+    /// Id of the process's address space.
     pub(crate) space: u64,
     pub(crate) comm: [u8; 16],
 }
@@ -30,14 +30,13 @@ pub(crate) enum KernelRecord<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeHit<'a> {
-    /// Number of the probe.
+    /// Id of the probe.
     pub(crate) probe: u64,
-    /// Address to which the call returns.
+    /// Return address of the call, which is in the caller.
     pub(crate) caller: u64,
-    /// The user stack, as addresses of eight bytes each: the probed function, then the return addresses, innermost
-    /// first.
+    /// Addresses of the user stack, eight bytes each: the probed function, then the return addresses, innermost first.
     pub(crate) user: &'a [u8],
-    /// Addresses of the kernel stack, in the same form.
+    /// Addresses of the kernel stack, in the same form as `user`.
     pub(crate) kernel: &'a [u8],
 }
 
@@ -52,7 +51,7 @@ pub(crate) struct Mapping {
     pub(crate) stopped: bool,
 }
 
-/// Identity of a file in the kernel.
+/// Identifies a file in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
     pub(crate) inode: u64,
@@ -60,7 +59,7 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// Returns the key of the file in the map `KNOWN`.
+    /// Returns the key of the file in the eBPF map `KNOWN`.
     pub(crate) fn key(self) -> [u8; 16] {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&self.inode.to_ne_bytes());
@@ -74,7 +73,7 @@ const MAX_FRAMES: usize = 127;
 const FRAMES_OFFSET: usize = HEADER_BYTES + 32;
 const KERNEL_FRAMES_OFFSET: usize = FRAMES_OFFSET + 8 * MAX_FRAMES;
 
-/// Parses a record; `None` if our programs did not write the record.
+/// Parses a record. Returns `None` if the record is not one of our eBPF programs' records.
 pub(crate) fn parse(bytes: &[u8]) -> Option<(RecordHeader, KernelRecord<'_>)> {
     let head = RecordHeader {
         pid: u32_at(bytes, 4)?,

@@ -62,7 +62,7 @@ fn a_killed_recorder_leaves_no_probes_and_the_program_continues() {
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"failed 7\n"[..]));
 }
 
-/// Records a program without libraries and symbols.
+/// Records a program that has no symbols and maps no CUDA library.
 fn stripped() -> Ran {
     let folder = scratch();
     let (source, program) = (folder.join("static.c"), folder.join("static"));
@@ -79,7 +79,7 @@ fn stripped() -> Ran {
 fn without_rights() -> Ran {
     let program = compile("tests/programs/threads.c", &[]);
     let (_, folder) = command(["record"]);
-    // That user may be unable to read the folders that lead to the build, so the command is copied.
+    // The user may be unable to read the folders above the build, so the command is copied.
     let copy = std::env::temp_dir().join(format!("gpuflame-bpf-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_gpuflame-bpf"), &copy).unwrap();
     let mut command = Command::new(&copy);
@@ -90,7 +90,7 @@ fn without_rights() -> Ran {
     ran
 }
 
-/// Runs the command as on a kernel without BTF (the description of the kernel's types). For this process alone, the
+/// Runs the command as on a kernel without BTF (the description of the kernel's types): only for this process, the
 /// folder of the BTF is empty.
 fn without_types(verb: &str) -> Ran {
     let program = env!("CARGO_BIN_EXE_gpuflame-bpf");
@@ -112,8 +112,8 @@ fn without_types(verb: &str) -> Ran {
     finish(command, folder)
 }
 
-/// Asserts that none of our programs is left in the kernel. The kernel removes a program a moment after its last user
-/// has ended.
+/// Asserts that none of our eBPF programs is left in the kernel. The kernel removes an eBPF program a moment after the
+/// last process that uses it has ended.
 fn assert_no_programs_left() {
     let listed = || Command::new("bpftool").args(["-j", "prog", "show"]).output();
     if listed().is_err() {

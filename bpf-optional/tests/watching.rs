@@ -13,13 +13,14 @@ use support::{
     can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run, skip, until_ready,
 };
 
-/// Returns the frames of a line from the program's first own frame on, without the frames of the C library below it.
+/// Returns the frames of a line from the frame of `main` or of the thread's function to the leaf, without the frames of
+/// the C library below it.
 fn own(frames: &str) -> &str {
     let at = [";main;", ";worker;"].iter().filter_map(|root| frames.find(root)).min();
     at.map_or(frames, |at| &frames[at + 1..])
 }
 
-/// Returns the numbers of the line `crosscheck launches=N probe=N inprocess=N agree=N`.
+/// Returns the four counts of the line `crosscheck launches=N probe=N inprocess=N agree=N`.
 fn counts(stdout: &str) -> [u64; 4] {
     let line =
         stdout.lines().rfind(|line| line.starts_with("crosscheck ")).unwrap_or_else(|| panic!("{stdout}"));
@@ -221,7 +222,7 @@ fn two_swapped_launches_are_detected() {
     assert_eq!((ran.code, counts(&ran.stdout)), (1, [1000, 1000, 1000, 998]), "{ran:?}");
 }
 
-/// A setting of debug builds makes the library swap two launches.
+/// A setting that only debug builds have makes the library swap two launches.
 #[test]
 fn a_library_that_swaps_two_launches_is_detected() {
     if !can_probe() || !cfg!(debug_assertions) {

@@ -1,5 +1,5 @@
-/* direct COUNT: launches a kernel that does not exist, with the runtime that the program is linked to. The calls fail, but
- * they count as calls. */
+/* direct COUNT: launches a kernel that does not exist COUNT times, through the CUDA runtime that is linked into the
+ * program. The calls fail, but the probes see them. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

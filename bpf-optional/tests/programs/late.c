@@ -1,6 +1,6 @@
-/* late LIBRARY COUNT [wait]: opens a CUDA runtime while it runs, and at once launches COUNT times, before a watcher could
- * notice the runtime. The kernel does not exist, so the calls fail, but they count as calls. With `wait`, the program begins
- * when its standard input ends or provides a byte. */
+/* late LIBRARY COUNT [wait]: opens the CUDA runtime LIBRARY by `dlopen`, and immediately launches COUNT times. A
+ * watcher that does not stop the program would notice the runtime too late. The kernel does not exist, so the calls
+ * fail, but the probes see them. With `wait`, the program begins when its standard input ends or provides a byte. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

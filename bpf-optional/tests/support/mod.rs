@@ -1,6 +1,6 @@
-//! Functions that the tests share. These shared functions compile programs for the simulated CUDA stack, run the
-//! command, and skip tests if the machine allows no probes.
-#![allow(dead_code)] // Each test binary uses its own part.
+//! Functions that the tests share: they compile programs for the simulated CUDA stack, run the command, and skip tests
+//! if the machine does not allow probes.
+#![allow(dead_code)] // Each test binary uses some of the functions.
 
 #[path = "../../../tests/support/skip.rs"]
 mod skip;
@@ -119,8 +119,8 @@ pub(crate) fn finish(mut command: Command, folder: PathBuf) -> Ran {
     }
 }
 
-/// Waits until a command has begun to watch. The command prints nothing then, but once it waits in `poll`, its programs
-/// are in the kernel.
+/// Waits until `gpuflame-bpf` has begun to watch. It prints nothing at that time. But once it waits in `poll`, its eBPF
+/// programs are in the kernel.
 pub(crate) fn until_ready(watching: &Child) {
     let syscall = format!("/proc/{}/syscall", watching.id());
     while !fs::read_to_string(&syscall).is_ok_and(|text| text.starts_with("7 ")) {
@@ -145,8 +145,8 @@ pub(crate) fn crosscheck(flags: &[&str], program: &Path, args: &[&str]) -> Ran {
     run(words.into_iter().chain(flags).chain(args.iter().map(OsStr::new)))
 }
 
-/// Whether probes can be attached on this machine; if not, skips the test. Under CI, skipping is an error, unless this
-/// machine lacks what probes need.
+/// Whether probes can be attached on this machine; if not, skips the test. Under CI, to skip the test is an error,
+/// unless the machine lacks a feature that probes need.
 pub(crate) fn can_probe() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
@@ -154,7 +154,7 @@ pub(crate) fn can_probe() -> bool {
         (!tried.stderr.contains("nothing was probed")).then_some(tried.stderr)
     });
     let Some(why_not) = why_not else { return true };
-    // SAFETY: the call only answers.
+    // SAFETY: the call takes no arguments and changes nothing.
     let is_root = unsafe { libc::geteuid() } == 0;
     let has_all = ["/sys/kernel/btf/vmlinux", "/sys/bus/event_source/devices/uprobe/type"]
         .iter()
