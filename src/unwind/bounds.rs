@@ -1,12 +1,12 @@
 //! Determines the bounds of the stack that a thread was started on.
 //!
-//! The bounds are queried once per thread, because the stack that a thread was started on stays mapped as long as the
-//! thread runs. Any other stack (a coroutine's, a signal stack) may be unmapped or resized at any moment, so its bounds
-//! are neither queried nor cached: see `copy`.
+//! Each thread's bounds are queried once, because the stack that a thread was started on stays mapped as long as the
+//! thread runs. Any other stack (a coroutine's, a signal stack) may be unmapped or resized at any moment, so the bounds
+//! of other stacks are neither queried nor cached: see `copy`.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The address range `lo..hi` of one stack.
+/// The bounds of one stack, as the address range `lo..hi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct StackBounds {
     pub lo: u64,
@@ -26,8 +26,8 @@ impl StackBounds {
     }
 }
 
-/// Size in bytes that is assumed for the main thread's stack if its limit (`RLIMIT_STACK`) is larger than this size, or
-/// unknown.
+/// Size in bytes that is assumed for the main thread's stack if the stack's limit (`RLIMIT_STACK`) is larger than this
+/// size, or unknown.
 const MAX_MAIN_STACK_BYTES: u64 = 64 << 20;
 
 /// `__libc_stack_end`: the top of the main thread's stack. The pointer is null until [`prepare`], and stays null if
@@ -65,8 +65,8 @@ fn main_stack() -> Option<StackBounds> {
     let size = if known { limit.rlim_cur.min(MAX_MAIN_STACK_BYTES) } else { MAX_MAIN_STACK_BYTES };
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
-    // If another thread than the main thread has forked, the child's only thread looks like the main thread, because
-    // its id is the process's id. But this thread does not run on the main stack.
+    // If a thread other than the main thread has forked, the child's only thread looks like the main thread, because
+    // the id of this thread equals the process id. But this thread does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 

@@ -1,18 +1,18 @@
 //! Back-off for the stack caches: limits the cost of look-ups and insertions in programs whose stacks do not
 //! repeat.
 //!
-//! A sum of misses limits the look-ups: a miss adds 2 to the sum, and a hit subtracts the cache's weight of a hit. While
-//! the sum is high, only one look-up in sixteen is made.
+//! The sum of misses (`misses`) limits the look-ups. A miss adds 2 to the sum, and a hit subtracts a number that the
+//! cache chooses (`HIT_WEIGHT`). While the sum is high, only one look-up in sixteen is made.
 //!
-//! The cache of Python walks limits its insertions as follows. Each look-up adds 1 to a budget, and each insertion
-//! subtracts its cost from the budget. An insertion costs at least eight, so there is at most one insertion per eight
-//! look-ups. Insertions become more expensive while they evict entries that were never hit.
+//! The cache of Python walks limits its insertions by a budget. Each look-up adds 1 to the budget, and each insertion
+//! subtracts its cost from the budget. An insertion costs at least eight look-ups, so there is at most one insertion
+//! per eight look-ups. Insertions become more expensive while they evict entries that were never hit.
 //!
-//! The cache of whole stacks keeps a debt instead, because its insertions are cheap compared with all the hits that
-//! follow if stacks repeat. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the maximum
-//! debt. A hit pays an eighth of an insertion off, and each look-up a small part of one. So a thread can insert many
-//! stacks at once when the program begins to launch from other stacks. In the long run, insertions cost at most about a
-//! quarter of the time that hits save, plus 1/64 of an insertion per look-up.
+//! The cache of whole stacks keeps a debt instead of a budget, because an insertion is cheap compared with all the hits
+//! that follow if stacks repeat. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the
+//! maximum debt. A hit subtracts an eighth of [`DEBT_PER_INSERTION`], and each look-up subtracts 1/64 of it. So a
+//! thread can insert many stacks at once when the program begins to launch from other stacks. In the long run,
+//! insertions cost at most about a quarter of the time that hits save, plus 1/64 of an insertion per look-up.
 
 /// Minimum and maximum cost of an insertion, in look-ups. The cost rises to the maximum if each insertion evicts an
 /// entry that was never hit.
@@ -23,9 +23,9 @@ const MAX_BUDGET: u32 = 64 * MIN_INSERT_COST;
 /// Amount that a miss adds to the sum `misses`, and the maximum of the sum.
 const MISS_WEIGHT: u32 = 2;
 const MAX_MISSES: u32 = 64;
-/// From this value of the sum `misses` on, only one look-up in sixteen is made, and each hit subtracts
-/// `BACKOFF_HIT_WEIGHT`. If a program's stacks begin to repeat (for example because it now launches a graph that it has
-/// captured before), every look-up is made again after about 64 captures.
+/// Back-off threshold: if the sum `misses` is at least this value, only one look-up in sixteen is made, and each hit
+/// subtracts `BACKOFF_HIT_WEIGHT` from the sum. If a program's stacks begin to repeat (for example because it now
+/// launches a graph that it has captured before), every look-up is made again after about 64 captures.
 const BACKOFF_MISSES: u32 = MAX_MISSES / 2;
 const BACKOFF_HIT_WEIGHT: u32 = 8;
 /// Maximum value of an entry's hit count.
@@ -33,20 +33,23 @@ const MAX_HITS: u8 = 3;
 
 /// Amount that an insertion adds to the debt, in look-ups.
 const DEBT_PER_INSERTION: u32 = 64;
-/// Amount that a failed insertion adds to the debt. Such a stack probably cannot be cached at all.
+/// Amount that a failed insertion adds to the debt, in look-ups. A stack whose insertion fails can
+/// probably never be cached.
 const DEBT_PER_FAILURE: u32 = 128;
-/// Amount of debt that a hit pays off, in addition to the 1 of its look-up. An insertion takes up to twice the time that a
-/// hit saves.
+/// Amount of debt that a hit pays off, in addition to the 1 that its look-up pays off. An insertion takes up to twice
+/// the time that a hit saves.
 const HIT_PAYMENT: u32 = DEBT_PER_INSERTION / 8;
-/// Maximum number of insertions without hits, at once: enough to fill the cache.
+/// Maximum number of insertions without any hit or look-up that pays debt off. This number is
+/// enough to fill the cache.
 const MAX_UNPAID_INSERTIONS: u32 = 640;
 
-/// The sum of misses, which limits look-ups. A hit subtracts `HIT_WEIGHT`, a miss adds `MISS_WEIGHT`. Zeroed memory is a valid initial state.
+/// The sum of misses, which limits look-ups. A hit subtracts `HIT_WEIGHT`, a miss adds `MISS_WEIGHT`. Zeroed memory is
+/// a valid initial state.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct LookupBackoff<const HIT_WEIGHT: u32> {
     misses: u32,
-    /// Number of look-ups that were made or skipped so far, modulo 2^32.
+    /// Number of look-ups so far, including skipped look-ups, modulo 2^32.
     lookups: u32,
 }
 
@@ -56,8 +59,9 @@ impl<const HIT_WEIGHT: u32> LookupBackoff<HIT_WEIGHT> {
     #[inline(always)]
     pub(super) fn may_look_up(&mut self) -> bool {
         self.lookups = self.lookups.wrapping_add(1);
-        // The remaining look-ups are spread evenly, but at irregular distances. At regular distances, a program that
-        // launches from the same stacks in turn might always look up the same few stacks.
+        // During back-off, the look-ups that are still made are spread evenly, but at irregular distances. At
+        // regular distances, a program that launches from the same stacks in turn might always look up the same few
+        // stacks.
         self.misses < BACKOFF_MISSES || self.lookups.wrapping_mul(0x9e37_79b1) >> 28 == 0
     }
 
@@ -90,19 +94,19 @@ pub(super) struct InsertBudget {
 }
 
 impl InsertBudget {
-    /// Counts a look-up, made or skipped.
+    /// Adds 1 to the budget for a look-up that was made or skipped.
     #[inline(always)]
     pub(super) fn count_lookup(&mut self) {
         self.budget = (self.budget + 1).min(MAX_BUDGET);
     }
 
-    /// Records a hit of a cached entry.
+    /// Makes insertions cheaper, because a cached entry was hit.
     #[inline(always)]
     pub(super) fn record_hit(&mut self) {
         self.extra_insert_cost /= 2;
     }
 
-    /// Whether the budget now allows an insertion.
+    /// Whether the budget is large enough for an insertion.
     #[inline(always)]
     pub(super) fn can_insert(&self) -> bool {
         self.budget >= MIN_INSERT_COST + self.extra_insert_cost
@@ -113,7 +117,7 @@ impl InsertBudget {
         self.budget = self.budget.saturating_sub(MIN_INSERT_COST + self.extra_insert_cost);
     }
 
-    /// Makes insertions more expensive, because an inserted entry was never hit, or because an insertion failed.
+    /// Makes insertions more expensive, because an evicted entry was never hit, or because an insertion failed.
     pub(super) fn raise_insert_cost(&mut self) {
         self.extra_insert_cost =
             (2 * self.extra_insert_cost + MIN_INSERT_COST).min(MAX_INSERT_COST - MIN_INSERT_COST);
@@ -126,19 +130,19 @@ impl InsertBudget {
 pub(super) struct InsertDebt(u32);
 
 impl InsertDebt {
-    /// Counts a look-up, made or skipped.
+    /// Subtracts 1 from the debt for a look-up that was made or skipped.
     #[inline(always)]
     pub(super) fn count_lookup(&mut self) {
         self.0 = self.0.saturating_sub(1);
     }
 
-    /// Records a hit of a cached entry.
+    /// Subtracts [`HIT_PAYMENT`] from the debt, because a cached entry was hit.
     #[inline(always)]
     pub(super) fn record_hit(&mut self) {
         self.0 = self.0.saturating_sub(HIT_PAYMENT);
     }
 
-    /// Whether an insertion is allowed now.
+    /// Whether the debt is low enough for an insertion.
     #[inline(always)]
     pub(super) fn can_insert(&self) -> bool {
         self.0 <= (MAX_UNPAID_INSERTIONS - 1) * DEBT_PER_INSERTION
@@ -161,8 +165,8 @@ pub(super) fn count_hit(hits: &mut u8) {
     *hits = (*hits + 1).min(MAX_HITS);
 }
 
-/// Chooses the slot of a set for a new entry with this tag: a free slot (tag 0) if there is one, or else the slot whose
-/// entry has the lowest hit count. Also returns whether the new entry evicts an entry without hits.
+/// Chooses the slot of a set for a new entry with this tag: a free slot (tag 0) if there is one, otherwise the slot
+/// whose entry has the lowest hit count. Also returns whether the new entry evicts an entry that was never hit.
 pub(super) fn choose_way<const WAYS: usize>(
     tags: &mut [u32; WAYS],
     hits: &mut [u8; WAYS],
@@ -170,7 +174,8 @@ pub(super) fn choose_way<const WAYS: usize>(
 ) -> (usize, bool) {
     let way = (0..WAYS).min_by_key(|way| (tags[*way] != 0, hits[*way])).unwrap_or(0);
     let evicted_unused = tags[way] != 0 && hits[way] == 0;
-    // Decrement all hit counts, because old hits must not protect an entry forever.
+    // Decrement the hit counts of all entries in the set, because old hits must not protect an
+    // entry forever.
     hits.iter_mut().for_each(|hits| *hits = hits.saturating_sub(1));
     (tags[way], hits[way]) = (tag, 0);
     (way, evicted_unused)
@@ -180,8 +185,8 @@ pub(super) fn choose_way<const WAYS: usize>(
 mod tests {
     use super::*;
 
-    /// Makes `lookups` look-ups; the first `hits` look-ups hit. After each look-up, inserts a stack if this is allowed.
-    /// Returns the number of insertions.
+    /// Makes `lookups` look-ups, of which the first `hits` are hits. After each look-up, inserts a stack if the debt
+    /// allows an insertion. Returns the number of insertions.
     fn insertions(debt: &mut InsertDebt, lookups: u32, hits: u32) -> u32 {
         let mut count = 0;
         for lookup in 0..lookups {
@@ -201,7 +206,7 @@ mod tests {
     fn a_full_cache_can_be_inserted_at_once_and_then_insertions_need_hits() {
         let mut debt = InsertDebt::default();
         assert_eq!(insertions(&mut debt, 640, 0), 640);
-        // The 640 look-ups so far have paid 10 insertions off.
+        // The 640 look-ups above have paid off the debt of 10 insertions.
         assert_eq!(insertions(&mut debt, 10, 0), 10);
         let without_hits = insertions(&mut debt, 64_000, 0);
         assert!((999..=1001).contains(&without_hits), "one insertion per 64 look-ups, not {without_hits}");

@@ -1,19 +1,19 @@
 //! Reads stacks other than the thread's own, such as coroutine stacks, through a copy.
 //!
-//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbouring mapping since
-//! the previous capture of that stack. The frames on such a stack may also mislead the walk: if a host switches stacks
-//! by hand, the unwind information of the outermost frames may point beyond the stack's end. So no word of such a stack
-//! is read in place. Instead, the kernel copies the stack from the stack pointer upwards, checks every page as it
-//! copies, and the walk reads the copy. Nothing about a stack is stored between captures, so 2,000 fibers cost as much
-//! as one.
+//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined with a neighbouring mapping since
+//! its previous capture. The frames on such a stack may also mislead the walk: if a host switches stacks by hand, the
+//! unwind information of the outermost frames may point beyond the stack's end. So no word of such a stack is read in
+//! place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page that it copies. The
+//! walk then reads the copy. Nothing about a stack is stored between captures, so 2,000 fibers cost as much as one.
 //!
-//! A stack that matches an earlier stack needs no copy: `x86_64/foreign_path_cache.rs` explains when a word of a
-//! foreign stack may nevertheless be read in place.
+//! A stack whose words equal those of an earlier stack needs no copy: `x86_64/foreign_path_cache.rs` explains
+//! when a word of a foreign stack may be read in place.
 //!
 //! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used. If these
-//! are too few, the copy is doubled until the walk ends. Each copy extends to the end of a page, because a whole page
-//! costs no more than a part of it. The stack ends at an unreadable page, or after 8 MiB. So a capture makes at most 14
-//! of these system calls per stack, and nearly always one.
+//! bytes are too few, the size of the copy is doubled until the walk ends. Each copy extends to the end of a page,
+//! because copying a whole page costs no more than copying a part of it. A stack is taken to end at its first
+//! unreadable page, or after 8 MiB. So a capture makes at most 14 copying system calls per stack, and nearly always
+//! one.
 
 use std::ptr::NonNull;
 
@@ -30,7 +30,7 @@ const MIN_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of bytes copied per stack.
 const MAX_STACK_BYTES: usize = 8 << 20;
 /// Maximum number of bytes copied per capture. The limit is needed because signal frames on a stack may seem to lead to
-/// many other stacks, and each of these would be copied.
+/// many other stacks, and each of the other stacks would be copied.
 const MAX_CAPTURE_BYTES: usize = 2 * MAX_STACK_BYTES;
 
 const PAGE: u64 = 4096;
@@ -40,12 +40,13 @@ const PAGE: u64 = 4096;
 pub(crate) struct StackCopy {
     buffer: Option<NonNull<u8>>,
     capacity: usize,
-    /// Stack address of the copied bytes, and the number of copied bytes.
+    /// Stack address of the first copied byte, and the number of copied bytes.
     base: u64,
     length: usize,
     /// Whether the copy reaches the end of the stack.
     is_complete: bool,
-    /// Number of copied bytes that the present walk has used so far, and that the last walk used.
+    /// Number of copied bytes that the present walk has used so far, and the number that the last
+    /// walk used.
     used: usize,
     used_before: usize,
     /// Number of bytes that this capture may still copy.
@@ -76,7 +77,7 @@ impl StackCopy {
         self.reaches(sp)
     }
 
-    /// The word at `address` of this stack.
+    /// The word at `address` on the copied stack.
     #[inline]
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
         let (true, Some(buffer)) = (self.reaches(address), self.buffer) else { return None };
@@ -84,8 +85,8 @@ impl StackCopy {
         Some(unsafe { memory::word(buffer.as_ptr() as u64 + (address - self.base)) })
     }
 
-    /// Whether a word at `address` belongs to this stack, that is, whether all bytes from the stack pointer up to the
-    /// word are readable.
+    /// Whether a word at `address` belongs to the copied stack, that is, whether all bytes from the stack pointer up
+    /// to the word are readable.
     #[inline]
     pub(crate) fn reaches(&mut self, address: u64) -> bool {
         let Some(distance) = address.checked_sub(self.base) else { return false };
@@ -102,7 +103,7 @@ impl StackCopy {
         true
     }
 
-    /// Extends the copy. Returns `false` if no byte could be copied.
+    /// Extends the copy by more bytes of the stack. Returns `false` if no byte could be copied.
     #[cold]
     fn extend(&mut self) -> bool {
         let from = self.base.wrapping_add(self.length as u64);

@@ -1,18 +1,18 @@
-//! A permanent list of objects (libraries and the program) with their address ranges. The list contains every object in
-//! which a capture has found a frame, and every object that the module map has listed.
+//! Keeps a permanent list of objects (libraries and the program) with their address ranges. The list contains every
+//! object in which a capture has found a frame, and every object that the module map has listed.
 //!
 //! One address may belong to many objects in turn, as they are loaded and unloaded; often the same few objects
 //! alternate. So each object at each address range has a number, its *epoch*, and a frame contains the epoch of its
-//! object. Two objects whose ranges overlap have different epochs, so address and epoch together identify the object of
-//! a frame, however late the frame is resolved. A stack stays equal to its earlier captures even if other objects are
-//! loaded or unloaded. An object that is loaded again at the same address gets its old epoch. (An object is identified
-//! by its address range, path and build id. Function names depend on nothing else, so objects that agree in these three
-//! have the same function names.)
+//! object. Two objects whose address ranges overlap have different epochs, so address and epoch together identify the
+//! object of a frame, even if the frame is resolved much later. A stack stays equal to its earlier captures even if
+//! other objects are loaded or unloaded. An object that is loaded again at the same address gets its old epoch. (An
+//! object is identified by its address range, path and build id. Function names depend on nothing else, so two loads
+//! with the same range, path and build id have the same function names.)
 //!
-//! Objects are added from inside callbacks, while the loader's lock is held. So only one thread at a time adds objects.
-//! A signal handler that interrupts this thread cannot add an object and gets no epoch. Entries are never changed or
-//! removed, so readers need no lock. Objects for which no space is left get the epoch for "unknown module": a missing
-//! function name is better than a wrong one.
+//! Objects are added to the list from inside callbacks, while the loader's lock is held. So only one thread at a time
+//! adds objects. A signal handler that interrupts the adding thread cannot add an object and gets no epoch. Entries are
+//! never changed or removed, so readers need no lock. An object that does not fit into the list gets the epoch for
+//! "unknown module": a missing function name is better than a wrong one.
 
 use std::cell::UnsafeCell;
 use std::ptr::{null, null_mut};
@@ -23,8 +23,8 @@ use super::loader_state::LoaderState;
 use super::memory;
 use gpuflame_model::record::ModuleEpoch;
 
-/// Size in bytes of one mapping for entries, and maximum number of mappings. In total these are 4 MiB, enough for about
-/// 20,000 objects.
+/// Size in bytes of one memory mapping for entries, and maximum number of mappings. All mappings together have 4 MiB,
+/// enough for about 20,000 objects.
 const CHUNK_BYTES: usize = 64 << 10;
 const MAX_CHUNKS: usize = 64;
 /// Maximum length of a path in bytes: the longest path that Linux can open.
@@ -43,9 +43,9 @@ pub(super) struct EpochEntry {
     build_id_length: u16,
     /// The latest loader state in which the object was loaded at this address.
     state: AtomicU64,
-    /// The next entry in the order of insertion.
+    /// The entry that was inserted next.
     next: AtomicPtr<EpochEntry>,
-    /// The previous entry in the same hash bucket.
+    /// The entry that was inserted before this entry into the same hash bucket.
     previous: *const EpochEntry,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct EpochEntry {
 unsafe impl Sync for EpochEntry {}
 
 static FIRST: AtomicPtr<EpochEntry> = AtomicPtr::new(null_mut());
-/// The newest entry of each hash bucket. An object's start address selects the bucket.
+/// The newest entry of each hash bucket. The bucket is selected by the object's start address.
 static BUCKETS: [AtomicPtr<EpochEntry>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
 
 /// Free memory for the next entry. The thread that set `IS_ADDING` owns this memory.
@@ -73,8 +73,9 @@ struct Arena {
     last: *const EpochEntry,
 }
 
-/// Returns the epoch of `object` in the loader's present state. Call this while the loader's lock is held. Returns
-/// `None` to a signal handler that has interrupted its own thread in the middle of adding an object.
+/// Returns the epoch of `object` in the loader's present state. Call this function while the loader's lock is
+/// held. Returns `None` in a signal handler that has interrupted its own thread while that thread was adding an
+/// object.
 pub(super) fn epoch_of(object: &Object, state: LoaderState) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
     let was_found = |entry: &&EpochEntry| {
@@ -104,7 +105,8 @@ fn in_bucket(bucket: &AtomicPtr<EpochEntry>) -> impl Iterator<Item = &'static Ep
     std::iter::successors(follow(bucket.load(Ordering::Acquire)), move |entry| follow(entry.previous))
 }
 
-/// Returns the entries that were added after `last`, oldest first. Returns all entries if `last` is `None`.
+/// Returns the entries that were added to the list after `last`, oldest first. Returns all entries if
+/// `last` is `None`.
 pub(super) fn entries_after(last: Option<&'static EpochEntry>) -> impl Iterator<Item = &'static EpochEntry> {
     let next = last.map_or(&FIRST, |last| &last.next);
     // SAFETY: linked entries are fully written, and are never unmapped.
@@ -113,7 +115,7 @@ pub(super) fn entries_after(last: Option<&'static EpochEntry>) -> impl Iterator<
 }
 
 impl Arena {
-    /// Adds an object to the list. `None` if no memory or no epoch is left for the object.
+    /// Adds an object to the list. Returns `None` if no memory or no epoch is left for the object.
     fn add(
         &mut self,
         object: &Object,

@@ -1,11 +1,11 @@
 //! Unwinds stacks: turns registers and memory into code addresses.
 //!
 //! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback. A callback may run
-//! anywhere: inside the program's allocator, in a signal handler, on a coroutine's stack. So a capture takes no lock
-//! that another thread may hold for long, and allocates nothing. Once rules and caches are filled, a capture on the
-//! thread's own stack makes no system call, and a capture on any other stack nearly always makes one. A capture reads
-//! no word outside the stack that it runs on. On x86-64 the frames are the same as those of libgcc's unwinder. In code
-//! without unwind information the unwinder follows frame pointers and flags the stack as guessed.
+//! anywhere: inside the program's allocator, in a signal handler, on a coroutine's stack. Therefore a capture takes no
+//! lock that another thread may hold for long, and allocates nothing. Once rules and caches are filled, a capture on
+//! the thread's own stack makes no system call, and a capture on any other stack nearly always makes one system call. A
+//! capture reads no word outside the stack on which it runs. On x86-64 the frames are the same as those of libgcc's
+//! unwinder. In code without unwind information, the unwinder follows frame pointers and flags the stack as guessed.
 //!
 //! [`ModuleMap`] stores which file was mapped at which address, so that addresses can be symbolized later. [`python`]
 //! inserts Python frames among the native ones.
@@ -17,43 +17,43 @@
 //! # Why it cannot crash its host
 //!
 //! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be any value. So a walk
-//! may arrive at any address, and each of the walk's *reads* must be safe for any address. The numbered statements
-//! below explain why each read is safe. Each statement names the tests that check it. If a path like
-//! `unwind/foreign.rs` is given, the test is in that file of `tests/`; otherwise it is in the named module.
+//! of a stack may arrive at any address, and every *read* during the walk must be safe for any address. The numbered
+//! statements below explain why each read is safe, and name the tests that check them. If a test is followed by a path
+//! like `unwind/foreign.rs`, the test is in that file of `tests/`; otherwise it is in the named module.
 //!
-//! **A stack is read in place only if it is the thread's own, and only in one range: from 128 bytes (the red zone)
-//! below the stack pointer at which the capture began, up to the stack's end.**
+//! **A stack is read in place only if it is the thread's own stack. Only one address range of this stack is read:
+//! from 128 bytes (the red zone) below the stack pointer at which the capture began, up to the stack's end.**
 //!
-//! 1. The range from the red zone to the stack's end stays mapped while the capture runs: it contains the frames of the
-//!    thread's callers, up to the frame in which the thread began, and our own frames are directly below it
-//!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). Only a
-//!    host that unmaps pages between a thread's stack pointer and the stack's end would make this statement false; no
-//!    such host is known.
-//! 2. The walk checks every address against that range. The check is necessary because each way to leave a frame (a
-//!    plain rule, a rule for a realigned frame, a register rule, an expression) may yield any address or stack pointer.
-//!    The caller's stack pointer must be above the frame's stack pointer and not beyond the stack's end. If an address
-//!    fails these checks, the walk ends and the stack is flagged as cut (`x86_64/words.rs`;
-//!    `walking_with_broken_unwind_information_is_safe` of `unwind/foreign.rs`, which tries 21 kinds of wrong unwind
-//!    information).
-//! 3. A signal may interrupt code on any stack. If the interrupted code is further up on the same stack, the walk
-//!    continues. If the code is on another stack, the walk starts again and reads all stacks through a copy
-//!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
+//! 1. The range from the red zone to the stack's end stays mapped while the capture runs. This range contains the
+//!    frames of the thread's callers, up to the frame in which the thread began, and our own frames are directly below
+//!    the range (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`).
+//!    Statement 1 would be false only for a host that unmaps pages between a thread's stack pointer and the stack's
+//!    end. No such host is known.
+//! 2. The walk checks every address against the range of statement 1. This check is necessary because each way to leave
+//!    a frame (a plain rule, a rule for a realigned frame, a register rule, an expression) may yield any address or
+//!    stack pointer. A second check requires that the caller's stack pointer is above the frame's stack pointer and not
+//!    beyond the stack's end. If an address or a stack pointer fails its check, the walk ends and the stack is flagged
+//!    as cut (`x86_64/words.rs`; `walking_with_broken_unwind_information_is_safe` of `unwind/foreign.rs`, which tries
+//!    21 kinds of wrong unwind information).
+//! 3. A signal may interrupt code on any stack. If the interrupted code is on the signal handler's own stack,
+//!    further up, the walk continues there. If the interrupted code is on another stack, the walk starts again
+//!    and reads all stacks through a copy (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
 //! 4. The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that are in
 //!    frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
 //!    thread's own stack (`cached_and_uncached_walks_give_equal_stacks` of `unwind/fuzz.rs`; greenlets, which move
-//!    parts of a stack aside, in `host/runtimes.rs`). The cache of whole stacks compares an entry only if the capture
-//!    begins at exactly the stack pointer at which the entry's walk began
+//!    parts of a stack to another place, in `host/runtimes.rs`). The cache of whole stacks compares an entry with the
+//!    stack only if the capture begins at exactly the stack pointer at which the walk of the cached stack began
 //!    (`a_repeated_stacks_number_refers_to_an_equal_stack` of `unwind/fuzz.rs`).
 //! 5. Expressions terminate, because they are limited to 256 operations and fixed memory (`sp_for_ever` and
 //!    `cfa_for_ever`, tested as in 2).
 //!
-//! **If a capture begins on a stack other than the thread's own, or reaches one, it reads all stacks (including the
-//! thread's own) through a copy that the kernel makes.** There is one exception: **words on the page that contains the
-//! capture's own outermost frame** are read in place, if an earlier walk through a copy read equal words up to the
-//! stack's end.
+//! **If a capture begins on a stack other than the thread's own, or reaches such a stack, it reads all stacks
+//! (including the thread's own) through a copy that the kernel makes.** There is one exception: **words on the page
+//! that contains the capture's own outermost frame** are read in place, if an earlier walk through a copy read equal
+//! words up to the stack's end.
 //!
-//! 6. The kernel checks each page when it copies the page, so no cached bounds are needed, which could be out of date
-//!    (`a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs`,
+//! 6. The kernel checks each page when it copies the page. So the bounds of other stacks are not cached, and no
+//!    bounds can be out of date (`a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs`,
 //!    `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
 //!    `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`).
 //! 7. A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at the first
@@ -61,8 +61,9 @@
 //!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`, `a_capture_copies_at_most_its_limit` of
 //!    `copy`).
 //! 8. A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a copy
-//!    before. That page contains our own frames, so another thread that unmapped it would crash the program even
-//!    without gpuflame (`x86_64/foreign_path_cache.rs`; `a_foreign_path_never_reads_past_the_stack_pointers_page`,
+//!    before. This is safe because that page contains our own frames: another thread that unmapped the page would
+//!    crash the program even without gpuflame (`x86_64/foreign_path_cache.rs`;
+//!    `a_foreign_path_never_reads_past_the_stack_pointers_page`,
 //!    `a_foreign_path_is_followed_only_with_the_same_frame_pointer` in that file; compared with the copy:
 //!    `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`; a page that another thread protects
 //!    and unprotects: `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
@@ -75,8 +76,9 @@
 //! **Only addresses of user space (below 2^47) are looked up**, because the rule table and frames use the upper bits
 //! for other data.
 //!
-//! 11. A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the rule table is
-//!     consulted, because the table's keys have a tag in those bits (`return_to_nearly_an_address`, tested as in 2).
+//! 11. A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the address is looked
+//!     up in the rule table, because the table's keys have a tag in those bits (`return_to_nearly_an_address`,
+//!     tested as in 2).
 //!
 //! **Machine code is read through a system call**, never in place, since code without unwind information may be
 //! unmapped or replaced at any time (`x86_64/generated.rs`). Every stack address that is derived from the code's
@@ -85,35 +87,36 @@
 //! `unwalkable_generated_frames_do_not_crash_the_unwinder` of `unwind/generated.rs`).
 //!
 //! **The memory of a loaded object is read only while the loader's lock is held**, so that no other thread can unload
-//! the object meanwhile. The reason is that an address on a stack may be garbage, and so may be in any object.
+//! the object during the read. The lock is necessary because an address on a stack may be garbage, and so may be an
+//! address in any object.
 //!
 //! 12. The lock is held for the object's headers, unwind information, build id and name
 //!     (`unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`).
-//! 13. No thread waits forever for the loader; `loader` explains why. While no object is loaded or unloaded, captures
-//!     of known code do not query the loader (`a_self_checking_capture_does_not_wait_for_the_loader` of
+//! 13. No thread waits forever for the loader; `loader` explains why. As long as no object is loaded or unloaded,
+//!     captures of known code do not query the loader (`a_self_checking_capture_does_not_wait_for_the_loader` of
 //!     `unwind/unload.rs`).
 //!
 //! # Why no frame has a wrong name
 //!
-//! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares these
-//!     counters. So a rule is never applied to other code that was loaded later at the same address
+//! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares these counters
+//!     with their last known values. So a rule is never applied to other code that was loaded later at the same address
 //!     (`a_self_checking_capture_needs_no_poll`, `a_library_loaded_at_an_address_without_rules_is_recognised_at_once`,
 //!     `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`). A load or unload during a capture is
 //!     detected at the end of the capture (`threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`;
 //!     `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`). Each rule in a thread's path cache
 //!     is used only for the address and the loader state for which it was stored
-//!     (`a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`; compared with the plain walk: the fuzzer of
-//!     4).
-//! 15. An epoch permanently belongs to one file at one address, and frames contain the epoch. So function names, and
-//!     whether stacks are equal, do not depend on the thread or the time of a look-up (names:
-//!     `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in `recorded/modules.rs`;
-//!     `overlapping_objects_have_different_epochs` of `epochs`; stacks:
+//!     (`a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`; compared with the walk without caches: the
+//!     fuzzer of statement 4).
+//! 15. An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file. So
+//!     neither the function names nor the comparison of stacks depends on the thread or on the time of a look-up
+//!     (names: `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
+//!     `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `epochs`; stacks:
 //!     `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
 //! 16. A frame whose module cannot be determined is reported as unknown, and counted
 //!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
 //!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
 //!
-//! Three cases are not covered:
+//! The statements above do not cover three cases:
 //! - A program may replace libc's `dl_iterate_phdr` by a function that does not take the loader's lock.
 //! - A program may map a file by hand in place of another file while no object is loaded or unloaded.
 //! - The engine `portable` reads unwind information of objects that another thread may unload during the read.
@@ -131,8 +134,8 @@ use std::ops::Range;
 
 use gpuflame_model::record::{ContextFlags, Frame};
 
-// Only our own engine for x86-64 uses everything in these modules. The portable engine needs only some of it, because
-// framehop finds objects by itself.
+// Only our own engine for x86-64 uses everything in `bounds`, `copy`, `loader`, `memory` and `object_lookup`. The
+// portable engine needs only parts of these modules, because framehop keeps its own list of objects.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bounds;
 mod cache_backoff;
@@ -175,8 +178,8 @@ pub use verify::{Verifier, VerifyResult};
 /// Maximum number of frames per captured stack. If the stack is deeper, its root-side frames are omitted.
 pub const MAX_FRAMES: usize = 1024;
 
-/// Looks up those symbols of the C library that cannot be looked up later, inside a callback. Call this when the
-/// library is loaded, on any thread. Captures before this call are slower, but correct.
+/// Looks up those symbols of the C library that cannot be looked up later, inside a callback. Call this function
+/// when the library is loaded, on any thread. Captures before this call are slower, but correct.
 pub fn prepare() {
     object_lookup::prepare();
     loader::prepare();
@@ -184,41 +187,43 @@ pub fn prepare() {
     memory::prepare();
 }
 
-/// Makes this process look up objects as it would with a glibc before 2.35, whatever version is installed. For tests.
+/// Makes this process look up objects as with a glibc before 2.35, even if a later glibc is installed. For tests.
 #[doc(hidden)]
 pub fn emulate_older_glibc() {
     object_lookup::disable_find_object();
 }
 
-/// Asks the loader (about 12 ns) whether an object was loaded or unloaded since any thread last asked, and returns the
-/// answer.
+/// Queries the loader (about 12 ns). Returns whether an object was loaded or unloaded since any thread last queried
+/// the loader.
 ///
-/// When this function, or a capture that reaches an address without a rule, notices an unload, the rules for the
-/// unloaded code are dropped. Until then, other code that is loaded at the same address may be unwound by the rules of
-/// the unloaded code, and may get its name. Call this function after a `dlclose` that you know of, poll it from a
-/// housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
+/// Unwind rules for unloaded code are dropped when this function, or a capture that reaches an address without a rule,
+/// notices the unload. Until then, other code that is loaded at the same address may be unwound by the rules of the
+/// unloaded code, and may get the names of the unloaded functions. Call this function after a `dlclose` that you know
+/// of, poll it from a housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
     let before = loader_state::latest();
     loader::poll() != before
 }
 
-/// Leading frames (at the leaf side) to omit, usually those of the callback that captures.
+/// Frames at the leaf side of the stack to omit, usually those of the callback that captures.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Skip {
     /// Keep all frames, starting at the function that called [`Unwinder::capture`].
     #[default]
     None,
-    /// Omit this number of frames. Inlined functions have no frame of their own, so the number depends on the compiler.
+    /// Omit this number of leaf-side frames. Inlined functions have no frame of their own, so the number depends on the
+    /// compiler.
     Count(usize),
-    /// Omit all leading frames whose code is in this range, such as that of our own library.
+    /// Omit all leaf-side frames whose code is in this address range, such as the code of our own
+    /// library.
     Inside(Range<u64>),
-    /// Omit the frames up to the frame that contains this stack address, including that frame. To omit its own frame, a
-    /// callback passes the address of one of its local variables. A frame extends from its own stack pointer to its
+    /// Omit the frames up to and including the frame that contains this stack address. A callback that passes the
+    /// address of one of its local variables omits its own frame. A frame extends from its own stack pointer to its
     /// caller's stack pointer.
     UpTo(u64),
 }
 
-/// One captured stack, borrowed from the unwinder: copy it before the next capture.
+/// One captured stack, borrowed from the unwinder. Copy the stack before the next capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Captured<'a> {
     /// The frames of the stack, leaf first.
@@ -227,7 +232,7 @@ pub struct Captured<'a> {
     pub unchanged: usize,
     /// Whether the stack is truncated, cut or guessed.
     pub flags: ContextFlags,
-    /// Stack positions of the frames.
+    /// Stack positions of `frames`.
     #[doc(hidden)]
     pub positions: StackPositions<'a>,
 }
@@ -235,14 +240,14 @@ pub struct Captured<'a> {
 /// The result of [`Unwinder::capture_with_cache`].
 #[derive(Debug)]
 pub enum CachedCapture<'a> {
-    /// The stack is equal, frame by frame, to the cached stack with this number (from [`Unwinder::cache_last`]).
+    /// The stack is equal, frame by frame, to the cached stack with this index (from [`Unwinder::cache_last`]).
     Hit(usize),
-    /// A stack that is not in the cache.
+    /// The stack is not in the cache, and was captured by walking.
     Miss(Captured<'a>),
 }
 
 impl Captured<'_> {
-    /// An empty result, for when a capture is not possible.
+    /// An empty result for a capture that is not possible.
     const EMPTY: Self = Self {
         frames: &[],
         unchanged: 0,
@@ -250,7 +255,8 @@ impl Captured<'_> {
         positions: StackPositions::NONE,
     };
 
-    /// The frames' stack pointers. A frame extends from its own stack pointer to its caller's stack pointer.
+    /// The stack pointer of each frame. A frame extends from its own stack pointer to its caller's stack
+    /// pointer.
     pub fn stack_pointers(&self) -> impl Iterator<Item = u64> {
         self.positions.last_frames(self.frames.len())
     }
@@ -261,40 +267,41 @@ impl Captured<'_> {
     }
 }
 
-/// Number of registers that are passed to [`CopyUnwinder::walk`].
+/// Number of registers in the array that is passed to [`CopyUnwinder::walk`].
 pub const REGISTERS: usize = 17;
 
 /// Walks stacks of other threads. The kernel has copied the thread's stack and registers, for example for a sample of
 /// `perf_event_open`, and a walk reads this copy.
 ///
-/// A walk reads nothing from the original stack, because the thread has since continued to run. If the copy is too
-/// short, the stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code may
-/// have been unloaded since the copy was made: see [`CopyUnwinder::check_loaded_objects`].
+/// A walk reads nothing from the original stack, because the thread has run on since the copy was made. If the copy is
+/// too short, the stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code
+/// may have been unloaded since the copy was made: see [`CopyUnwinder::check_loaded_objects`].
 #[derive(Debug)]
 pub struct CopyUnwinder(engine::CopyWalker);
 
 impl CopyUnwinder {
-    /// Creates an unwinder in its own memory mapping. `None` if the kernel refuses the memory, and on machines other
-    /// than x86-64.
+    /// Creates an unwinder in its own memory mapping. Returns `None` if the kernel refuses the memory, and always on
+    /// machines other than x86-64.
     pub fn new() -> Option<Self> {
         engine::CopyWalker::new().map(Self)
     }
 
-    /// Checks whether objects were unloaded since the last call. Call this before each batch of walks. If an object was
-    /// unloaded, addresses in the copied stacks may belong to the unloaded object instead of the object that is loaded
-    /// there now. So all stacks are flagged as guessed until the next call.
+    /// Checks whether objects were unloaded since the last call. Call this function before each batch of walks. After
+    /// an unload, addresses in the copied stacks may belong to the unloaded object, although another object is loaded
+    /// there now. Therefore, after an unload, all stacks are flagged as guessed until the next call.
     pub fn check_loaded_objects(&mut self) {
         self.0.check_loaded_objects();
     }
 
     /// Walks the copied stack of a thread. `registers` are the thread's registers at the time of the copy (rax to r15
-    /// and the instruction pointer, in DWARF order). `stack` is the copied memory, starting at the thread's stack
+    /// and the instruction pointer, in DWARF order). `stack` is the copied memory, which starts at the thread's stack
     /// pointer.
     pub fn walk(&mut self, registers: &[u64; REGISTERS], stack: &[u8]) -> Captured<'_> {
         self.0.walk(registers, stack)
     }
 
-    /// As [`CopyUnwinder::walk`]. Also returns the frames' stack pointers: see [`Captured::stack_pointers`].
+    /// Does the same as [`CopyUnwinder::walk`], and also returns the stack pointer of each frame: see
+    /// [`Captured::stack_pointers`].
     pub fn walk_with_positions(
         &mut self,
         registers: &[u64; REGISTERS],
@@ -312,25 +319,25 @@ pub struct Unwinder {
 }
 
 impl Unwinder {
-    /// Creates an unwinder for the calling thread, in its own memory mapping. `None` if the kernel refuses the
-    /// memory.
+    /// Creates an unwinder for the calling thread, in its own memory mapping. Returns `None` if the kernel
+    /// refuses the memory.
     ///
-    /// Create one unwinder per thread and keep it, because this call queries the bounds of the thread's stack, except
-    /// on the main thread by `pthread_getattr_np`, which allocates.
+    /// Create one unwinder per thread and keep it, because `new` queries the bounds of the thread's stack. On all
+    /// threads but the main thread, this query calls `pthread_getattr_np`, which allocates.
     pub fn new() -> Option<Self> {
         Some(Self { engine: engine::ThreadEngine::new()? })
     }
 
     /// Sets whether every capture checks if objects were unloaded. If the loader's own counters were found (glibc), the
-    /// check only loads these two counters. If the counters were not found, the check takes about 12 ns and a short
-    /// loader lock. Default: no; see [`poll`].
+    /// check only loads these two counters. If the counters were not found, the check takes about 12 ns and holds a
+    /// loader lock for a short time. Default: no; see [`poll`].
     pub fn check_every_capture(&mut self, check: bool) {
         self.engine.check_every_capture(check);
     }
 
     /// Sets whether the last stack is cached, so that only new frames are walked. Default: yes. Without the cache,
     /// every capture walks to the root. The frames are the same with and without the cache, so tests can compare the
-    /// two.
+    /// results.
     pub fn use_caches(&mut self, enabled: bool) {
         self.engine.use_caches(enabled);
     }
@@ -345,16 +352,16 @@ impl Unwinder {
         self.engine.capture(skip)
     }
 
-    /// As [`Unwinder::capture`], but for a stack that [`Unwinder::cache_last`] has cached, returns the stack's number
-    /// without walking the stack. `hint` is an additional value that distinguishes stacks, such as the address of the
-    /// launched kernel. A stack is found again only with the hint with which it was cached.
+    /// Captures like [`Unwinder::capture`], but if [`Unwinder::cache_last`] has cached the stack, returns the cached
+    /// stack's index without walking the stack. `hint` is an additional value that distinguishes stacks, such as the
+    /// address of the launched kernel. A cached stack is found only with the `hint` with which it was cached.
     #[inline(always)]
     pub fn capture_with_cache(&mut self, skip: Skip, hint: u64) -> CachedCapture<'_> {
         self.engine.capture_with_cache(skip, hint)
     }
 
-    /// Caches the stack that [`Unwinder::capture_with_cache`] captured last, and returns its number, which is less than
-    /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this number before is evicted. Returns `None` if the stack
+    /// Caches the stack that [`Unwinder::capture_with_cache`] captured last, and returns its index, which is less than
+    /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this index before is evicted. Returns `None` if the stack
     /// cannot be cached, or if too few captures were made since the last insertion.
     #[inline(always)]
     pub fn cache_last(&mut self) -> Option<usize> {

@@ -1,12 +1,13 @@
-//! Detects by two memory reads, without a lock, whether objects were loaded or unloaded since the loader was last
-//! queried.
+//! Detects whether objects were loaded or unloaded since the loader was last queried. The check is two memory
+//! reads, without a lock.
 //!
-//! `dl_iterate_phdr` would report loads and unloads too, but it takes the loader's lock, for which all launching
-//! threads would contend. glibc has two counters in `_rtld_global`: how many objects were ever loaded, and how many
-//! objects of the program's own namespace are loaded now. The counters' offsets are not part of any interface. So the
-//! counters are searched for once, by the pattern of the data around them (see [`find`]), and every later
-//! [`read_under_lock`] compares them with the numbers that `dl_iterate_phdr` reports. If the counters are not found, or
-//! once they differ from these numbers, [`is_unchanged`] always returns false, and every capture queries the loader.
+//! `dl_iterate_phdr` would also report loads and unloads, but it takes the loader's lock, for which all launching
+//! threads would contend. glibc has two counters in `_rtld_global`: the number of objects ever loaded, and the number
+//! of objects of the program's own namespace that are loaded now. The counters' offsets are not part of any interface.
+//! So the counters are searched for once, by the pattern of the data around them (see [`find`]). Every later
+//! [`read_under_lock`] compares the counters with the numbers that `dl_iterate_phdr` reports. If the counters are not
+//! found, or once they differ from the reported numbers, [`is_unchanged`] always returns false, and every capture
+//! queries the loader.
 //!
 //! ```text
 //! _rtld_global: { map of the program | loaded now: u32 | … } namespace 0, … namespace 15
@@ -14,8 +15,8 @@
 //! ```
 //!
 //! A thread that runs code of a newly loaded object has synchronized with the thread that loaded the object, and so
-//! sees the new values of the counters. For other namespaces (`dlmopen`), the counters include loads, but not unloads.
-//! So while another namespace contains objects, every capture queries the loader.
+//! sees the new values of the counters. In namespaces other than the program's (`dlmopen`), the counters include
+//! loads, but not unloads. So while another namespace contains objects, every capture queries the loader.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -27,14 +28,15 @@ use super::loader_state::LoaderCounters;
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
 /// Address of the number of objects loaded in the program's namespace. Valid if `EVER_LOADED` is not null.
 static LOADED_NOW: AtomicPtr<u32> = AtomicPtr::new(null_mut());
-/// Both counters, packed into one word, as they were at the last query of the loader.
+/// Values of both counters at the last query of the loader, packed into one word.
 static LAST_NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether both counters have the same values as at the last call of [`note`].
 #[inline(always)]
 pub(super) fn is_unchanged() -> bool {
-    // Load the noted numbers before the counters. The loader state of the noted numbers was published before these
-    // numbers, so if the counters match them, that state is current.
+    // Load `LAST_NUMBERS` before the counters. The loader state that belongs to `LAST_NUMBERS` was published
+    // before `LAST_NUMBERS` was stored, so if the counters match the stored values, the published state is
+    // current.
     let noted = LAST_NUMBERS.load(Ordering::Acquire);
     numbers().is_some_and(|numbers| numbers == noted)
 }
@@ -54,7 +56,7 @@ fn numbers() -> Option<u64> {
 }
 
 /// Reads both counters while the loader's lock is held. Returns `None` if the counters differ from `counters` (the
-/// numbers that the loader reports), or if another namespace contains objects.
+/// numbers that the loader reports), or if a namespace other than the program's contains objects.
 pub(super) fn read_under_lock(counters: LoaderCounters) -> Option<u64> {
     let numbers = numbers()?;
     if (numbers >> 32) as u32 != counters.loads() {
@@ -64,30 +66,31 @@ pub(super) fn read_under_lock(counters: LoaderCounters) -> Option<u64> {
     (numbers as u32 == counters.loaded()).then_some(numbers)
 }
 
-/// Stores the counters that [`read_under_lock`] returned, for later calls of [`is_unchanged`]. Call this after
-/// publishing the loader state that belongs to these counters.
+/// Stores the counters that [`read_under_lock`] returned, for later calls of [`is_unchanged`]. Call this
+/// function after publishing the loader state that belongs to these counters.
 pub(super) fn note(numbers: Option<u64>) {
     if let Some(numbers) = numbers {
         LAST_NUMBERS.store(numbers, Ordering::Release);
     }
 }
 
-/// Searches for the counters in `_rtld_global`, which starts at `global` and is `bytes` bytes long. Call this from a
-/// visitor of `dl_iterate_phdr`, which runs under the loader's lock; `counters` are the numbers that the loader passed
-/// to the visitor.
+/// Searches for the two counters in `_rtld_global`, which starts at `global` and is `bytes` bytes long. Call this
+/// function from a visitor of `dl_iterate_phdr`, which runs under the loader's lock. `counters` are the numbers that
+/// the loader passed to the visitor.
 ///
-/// The counter of loads is a word with the expected value that directly follows a plausible number of namespaces and
+/// The counter of loads is recognized by its value and by the data before it: a plausible number of namespaces, then
 /// two or three recursive mutexes, of which this thread must hold the second. The search succeeds only if exactly one
-/// word matches.
+/// word of `_rtld_global` matches.
 ///
 /// # Safety
-/// The `bytes` bytes from `global` on must be readable, and `global` must be aligned to 8 bytes.
+/// The `bytes` bytes that start at `global` must be readable, and `global` must be aligned to 8
+/// bytes.
 pub(super) unsafe fn find(global: *mut c_void, bytes: usize, counters: LoaderCounters) {
-    // SAFETY: the caller guarantees that these words are readable. The loader's lock is held, so no word of
-    // interest changes.
+    // SAFETY: the caller guarantees that these words are readable. The loader's lock is held, so the
+    // counters do not change.
     let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
-    // Read each word only once, into a copy: other threads may start to wait for the lock meanwhile, which changes
-    // words of the lock.
+    // Read each word only once, into a copy. Other threads may start to wait for the lock during the search, which
+    // changes words of the lock.
     let mut copy = [0; MAX_WORDS];
     copy.iter_mut().zip(words).for_each(|(copied, word)| *copied = word.load(Ordering::Relaxed));
     let words = &copy[..words.len().min(MAX_WORDS)];

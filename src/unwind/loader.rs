@@ -1,8 +1,10 @@
-//! Queries the dynamic loader's state: which objects are loaded, and whether any were loaded or unloaded.
+//! Queries the dynamic loader's state: which objects are loaded, and whether any object was loaded or
+//! unloaded.
 //!
-//! The query is `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in `dlopen`. If
-//! glibc's own object counters were found (see `load_counters`), [`current`] queries the loader only when these
-//! counters have changed. The latest known state is in `loader_state`; `object_lookup` maps an address to its object.
+//! The loader is queried by `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in
+//! `dlopen`. If glibc's own object counters were found (see `load_counters`), [`current`] queries the loader only
+//! when these counters have changed. `loader_state` stores the latest known state; `object_lookup` maps an address to
+//! its object.
 //!
 //! While a visitor (callback) of `dl_iterate_phdr` runs, no object can be loaded or unloaded in any namespace, because
 //! glibc holds a lock during the visit. glibc takes the same lock to map, list, unlist and unmap objects and to free
@@ -13,30 +15,30 @@
 //! No thread waits forever for the loader's lock. The loader runs no code of the program under the lock (constructors,
 //! destructors and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on
 //! the thread that holds the lock. Our visitors take no other lock and do not allocate. A deadlock remains possible in
-//! two cases. First, a visitor of the program itself may wait for a launching thread. Second, an allocator may launch
-//! GPU work while it holds a lock that the loader's `free` needs.
+//! two cases. First, a visitor that the program itself passes to `dl_iterate_phdr` may wait for a launching thread.
+//! Second, an allocator may launch GPU work while it holds a lock that the loader's `free` needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::load_counters;
 use super::loader_state::{self, LoaderCounters, LoaderState};
 
-/// Returns the present state. Usually reads two words of memory; queries the loader only if an object was loaded or
-/// unloaded.
+/// Returns the loader's present state. This function usually reads two words of memory; it queries the loader only
+/// if an object was loaded or unloaded.
 #[inline(always)]
 pub(crate) fn current() -> LoaderState {
     if load_counters::is_unchanged() { loader_state::latest() } else { poll() }
 }
 
-/// Queries the loader for its present state, and publishes the state as the latest. Costs about 12 ns and takes a short
-/// loader lock.
+/// Queries the loader for its present state, and publishes the state as the latest. A query costs about 12 ns and holds
+/// a loader lock for a short time.
 #[cold]
 pub(crate) fn poll() -> LoaderState {
     with_lock(|state| state).unwrap_or_else(loader_state::latest)
 }
 
 /// Takes the loader's lock and calls `inside` with the loader's state, which cannot change until `inside` returns. Also
-/// publishes this state as the latest. `None` if the lock could not be taken.
+/// publishes this state as the latest. Returns `None` if the lock could not be taken.
 pub(crate) fn with_lock<T>(inside: impl FnOnce(LoaderState) -> T) -> Option<T> {
     let mut inside = Some(inside);
     let mut result = None;
@@ -55,8 +57,8 @@ fn loader_counters(info: &libc::dl_phdr_info) -> LoaderCounters {
     LoaderCounters::new(info.dlpi_adds, info.dlpi_subs)
 }
 
-/// Searches for the loader's counters, and queries the loader for the first time. Call this when the library is loaded,
-/// not inside a callback.
+/// Searches for the loader's counters, and queries the loader for the first time. Call this function when the library
+/// is loaded, not inside a callback.
 pub(crate) fn prepare() {
     if let Some((global, bytes)) = loader_data() {
         iterate(|info| {
@@ -69,7 +71,7 @@ pub(crate) fn prepare() {
     poll();
 }
 
-/// Address and size of glibc's loader state.
+/// Returns the address and size of glibc's loader state, `_rtld_global`.
 fn loader_data() -> Option<(*mut c_void, usize)> {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let global = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_rtld_global".as_ptr()) };
@@ -103,7 +105,8 @@ pub(crate) struct Object {
     pub start: u64,
     /// Address after the last mapped byte.
     pub end: u64,
-    /// Mapped address minus address in the file, which is the same for all bytes of the object.
+    /// Mapped address minus address in the file. The difference is the same for all bytes of the
+    /// object.
     pub bias: u64,
     /// The loader's name for the object: a path, an empty string for the program, or an invented name for the vdso.
     name: *const c_char,
@@ -122,7 +125,7 @@ impl Object {
         header_count: 0,
     };
 
-    /// Converts the object to words that can be passed between threads.
+    /// Converts the object to words, so that it can be passed between threads.
     pub(super) fn to_words(self) -> [u64; 6] {
         let (name, headers) = (self.name.expose_provenance(), self.headers.expose_provenance());
         [self.start, self.end, self.bias, name as u64, headers as u64, self.header_count as u64]
@@ -140,7 +143,7 @@ impl Object {
         }
     }
 
-    /// Describes the object with these program headers.
+    /// Describes the object that has these program headers.
     ///
     /// # Safety
     /// The arguments must be the loader's description of one loaded object, and the loader's lock must be held.
@@ -157,13 +160,14 @@ impl Object {
         object
     }
 
-    /// Describes the object that is mapped from `start` on. `None` if the object's first page does not contain its
-    /// program headers.
+    /// Describes the object whose mapping begins at `start`. Returns `None` if the object's first page does not
+    /// contain its program headers.
     ///
     /// # Safety
     /// The arguments must be the loader's description of one loaded object, and the loader's lock must be held.
     pub(super) unsafe fn mapped(start: u64, bias: u64, name: *const c_char) -> Option<Self> {
-        // SAFETY: the caller guarantees that these describe a loaded object, and that the loader's lock is held.
+        // SAFETY: the caller guarantees that the arguments describe a loaded object, and that the loader's lock
+        // is held.
         program_headers(start).map(|headers| unsafe { Self::new(bias, name, headers) })
     }
 
@@ -268,7 +272,7 @@ fn gnu_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// A visitor's answer: whether it wants to see another object.
+/// A visitor's answer: whether it wants to see the next object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
     Next,

@@ -1,17 +1,18 @@
-//! Stores the latest known loader state in one word that every capture reads.
+//! Stores the latest known loader state in one word, which every capture reads.
 //!
-//! A thread that gets a newer state from the loader (see `loader`) publishes the state in this word. Unwind rules,
-//! notes about code outside all objects, and copies of the loader's list are valid for one loader state each.
+//! A thread that gets a newer state from the loader (see `loader`) publishes the state in this word. Each unwind
+//! rule, each note about code outside all objects, and each copy of the loader's list is valid for only one loader
+//! state.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes. If two such pairs are equal, nothing was loaded or
-/// unloaded between them.
+/// The values `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes to its visitor. If two queries give equal
+/// pairs, nothing was loaded or unloaded between the queries.
 ///
-/// Nothing else may be concluded from this pair. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but glibc
+/// No other conclusion from this pair is valid. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but glibc
 /// computes it as `dlpi_adds` minus the number of loaded objects. For a namespace other than the program's (`dlmopen`),
-/// glibc subtracts that number once per object in the namespace, so `dlpi_subs` rises and falls. Still, each load
-/// increases `dlpi_adds` and each unload increases `dlpi_subs`, so every load or unload changes the pair.
+/// glibc subtracts the number of objects in the namespace once per object, so `dlpi_subs` rises and falls. Still, each
+/// load increases `dlpi_adds` and each unload increases `dlpi_subs`, so every load or unload changes the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct LoaderCounters {
     loads: u32,
@@ -38,8 +39,8 @@ impl LoaderCounters {
     }
 }
 
-/// A state of the loader: the number of objects ever loaded, and our own count of possible unloads, which only
-/// grows.
+/// A state of the loader: the number of objects ever loaded, and our own count of possible unloads, which
+/// never decreases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct LoaderState(u64);
 
@@ -64,30 +65,31 @@ impl LoaderState {
     }
 }
 
-/// The latest state that any thread has seen; 0 until the first query of the loader.
+/// The latest loader state that any thread has seen; 0 until the first query of the loader.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 /// The loader's counters for the state in `LATEST`, and whether all objects were known to be in the program's
 /// namespace.
 static COUNTERS: AtomicU64 = AtomicU64::new(0);
 static HAD_ONE_NAMESPACE: AtomicBool = AtomicBool::new(false);
 
-/// Returns the latest state that any thread has seen, by reading one word.
+/// Returns the latest loader state that any thread has seen. Reads only one word.
 #[inline(always)]
 pub(crate) fn latest() -> LoaderState {
     LoaderState(LATEST.load(Ordering::Acquire))
 }
 
-/// Converts the loader's counters to a state, and publishes the state. Call this while the loader's lock is held,
-/// because the lock serializes these calls. `has_one_namespace` means that all objects are in the program's namespace.
+/// Converts the loader's counters to a state, and publishes the state. Call this function while the loader's lock is
+/// held, because the lock serializes the publishing threads. `has_one_namespace` means that all objects are in the
+/// program's namespace.
 ///
 /// If a signal handler queries the loader during this call, one unload too many is counted. The only effect is that
-/// caches drop valid rules.
+/// the caches drop some valid rules.
 pub(super) fn publish(counters: LoaderCounters, has_one_namespace: bool) -> LoaderState {
     let last = COUNTERS.load(Ordering::Relaxed);
     if counters.as_word() == last {
         return latest();
     }
-    // Only with a single namespace do the counters prove that nothing was unloaded.
+    // The counters prove that nothing was unloaded only if all objects are in a single namespace.
     let nothing_unloaded =
         has_one_namespace && HAD_ONE_NAMESPACE.load(Ordering::Relaxed) && last as u32 == counters.unloads;
     let later = |latest: u64| {

@@ -1,7 +1,7 @@
 //! Maps memory directly from the kernel.
 //!
 //! The callback runs inside the host program, possibly inside the program's allocator (some programs launch a kernel in
-//! `malloc`), so no code that the callback runs may call `malloc`. The only exception is a thread's first launch, which
+//! `malloc`). So the code of the callback must not call `malloc`. The only exception is a thread's first launch, which
 //! calls `malloc` to query the bounds of the thread's stack. All memory that `unwind` and `capture` need per thread or
 //! per process is mapped by this module, zeroed. Every mapped byte is counted, and the ledger prints the sum.
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering}
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bytes that are mapped now.
+/// Number of bytes that this process has mapped through this module and not yet released.
 pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
@@ -22,12 +22,14 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     Some(memory)
 }
 
-/// Adds `bytes` bytes of memory from [`reserve`] to [`bytes_held`], because they are used from now on.
+/// Adds `bytes` bytes of memory from [`reserve`] to [`bytes_held`], because the caller now uses this
+/// memory.
 pub fn count_used(bytes: usize) {
     HELD.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// As [`map`], but does not add the memory to [`bytes_held`] yet, because most of it may never be touched.
+/// Maps memory like [`map`], but does not add it to [`bytes_held`] yet, because most of it may never be
+/// touched.
 pub fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -58,10 +60,10 @@ pub unsafe fn release(memory: NonNull<u8>, bytes: usize, counted: usize) {
     HELD.fetch_sub(counted, Ordering::Relaxed);
 }
 
-/// The word at `address`, whatever its alignment.
+/// Reads the word at `address`, which may have any alignment.
 ///
 /// # Safety
-/// The eight bytes from `address` on must be mapped and readable.
+/// The eight bytes that start at `address` must be mapped and readable.
 #[inline(always)]
 pub unsafe fn word(address: u64) -> u64 {
     // SAFETY: the caller guarantees that the eight bytes are readable; the read needs no alignment.
@@ -70,8 +72,8 @@ pub unsafe fn word(address: u64) -> u64 {
 
 /// Copies up to `bytes` bytes from `address` to `to` and returns the number of copied bytes. The copy ends at the first
 /// byte that is not readable at this moment. The kernel checks the pages, so any address may be passed. A copy takes
-/// one system call (`process_vm_readv`), or three other calls if a sandbox of this process refuses that call. The
-/// host's errno is preserved.
+/// one system call (`process_vm_readv`). If a sandbox of this process refuses that call, a copy takes three other
+/// system calls. The host's errno is preserved.
 ///
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
@@ -102,7 +104,7 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a copy has to open a file, because `process_vm_readv` was refused. Threads should then not copy often: while
+/// Whether a copy has to open a file, because `process_vm_readv` was refused. Threads should then copy rarely: while
 /// our file is open, the files that the host opens get other descriptor numbers than usual.
 pub(super) fn needs_descriptor() -> bool {
     IS_SYSCALL_REFUSED.load(Ordering::Relaxed)
@@ -123,12 +125,12 @@ unsafe fn copy_by_syscall(address: u64, to: *mut u8, bytes: usize) -> i64 {
     }
 }
 
-/// A page that contains the process's id, and that the kernel fills with zeroes in a forked child. Null if the kernel
-/// does not support such pages.
+/// A page that contains the process's id. The kernel fills the page with zeroes in a forked child. The pointer is
+/// null if the kernel does not support such pages.
 static PROCESS: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Maps the page that contains the process's id, so that a copy needs no `getpid` system call. Call this when the
-/// library is loaded.
+/// Maps the page that contains the process's id, so that a copy needs no `getpid` system call. Call this function
+/// when the library is loaded.
 pub(super) fn prepare() {
     const PAGE: usize = 4096;
     if !PROCESS.load(Ordering::Relaxed).is_null() {
@@ -143,12 +145,12 @@ pub(super) fn prepare() {
             return;
         }
     }
-    // SAFETY: this mapping of ours has that size and is not in use: the kernel is too old, or another thread was
-    // faster.
+    // SAFETY: this mapping of ours has that size and is not in use, because the kernel is too old, or because
+    // another thread has published its own page first.
     unsafe { unmap(page, PAGE) };
 }
 
-/// Returns the id of this process. Makes a system call only at the first call in each process.
+/// Returns the id of this process. Only the first call in each process makes a system call.
 fn this_process() -> i64 {
     // SAFETY: the pointer is null, or points to a word in a mapping that is never unmapped.
     let kept = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
@@ -163,10 +165,10 @@ fn this_process() -> i64 {
     id
 }
 
-/// As [`copy_by_syscall`], but reads through the file that shows this process's memory. The file is opened each time,
-/// because the host could close a long-lived descriptor of ours and reuse its number for another file. Like a debugger,
-/// this function also reads pages without read permission. So the guard page at a stack's end may look like a part of
-/// the stack that is filled with zeroes.
+/// Copies like [`copy_by_syscall`], but reads `/proc/self/mem`, the file that contains this process's memory. The file
+/// is opened for each copy, because the host could close a long-lived descriptor of ours and reuse its number for
+/// another file. Like a debugger, this function also reads pages without read permission. So the guard page at a
+/// stack's end may look like a part of the stack that is filled with zeroes.
 ///
 /// # Safety
 /// `bytes` bytes at `to` must be writable.

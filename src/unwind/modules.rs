@@ -1,9 +1,9 @@
-//! The module map records which file is mapped at which address, while the modules are still loaded.
+//! The module map: records which file is mapped at which address, while the module is still loaded.
 //!
 //! A housekeeping thread owns the map and polls it for new modules, which come from two sources. The first source is
-//! the permanent list of objects (see `epochs`), to which captures add objects, and to which the map adds all objects
-//! that the loader lists. The second source is the notes that captures write about pages of code outside all objects
-//! (see `outside_pages`). Function names are resolved in another crate.
+//! the permanent list of objects (see `epochs`). Captures add objects to this list, and the map adds all objects that
+//! the loader lists. The second source is the notes that captures write about pages of code outside all objects (see
+//! `outside_pages`). Function names are resolved in another crate.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,27 +20,27 @@ use gpuflame_model::record::{Module, ModuleEpoch};
 /// All modules seen so far by the process.
 #[derive(Debug, Default)]
 pub struct ModuleMap {
-    /// Entry of the permanent list that was reported last.
+    /// The entry of the permanent list of objects that was reported last.
     last_reported: Option<&'static EpochEntry>,
     /// The loader's state when the map last listed the loader's objects.
     listed: Option<LoaderState>,
-    /// Modules reported for code outside all objects, and the number of notes that were lost until the last refresh.
+    /// Modules reported for code outside all objects, and the number of notes that had been lost at the last refresh.
     outside: Vec<Module>,
     notes_lost: u64,
 }
 
 impl ModuleMap {
-    /// Creates an empty map, whose first [`refresh`](Self::refresh) reports everything.
+    /// Creates an empty map. The first [`refresh`](Self::refresh) of the map reports all modules.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends to `new` every module that has appeared since the last call, in order of appearance. Call this every few
-    /// milliseconds: a call takes only about 12 ns if nothing has changed.
+    /// Appends to `new` every module that has appeared since the last call, in order of appearance. Call this function
+    /// every few milliseconds: a call takes only about 12 ns if nothing has changed.
     ///
     /// A frame belongs to the module that covers the frame's address and has the frame's epoch. For
-    /// [`ModuleEpoch::OUTSIDE`] only, several modules may cover the address, and the right one is then unknown.
-    /// Generated code has an empty path. Do not call this inside a callback.
+    /// [`ModuleEpoch::OUTSIDE`] only, several modules may cover the address. Which of these modules is the right one
+    /// is then unknown. Generated code has an empty path. Do not call this function inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let state = loader::poll();
         if self.listed != Some(state) {
@@ -55,7 +55,7 @@ impl ModuleMap {
         }
     }
 
-    /// Adds all loaded objects to the permanent list.
+    /// Adds all loaded objects to the permanent list of objects.
     fn register_loaded_objects(&mut self) {
         self.listed = loader::with_lock(|state| {
             loader::visit(|object| {
@@ -67,8 +67,8 @@ impl ModuleMap {
     }
 
     /// Processes the captures' notes about code outside all objects. If objects were loaded or unloaded since a note
-    /// was written, another file may by now be mapped at the note's page. A page whose file is therefore unknown is
-    /// reported as a module without a path.
+    /// was written, another file may now be mapped at the noted page. Such a page is reported as a module without a
+    /// path, because its file is unknown.
     fn read_notes(&mut self, state: LoaderState, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         outside_pages::drain(|note| notes.push(note));
@@ -117,8 +117,8 @@ fn unknown_module(range: Range<u64>) -> Module {
 }
 
 /// Completes a module's path. The loader's name for the program is "", and the loader's name for the vdso is not an
-/// existing file. For any other object, the loader's name is the path by which the object was requested, which may be
-/// relative to the working directory at the time of loading.
+/// existing file. For any other object, the loader's name is the path by which the program requested the object. This
+/// path may be relative to the working directory at the time of loading.
 fn with_full_path(mut module: Module) -> Module {
     let name = module.path.as_os_str().as_bytes();
     if name.is_empty() {
@@ -134,8 +134,8 @@ fn with_full_path(mut module: Module) -> Module {
     module
 }
 
-/// Returns the path of the program's file, which is mapped at `start`. `/proc/self/exe` is only the second choice: if
-/// the program was started through the loader (`ld.so program`), it is the loader.
+/// Returns the path of the program's file, which is mapped at `start`. `/proc/self/exe` is only the second choice,
+/// because it is the path of the loader if the program was started through the loader (`ld.so program`).
 fn program_path(start: u64) -> PathBuf {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let mapping = ProcMapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));

@@ -1,12 +1,14 @@
-//! A copy of the list of loaded objects, sorted by address, for glibc before 2.35, which has no `_dl_find_object`.
+//! A copy of the loader's list of objects, sorted by address. Used with glibc before 2.35, which has no
+//! `_dl_find_object`.
 //!
-//! Without this copy, the loader would have to walk its whole list under its lock, in 2 us, for every address without
-//! an unwind rule. So after each load or unload the list is copied and sorted, and addresses are looked up in the copy.
+//! Without this copy, the loader would have to walk its whole list under its lock for every address without an unwind
+//! rule, which takes 2 us. So after each load or unload the list is copied and sorted, and addresses are looked up in
+//! the copy.
 //!
-//! No thread waits. One thread at a time copies the list, and any other thread that needs the copy meanwhile asks the
-//! loader instead. A reader checks a sequence number before and after it reads the copy (a seqlock): the number is odd
-//! while the copy is being written, and changes with each write. All memory is static, so nothing is allocated or
-//! freed.
+//! No thread waits for another thread. One thread at a time copies the list. Any other thread that needs the copy
+//! during this time asks the loader instead. A reader checks a sequence number before and after it reads the copy (a
+//! seqlock): the number is odd while the copy is being written, and changes with each write. All memory is static, so
+//! nothing is allocated or freed.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -14,13 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::loader::{self, Object, Visit};
 use super::loader_state::LoaderState;
 
-/// Maximum number of objects in the copy. In a process with more objects, the loader is asked about every address
-/// without an unwind rule.
+/// Maximum number of objects in the copy. In a process with more objects, every look-up of an address without an
+/// unwind rule asks the loader.
 const MAX_OBJECTS: usize = 1024;
 /// Number of words per object in the sorted copy.
 const WORDS_PER_OBJECT: usize = 6;
 
-/// A list that any thread may read, and that only one thread at a time writes.
+/// A list of objects that any thread may read, and that only one thread at a time writes.
 struct ObjectList {
     /// The objects as words, sorted by start address.
     objects: [[AtomicU64; WORDS_PER_OBJECT]; MAX_OBJECTS],
@@ -47,8 +49,8 @@ unsafe impl Sync for SortBuffer {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MustAskLoader;
 
-/// Returns the object that contains `address` in the loader's present state. Call this while the loader's lock is held.
-/// Safe inside a callback.
+/// Returns the object that contains `address` in the loader's present state. Call this function while the loader's
+/// lock is held. Safe inside a callback.
 pub(super) fn find_object(address: u64, state: LoaderState) -> Result<Option<Object>, MustAskLoader> {
     match LIST.look_up(address, state) {
         Err(MustAskLoader) => {
@@ -59,7 +61,8 @@ pub(super) fn find_object(address: u64, state: LoaderState) -> Result<Option<Obj
     }
 }
 
-/// Copies the loader's list, which is in the state `state`, unless another thread is already copying the list.
+/// Copies the loader's list of objects, unless another thread is already copying it. `state` is the loader's present
+/// state.
 #[cold]
 fn refresh(state: LoaderState) {
     if IS_WRITING.swap(true, Ordering::Acquire) {
@@ -112,12 +115,12 @@ impl ObjectList {
         Ok(last.map(Object::from_words).filter(|object| object.contains(address)))
     }
 
-    /// Publishes a sorted list as the new copy. Call this from one thread at a time.
+    /// Publishes a sorted list as the new copy. Call this function from one thread at a time.
     fn publish(&self, objects: &[Object], state: LoaderState) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
         // Because of this fence, a reader that sees a word stored below also sees the odd sequence number, or a later
-        // one.
+        // sequence number.
         fence(Ordering::Release);
         for (slots, object) in self.objects.iter().zip(objects) {
             for (slot, word) in slots.iter().zip(object.to_words()) {
@@ -159,8 +162,8 @@ mod tests {
         assert_eq!(LIST.look_up(4096, LoaderState::new(u32::MAX, 1)).err(), Some(MustAskLoader));
     }
 
-    /// Publishes many different lists while another thread looks objects up. Each word contains the number of its list,
-    /// so that a mixture of words from different lists would be noticed.
+    /// Publishes many different lists while another thread looks objects up. Each word contains the index of the
+    /// word's list, so that the test notices a mixture of words from different lists.
     #[test]
     fn an_object_list_copy_read_during_a_write_is_not_trusted() {
         const OBJECTS: u64 = 40;

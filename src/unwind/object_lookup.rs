@@ -1,11 +1,11 @@
-//! Finds the loaded object that contains an address, from inside a callback, possibly while another thread is in
+//! Finds the loaded object that contains an address. Callbacks may call this module, even while another thread is in
 //! `dlopen`.
 //!
 //! `_dl_find_object` (glibc 2.35 and newer) may be called inside a callback. `dladdr`, `dlsym` and `dlopen` may not,
-//! because they wait for the loader's main lock. So [`prepare`] looks up `_dl_find_object` at load time. If the
-//! function is missing, a copy of the loader's list replaces it (see `object_list`). Because `_dl_find_object` takes no
-//! lock and may return an object that is just being unmapped, it is called, and its result is used, only while the
-//! loader's lock is held.
+//! because they wait for the loader's main lock. So [`prepare`] looks up `_dl_find_object` at load time. If the C
+//! library does not have this function, a copy of the loader's list replaces it (see `object_list`). `_dl_find_object`
+//! takes no lock and may return an object that is just being unmapped. So it is called, and its result is used, only
+//! while the loader's lock is held.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -16,7 +16,7 @@ use super::object_list::{self, MustAskLoader};
 
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut FoundObject) -> c_int;
 
-/// `struct dl_find_object` from glibc's `<dlfcn.h>`, on 64-bit machines without extra fields.
+/// `struct dl_find_object` from glibc's `<dlfcn.h>`. On 64-bit machines the struct has no extra fields.
 #[repr(C)]
 struct FoundObject {
     flags: u64,
@@ -39,13 +39,13 @@ static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether `_dl_find_object` is treated as missing. Set by tests that must run as if the function did not exist.
 static IS_DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Makes this process behave as with a glibc before 2.35 from now on.
+/// Makes this process behave as with a glibc before 2.35 until it ends.
 pub(crate) fn disable_find_object() {
     IS_DISABLED.store(true, Ordering::Relaxed);
     FIND_OBJECT.store(std::ptr::null_mut(), Ordering::Relaxed);
 }
 
-/// Looks up symbols that cannot be looked up inside a callback. Call this when the library is loaded.
+/// Looks up symbols that cannot be looked up inside a callback. Call this function when the library is loaded.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
@@ -64,7 +64,8 @@ pub(crate) fn with_object_at<T>(
     loader::with_lock(|state| (state, object_at(address, state).map(|object| look(&object, state))))
 }
 
-/// Returns the object that contains `address` in the present state, if any. Call this while the loader's lock is held.
+/// Returns the object that contains `address` in the loader's present state, or `None` if no object does. Call this
+/// function while the loader's lock is held.
 fn object_at(address: u64, state: LoaderState) -> Option<Object> {
     let find = FIND_OBJECT.load(Ordering::Relaxed);
     let found = if find.is_null() {
@@ -75,9 +76,9 @@ fn object_at(address: u64, state: LoaderState) -> Option<Object> {
     found.unwrap_or_else(|MustAskLoader| Object::find_listed(address))
 }
 
-/// Asks `_dl_find_object` for the object that contains `address`. If `_dl_find_object` finds no object, the loader's
-/// list may still contain one: a resolver of an object runs during the load of the object, before `_dl_find_object` can
-/// find it.
+/// Asks `_dl_find_object` for the object that contains `address`. If it finds no object, the loader's list may still
+/// contain such an object: while an object is being loaded, its resolvers already run, but `_dl_find_object` cannot
+/// find the object yet.
 fn call_find_object(find: *mut c_void, address: u64) -> Result<Option<Object>, MustAskLoader> {
     // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };

@@ -1,10 +1,11 @@
-//! Notes by which captures inform the module map about code outside all loaded objects. Such code was generated at run
-//! time, or its file was mapped by hand.
+//! Notes about code outside all loaded objects, which captures write for the module map. Such code was generated at
+//! run time, or its file was mapped by hand.
 //!
-//! A capture writes a note when it reaches an address on a page of such code, and the rule table has no rule for the
-//! address. Captures write one note per page and loader state. Because captures run inside callbacks, writing a note
-//! takes no lock and allocates nothing: notes are written to a ring of fixed size, which the module map reads. If the
-//! ring is full, the note is counted as lost, and the next capture that has no rule on that page tries again.
+//! A capture writes a note if it reaches an address in such code and the rule table has no rule for the address.
+//! Captures write one note per page and loader state. Because captures run inside callbacks, writing a note takes no
+//! lock and allocates nothing: notes are written to a ring of fixed size, which the module map reads. If the ring is
+//! full, the note is counted as lost. The next capture that has no rule for an address on that page then tries to
+//! write the note again.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use super::loader_state::LoaderState;
 
 /// Capacity of the ring, in notes.
 const CAPACITY: usize = 1024;
-/// Capacity of the table of pages about which a note was written, in slots.
+/// Capacity of the table of noted pages (pages about which a note was written), in slots.
 const MAX_NOTED_PAGES: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
@@ -26,8 +27,8 @@ pub(super) struct OutsideNote {
 }
 
 /// A slot of the ring, which is used for many positions in turn. The slot's `turn` decides which thread may use the
-/// slot: the thread that writes a position if `turn` equals the position's write turn, and the thread that reads the
-/// position if `turn` is one more.
+/// slot. The thread that writes a position may use it if `turn` equals the position's write turn. The thread that
+/// reads the position may use it if `turn` is the write turn plus 1.
 struct RingSlot {
     turn: AtomicUsize,
     note: UnsafeCell<OutsideNote>,
@@ -48,8 +49,8 @@ static RING: NoteRing = NoteRing::new();
 static LOST: AtomicU64 = AtomicU64::new(0);
 static NOTED_PAGES: [AtomicU64; MAX_NOTED_PAGES] = [const { AtomicU64::new(0) }; MAX_NOTED_PAGES];
 
-/// Writes a note that a stack contains `address`, which is outside all objects, unless a note about its page was
-/// already written.
+/// Writes a note that a stack contains `address`, which is outside all objects. Writes nothing if a note about the
+/// address's page was already written in this loader state.
 pub(super) fn note(address: u64, state: LoaderState) {
     let page = address & !(PAGE - 1);
     let mark = page | (u64::from(state.unloads()) << 48);
@@ -63,7 +64,7 @@ pub(super) fn note(address: u64, state: LoaderState) {
     }
 }
 
-/// Passes every pending note to `read`. Only the thread of the module map may call this.
+/// Passes every pending note to `read`. Only the thread that owns the module map may call this function.
 pub(super) fn drain(read: impl FnMut(OutsideNote)) {
     RING.drain(read);
 }
@@ -121,7 +122,7 @@ impl NoteRing {
         }
     }
 
-    /// Passes every pending note to `read`. Call this from one thread at a time.
+    /// Passes every pending note to `read`. Call this function from one thread at a time.
     fn drain(&self, mut read: impl FnMut(OutsideNote)) {
         loop {
             let position = self.head.load(Ordering::Relaxed);

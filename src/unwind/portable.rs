@@ -1,9 +1,10 @@
 //! The unwinding engine for machines other than x86-64. This engine wraps the crate framehop, and has the same
 //! interface as the engine for x86-64.
 //!
-//! This engine makes gpuflame build and work beyond x86-64. The portable engine is slower (see the performance page),
-//! and allocates inside the callback that notices a load or unload of an object. The crate framehop has an unwinder for
-//! aarch64 only; on other machines a capture is empty and flagged as cut.
+//! With this engine, gpuflame builds on machines other than x86-64, and works on aarch64. The portable engine is
+//! slower than the x86-64 engine (see the performance page). It allocates inside the callback that notices a load or
+//! unload of an object. The crate framehop has an unwinder for aarch64 only. On other machines, a capture is empty and
+//! flagged as cut.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,15 +18,15 @@ use super::loader::{self, Object, Visit};
 use super::loader_state::{self, LoaderState};
 use super::{CachedCapture, Captured, MAX_FRAMES, Skip, epochs, memory, outside_pages};
 
-/// Number of cached stacks: this engine caches none.
+/// Size of the stack cache. This engine caches no stacks.
 pub(super) const STACKS: usize = 1;
 use gpuflame_model::record::{ContextFlags, Frame, ModuleEpoch};
 
-/// Mask of the lower 48 bits of a return address, which are the code's address. The upper bits may contain a pointer
-/// signature.
+/// Mask that keeps the lower 48 bits of a return address, which are the address of the code. The upper bits may
+/// contain a pointer signature.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// The state with which one thread unwinds its stacks.
+/// The unwinding state of one thread.
 pub(super) struct ThreadEngine {
     /// The loader state for which `unwinder` was built.
     listed_state: Option<LoaderState>,
@@ -42,7 +43,7 @@ pub(super) struct ThreadEngine {
     is_busy: bool,
 }
 
-/// The walker of copied stacks, which this engine does not support.
+/// The walker of copied stacks. No value exists, because this engine does not support copied stacks.
 #[derive(Debug)]
 pub(super) enum CopyWalker {}
 
@@ -83,7 +84,7 @@ impl fmt::Debug for ThreadEngine {
     }
 }
 
-/// The registers with which a walk starts.
+/// The values of registers with which a walk starts.
 struct Registers {
     pc: u64,
     lr: u64,

@@ -1,17 +1,17 @@
-//! Calls a function at the end of a Python interpreter that runs a whole program, as in `python train.py`. After an
+//! Calls a function when a Python interpreter that runs a whole program ends, as in `python train.py`. After an
 //! uncaught KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its
-//! own process, so the C library's exit handlers never run. After a KeyboardInterrupt, only CPython's own exit
-//! callbacks (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
+//! own process. So the C library's exit handlers do not run in this case. Only CPython's own exit callbacks
+//! (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
 //!
 //! A program that embeds CPython may finalize the interpreter and continue to run. The stack shows whether the program
-//! ends with the interpreter. If it does, the stack contains one of the few functions of CPython that run a whole
-//! program and may end the process by a signal.
+//! ends with the interpreter: if so, the stack contains one of the few functions of CPython that run a whole program
+//! and may end the process by a signal.
 //!
-//! This module calls two functions of CPython: one reads a flag, the other stores a pointer in a table with 32 entries.
-//! Since CPython 3.12, the second function takes a lock that is held only for this store. Before 3.12 only the GIL
-//! serializes the store, and the thread that makes the first CUDA call has usually released the GIL. So if another
-//! thread registers a callback within the same few instructions, one of the two callbacks is lost. Such a loss is
-//! unlikely, because only few modules register a callback, and modules do so when they are imported.
+//! This module calls two functions of CPython: `Py_IsInitialized` reads a flag, and `Py_AtExit` stores a pointer in a
+//! table with 32 entries. Since CPython 3.12, `Py_AtExit` takes a lock that is held only for this store. Before 3.12
+//! only the GIL serializes the store, and the thread that makes the first CUDA call has usually released the GIL. So
+//! if another thread registers a callback within the same few instructions, one of the two callbacks is lost. Such a
+//! loss is unlikely, because only few modules register a callback, and modules do so when they are imported.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -21,11 +21,11 @@ use super::symbols::{ExportedSymbol, Exports};
 use super::{Skip, Unwinder, python};
 use gpuflame_model::record::FrameKind;
 
-/// Functions that run a whole program. The second and third function call `Py_RunMain`, or contain it because it was
-/// inlined.
+/// Functions of CPython that run a whole program. `Py_BytesMain` and `Py_Main` call `Py_RunMain`, or contain it
+/// because it was inlined.
 const PROGRAMS: [&str; 3] = ["Py_RunMain", "Py_BytesMain", "Py_Main"];
 
-/// The callback to run at the end of the interpreter.
+/// The callback to run when the interpreter ends, and the conditions for running it.
 struct ExitCallback {
     programs: [Option<ExportedSymbol>; PROGRAMS.len()],
     is_due: fn() -> bool,
@@ -41,14 +41,14 @@ struct InterpreterExports {
     programs: [Option<ExportedSymbol>; PROGRAMS.len()],
 }
 
-/// Registers `callback` to be called when this process's interpreter ends. `callback` is called only if the interpreter
-/// runs the whole program, and if `is_due` returns true at that time. Call this once, after the interpreter was
-/// initialized, and not inside a callback. Returns false if there is no interpreter, or if its table of callbacks is
-/// full.
+/// Registers `callback` to be called when this process's interpreter ends. `callback` is called only if the
+/// interpreter runs the whole program, and if `is_due` returns true at that time. Call this function once, after the
+/// interpreter was initialized, and not inside a callback. Returns false if there is no interpreter, or if its table
+/// of exit callbacks is full.
 ///
-/// A forked child inherits the registration, but `is_due` must return false in the child. The reason is that a stack is
-/// captured before `callback` is called, and the capture takes the loader's lock. If another thread held this lock at
-/// the time of the fork, it is never released in the child.
+/// A forked child inherits the registration, but `is_due` must return false in the child. The reason is that a stack
+/// is captured before `callback` is called, and the capture takes the loader's lock. If another thread held this lock
+/// at the time of the fork, the lock is never released in the child.
 pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
     let found = loader::with_lock(|_| {
         let mut found = None;
@@ -66,12 +66,12 @@ pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
         && at_exit(on_finalize) == 0
 }
 
-/// Returns the interpreter functions of the object with these exports, if the object contains CPython. Call this while
-/// the loader's lock is held.
+/// Returns the needed functions of an interpreter, if the object with these exports contains CPython. Call this
+/// function while the loader's lock is held.
 fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
     exports.find("_PyRuntime")?;
-    // An interpreter that is not initialized has no table yet, and nothing to finalize. Its functions cannot even be
-    // called, because its library may not be relocated yet.
+    // An interpreter that is not initialized has no table of exit callbacks yet, and nothing to finalize. Its
+    // functions cannot even be called, because its library may not be relocated yet.
     if !python::is_initialized() {
         return None;
     }

@@ -28,7 +28,7 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 /// Size of a symbol table entry in bytes.
 const SYMBOL_BYTES: usize = size_of::<libc::Elf64_Sym>();
 
-/// The symbol tables of one object. Use only while the loader's lock is held.
+/// The symbol tables of one object. Use them only while the loader's lock is held.
 pub(super) struct Exports<'a> {
     object: &'a Object,
     strings: &'static [u8],
@@ -37,8 +37,8 @@ pub(super) struct Exports<'a> {
 }
 
 impl<'a> Exports<'a> {
-    /// Finds the symbol tables of `object`. Returns `None` if the object exports nothing, or has only a hash table in
-    /// the format that was usual before 2006, and none in GNU's format.
+    /// Finds the symbol tables of `object`. Returns `None` if the object exports nothing, or if it has no hash table
+    /// in GNU's format, but only one in the format that was usual before 2006.
     pub(super) fn read(object: &'a Object) -> Option<Self> {
         let dynamic = object.dynamic()?;
         let entry = |tag: u64| {
@@ -58,7 +58,7 @@ impl<'a> Exports<'a> {
         })
     }
 
-    /// Looks up the symbol `name`, in any version.
+    /// Looks up the symbol `name`, whatever its symbol version is.
     pub(super) fn find(&self, name: &str) -> Option<ExportedSymbol> {
         let hash = name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
         let word = |at: usize| read_u32(self.hashes, 4 * at);

@@ -1,15 +1,17 @@
 //! Stores one pointer per thread, which can be read inside any callback.
 //!
-//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs only one load
-//! per access, but its variables take space in a static reserve. The reserve is small (1,664 bytes in glibc), and all
-//! libraries that are loaded at run time share it. Once other libraries have used up the reserve, a library with this
-//! model cannot be loaded at all. With *TLS descriptors*, the loader chooses the kind of access when it loads the
-//! library. If the reserve has space for the library's block of thread-locals, an access is a load and a call of a
-//! function of two instructions, which takes 1 ns more than with initial-exec. If the reserve has no space, the loader
-//! searches for the thread's block at each access, and allocates the block at the thread's first access. The block
-//! contains all of the library's thread-locals: the eight bytes of this pointer, and about 330 bytes of the standard
-//! library and other crates, which the callback never touches. In an executable the linker turns the access into one
-//! load. Stable Rust has no switch for the TLS model, so the variable and its access are written in assembly.
+//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* TLS model needs only one
+//! load per access, but its variables take space in a static reserve. The reserve is small (1,664 bytes in glibc), and
+//! all libraries that are loaded at run time share it. Once other libraries have used up the reserve, a library with
+//! this model cannot be loaded at all.
+//!
+//! With *TLS descriptors*, which this module uses, the loader chooses the kind of access when it loads the library. If
+//! the reserve has space for the library's block of thread-locals, an access is a load and a call of a function of two
+//! instructions, which takes 1 ns more than with initial-exec. If the reserve has no space, the loader searches for
+//! the thread's block at each access, and allocates the block at the thread's first access. The block contains all of
+//! the library's thread-locals: the eight bytes of this pointer, and about 330 bytes of the standard library and other
+//! crates, which the callback never touches. In an executable, the linker turns the access into one load. Stable Rust
+//! has no switch for the TLS model, so the variable and its access are written in assembly.
 
 #[cfg(target_arch = "x86_64")]
 mod by_descriptor {

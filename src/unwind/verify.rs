@@ -1,8 +1,8 @@
-//! Captures a stack two more times, by our walk without caches and by libgcc, and checks whether all three results
-//! agree.
+//! Verifies a captured stack: captures it two more times, by our walk without caches and by libgcc, and checks whether
+//! all three results agree.
 //!
 //! Verification is for users who want to check the stacks of their own programs (`GPUFLAME_VERIFY`), and for bug
-//! reports. Verifying a stack takes about 20 us, in which libgcc may take the loader's lock and allocate.
+//! reports. Verifying a stack takes about 20 us. During this time, libgcc may take the loader's lock and allocate.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -10,11 +10,11 @@ use std::ptr::NonNull;
 use super::{Captured, MAX_FRAMES, Skip, Unwinder, memory};
 use gpuflame_model::record::{ContextFlags, Frame, FrameKind};
 
-/// Whether the two other captures of a stack agree with the first capture.
+/// Whether the two additional captures of a stack agree with the first capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyResult {
-    /// Whether our walk without caches gives the same stack. If the stack is truncated, only the frames that both
-    /// captures contain must agree.
+    /// Whether our walk without caches gives the same stack. If the additional capture is truncated, only the frames
+    /// that both captures contain must agree.
     pub plain_agrees: bool,
     /// Whether libgcc gives the same stack. libgcc stops at code without unwind information. In stacks with such code,
     /// only the frames that libgcc finds must agree.
@@ -25,7 +25,8 @@ pub struct VerifyResult {
 #[derive(Debug)]
 pub struct Verifier {
     plain: Unwinder,
-    /// Addresses that libgcc found, in their own mapping, because a small thread stack has no space for them.
+    /// Addresses that libgcc found. They have their own memory mapping, because a small thread stack has no space for
+    /// them.
     theirs: NonNull<Addresses>,
 }
 
@@ -37,7 +38,7 @@ struct Addresses {
 }
 
 impl Verifier {
-    /// Creates a verifier for the calling thread. `None` if the kernel refuses the memory.
+    /// Creates a verifier for the calling thread. Returns `None` if the kernel refuses the memory.
     pub fn new() -> Option<Self> {
         let mut plain = Unwinder::new()?;
         plain.use_caches(false);
@@ -45,15 +46,15 @@ impl Verifier {
         Some(Self { plain, theirs: memory::map(size_of::<Addresses>())?.cast() })
     }
 
-    /// Captures again the frames above (rootward of) the frame that contains the address `below`, and compares them
-    /// with `captured`.
+    /// Captures again the frames above (rootward of) the frame that contains the address `below`, and compares these
+    /// frames with `captured`.
     #[cold]
     #[inline(never)]
     pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> VerifyResult {
         let again = self.plain.capture(Skip::UpTo(below));
         let plain_agrees = if again.flags.has(ContextFlags::TRUNCATED) {
-            // The second capture began nearer to the leaf than the first. So it omits more frames at the root, and does
-            // not contain the flag that omitted frames were guessed.
+            // The second capture began nearer to the leaf than the first capture. So the second capture omits more
+            // frames at the root, and is not flagged as guessed if only the omitted frames were guessed.
             captured.frames.starts_with(again.frames)
                 && (captured.flags.has(ContextFlags::GUESSED) || !again.flags.has(ContextFlags::GUESSED))
         } else {

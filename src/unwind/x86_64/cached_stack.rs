@@ -1,44 +1,46 @@
-//! Entry of the cache of whole stacks (see `stack_cache`): everything that determines the result of a walk.
+//! Entry of the cache of whole stacks (see `stack_cache`): all values that determine the result of a walk.
 //!
-//! An entry equals the present stack if both have the same key, the same rbp (if the walk reads rbp), and the same values
-//! of all words that the walk read. For the words, a hash of 128 bits is compared. It depends on the values and on their
-//! order, and entries whose words have the same addresses (the same layout) have them in the same order. So a hash that
-//! was computed for one entry is valid for all entries with the same layout; layouts are compared by a hash of 64 bits.
+//! An entry equals the present stack if both have the same key, the same rbp (if the walk reads rbp), and the same
+//! values of all words that the walk read. Instead of the words, their hashes of 128 bits are compared. This hash
+//! depends on the values of the words and on their order. Entries whose words have the same addresses (the same
+//! layout) have the words in the same order. So a hash that was computed for one entry is valid for all entries with
+//! the same layout. Whether two layouts are the same is decided by a hash of 64 bits.
 //!
-//! The words are in the order in which `last_stack` lists them: the return addresses, leaf first, and then the other
-//! words. The order has no meaning, except that the sample words are taken at regular distances.
+//! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the
+//! other words. Only the choice of the sample words depends on this order, because they are taken at regular
+//! distances.
 
 use super::stack_set::SETS;
 use crate::copy::RED_ZONE;
 use crate::loader_state::LoaderState;
 use crate::memory::word;
 
-/// Maximum number of words per stack. This number must be a multiple of the number of words that the hash processes at
-/// once.
+/// Maximum number of words per stack. This number must be a multiple of `BLOCK_WORDS`, the number of words that one
+/// step of the hash processes.
 const MAX_WORDS: usize = 57 * BLOCK_WORDS;
 const BLOCK_WORDS: usize = 8;
 /// Number of sample words that are compared before the hash over all words is computed.
 const PROBES: usize = 4;
 
-/// Cached stack, without frames: the caller has stored the frames under the stack's number.
+/// A cached stack without its frames. The caller has stored the frames under the stack's index.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct CachedStack {
     pub(super) key: StackKey,
-    /// Value of rbp at the start of the stack, if that value matters.
+    /// Value of rbp at the start of the walk, if the walk depends on it.
     bp: u64,
     pub(super) hash: [u64; 2],
     bp_matters: bool,
-    /// Whether the stack has a frame in code that may be replaced.
+    /// Whether the stack has a frame in generated code, which may be replaced.
     pub(super) is_generated: bool,
-    /// Number of words that the stack's walk read.
+    /// Number of words that the walk of this stack read.
     len: u16,
     /// The slot of this stack: eight times the index of its set, plus its way.
     pub(super) slot: u16,
-    /// Number of the stack that was hit directly after this stack's latest hit.
+    /// Index of the stack that was hit directly after this stack's latest hit.
     pub(super) follower: u16,
-    /// Sample words from all parts of the stack. Stacks with the same starting state usually differ in one of these
-    /// words: the stacks have either other callers at the root, or other functions at the leaf.
+    /// Sample words from all parts of the stack. Two stacks with the same starting state usually differ in one of
+    /// these words, because they have either other callers at the root, or other functions at the leaf.
     probes: [u64; PROBES],
     probe_offsets: [u16; PROBES],
     /// Hash of `word_offsets`.
@@ -49,7 +51,8 @@ pub(super) struct CachedStack {
 
 const _: () = assert!(size_of::<CachedStack>() == 1024, "a stack begins at a cache line");
 
-/// The key of a cached stack: its starting state and its hint, which are known before any word of the stack is read.
+/// The key of a cached stack: the starting state of its walk and its hint, which are known before any word of the
+/// stack is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct StackKey {
@@ -61,14 +64,15 @@ pub(super) struct StackKey {
 }
 
 impl StackKey {
-    /// The key of an evicted stack, which no captured stack has.
+    /// The key of an evicted stack. No captured stack has this key.
     pub(super) const EMPTY: Self = Self { pc: 0, sp: 0, hint: 0, state: 0 };
 
     pub(super) fn new(pc: u64, sp: u64, hint: u64, state: LoaderState) -> Self {
         Self { pc, sp, hint, state: state.as_word() }
     }
 
-    /// Indices of the two sets that may store stacks with this key, and the tag that these stacks have in their set.
+    /// Indices of the two sets that may store stacks with this key, and the tag that stacks with this key have in
+    /// their set.
     #[inline(always)]
     pub(super) fn sets_and_tag(&self) -> ([usize; 2], u32) {
         let mixed =
@@ -79,7 +83,8 @@ impl StackKey {
 }
 
 impl CachedStack {
-    /// Creates a stack with this key and without words. `bp` is the starting value of rbp if it matters.
+    /// Creates a stack with this key and without words. `bp` is the value of rbp at the start of the walk, if the walk
+    /// depends on it.
     pub(super) fn with_key(key: StackKey, bp: Option<u64>) -> Self {
         let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
         let (hash, probes, word_offsets) = ([0; 2], [0; PROBES], [0; MAX_WORDS]);
@@ -100,8 +105,8 @@ impl CachedStack {
         }
     }
 
-    /// Stores the addresses of the words that the walk read, and the hash of their present values. `None` if there are
-    /// too many words, or if they are too far apart.
+    /// Stores the addresses of the words that the walk read, and the hash of their present values. Returns `None` if
+    /// there are too many words, or if the words are too far apart.
     pub(super) fn fill(&mut self, mut words: impl Iterator<Item = u64>) -> Option<()> {
         let sp = self.key.sp;
         let base = sp.wrapping_sub(RED_ZONE);
@@ -145,16 +150,16 @@ impl CachedStack {
         self.key == *key && (self.bp == bp || !self.bp_matters)
     }
 
-    /// Hash of the present words at the addresses of this cached stack. The present stack has this key and rbp; it
-    /// equals the cached stack if this hash is equal to `hash`. Returns `None`, without hashing, if the key, rbp or a
-    /// sample word differs.
+    /// Hash of the present words at the addresses of this cached stack. The present stack has this key and this rbp.
+    /// The two stacks are equal if the returned hash equals the field `hash`. Returns `None`, without hashing, if the
+    /// key, rbp or a sample word differs.
     #[inline(always)]
     pub(super) fn hash_if_likely(&self, key: &StackKey, bp: u64) -> Option<[u64; 2]> {
         let is_likely = self.has_key(key, bp) && self.probe(key.sp) == self.probes;
         is_likely.then(|| self.hash_words(key.sp))
     }
 
-    /// The present values of the sample words.
+    /// Reads the present values of the sample words.
     #[inline(always)]
     fn probe(&self, sp: u64) -> [u64; PROBES] {
         self.probe_offsets.map(|offset| self.word(sp, offset))
@@ -186,8 +191,8 @@ impl CachedStack {
     }
 }
 
-/// Start of each lane, and a seed for each lane, which are digits of pi. They must all differ: if a lane started with its
-/// seed, its first two words could be exchanged without a change of the hash.
+/// Initial hash of each lane, and a seed for each lane; the values are digits of pi. All values must differ: if a
+/// lane's initial hash equalled its seed, exchanging the lane's first two words would not change the hash.
 const STARTS: [u64; BLOCK_WORDS / 2] =
     [0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c, 0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
 const SEEDS: [u64; BLOCK_WORDS / 2] =

@@ -1,11 +1,11 @@
-//! Finds the cold part of a function: the code that the compiler has moved elsewhere, because it expects this code to
-//! run rarely.
+//! Finds the cold part of a function: code that the compiler has moved away from the rest of the function, because it
+//! expects this code to run rarely.
 //!
 //! No symbol table that is loaded into memory contains the cold part (`f.cold` is a local symbol), but the cold part
-//! has its own unwind information. A piece of code counts as the cold part if the function branches to the start of the
-//! piece, and the piece branches back into the middle of the function. To find the branches, the bytes are searched for
-//! branch opcodes, without decoding the instructions: nearly all byte sequences that only look like a branch have a
-//! target outside all code.
+//! has its own unwind information. A piece of code counts as the cold part if the function branches to the start of
+//! the piece, and the piece branches back into the middle of the function. The branches are found by searching the
+//! bytes for branch opcodes, without decoding the instructions. This works because nearly all byte sequences that only
+//! look like a branch have a target outside all code.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::loader::Object;
 /// contain few byte sequences that only look like branches.
 const MAX_CANDIDATES: usize = 16;
 
-/// Returns the cold part of the function `hot`. Call this while the loader's lock is held.
+/// Returns the cold part of the function `hot`. Call this function while the loader's lock is held.
 pub(crate) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>> {
     let mut candidates: [(Range<u64>, u32); MAX_CANDIDATES] = std::array::from_fn(|_| (0..0, 0));
     for target in branches(object, hot)?.filter(|(target, _)| !hot.contains(target)) {

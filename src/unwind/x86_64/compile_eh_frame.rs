@@ -1,5 +1,5 @@
-//! Compiles the unwind programs in `.eh_frame` to compact rules. A few frames cannot be described by such a rule; for
-//! these frames, `slow` runs the unwind program at each walk.
+//! Compiles the unwind programs in `.eh_frame` to compact rules. Such a rule cannot describe a few frames. For these
+//! few frames, `slow` runs the unwind program at each walk.
 //!
 //! All storage has a fixed size, because rules are compiled inside the host program, possibly inside its allocator.
 
@@ -17,9 +17,9 @@ use crate::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Storage for running one unwind program: rules for 18 registers (a frame that the kernel pushes has 17), and 6 rows
-/// that the program may save with `DW_CFA_remember_state`. The storage is small, because rows are copied on the
-/// launching thread's stack, which may be small.
+/// Storage for running one unwind program: rules for 18 registers (a frame that the kernel pushes has rules for 17),
+/// and 6 rows that the program may save with `DW_CFA_remember_state`. The storage is small, because rows are copied on
+/// the launching thread's stack, which may be small.
 pub(super) struct UnwindStorage;
 
 impl UnwindContextStorage<usize> for UnwindStorage {
@@ -33,8 +33,8 @@ impl EvaluationStorage<Bytes> for UnwindStorage {
     type Result = [gimli::Piece<Bytes>; 1];
 }
 
-/// Maximum number of operations per expression. No real unwind expression has more operations, except for an endless
-/// loop.
+/// Maximum number of operations per expression. Only an expression with an endless loop reaches this limit: no real
+/// unwind expression has as many operations.
 const MAX_OPERATIONS: u32 = 256;
 
 /// The unwind information of one frame: the row of its unwind program that applies to the requested address, and the
@@ -43,7 +43,8 @@ pub(super) struct UnwindRow<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
     pub(super) row: &'a UnwindTableRow<usize, UnwindStorage>,
-    /// Whether this frame is a signal trampoline: its caller did not call it, but was interrupted by a signal.
+    /// Whether this frame is a signal trampoline. The caller of such a frame did not call it, but was interrupted by a
+    /// signal.
     pub(super) is_signal: bool,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct UnwindRow<'a> {
 /// it needs.
 pub(super) struct Compiler {
     context: UnwindContext<usize, UnwindStorage>,
-    /// The unwind program that is being run, stored here to save stack space.
+    /// The unwind program that is being run. It is stored here to save stack space.
     found: Option<FoundFde>,
     /// State of the checks by which the present walk detects outdated rules of generated code.
     pub(super) checks: Checks,
@@ -62,14 +63,15 @@ impl Compiler {
         Self { context: UnwindContext::new_in(), found: None, checks: Checks::default() }
     }
 
-    /// Returns the unwind information for `address`, or `None` if `object` has none for it.
+    /// Returns the unwind information for `address`, or `None` if `object` has no unwind information for this address.
     pub(super) fn row(&mut self, object: &Object, address: u64) -> Option<UnwindRow<'_>> {
         store_fde(object, address, &mut self.found);
         self.run(address)
     }
 
-    /// Runs the unwind program in `found` up to `address`. This function, and the function that finds the program, are
-    /// not inlined: each needs 1 KiB of the stack, which may be small.
+    /// Runs the unwind program in `found` up to `address`. This function and `store_fde`, which finds the unwind
+    /// program, are not inlined, so that they do not need stack space at the same time: each needs 1 KiB of the stack,
+    /// which may be small.
     #[inline(never)]
     fn run(&mut self, address: u64) -> Option<UnwindRow<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;
@@ -92,16 +94,17 @@ impl Compiler {
     }
 }
 
-/// Whether `pc` is the first byte of a function. Call this for a return address whose call instruction would be in code
-/// without unwind information. No call instruction pushes the address of a function's first byte. So if `pc` is such an
-/// address, the frame is the outermost frame of a stack that `makecontext` or similar code set up.
+/// Whether `pc` is the first byte of a function. Call this function for a return address if the call instruction
+/// before it would be in code without unwind information. No call instruction pushes the address of a function's first
+/// byte. So if `pc` is such an address, the frame is the outermost frame of a stack that `makecontext` or similar code
+/// set up.
 #[inline(never)]
 pub(super) fn is_handwritten(object: &Object, pc: u64) -> bool {
     find_fde(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
 }
 
-/// Address range of the function that contains `address`. If the function is split, this is the range of the part that
-/// contains `address`.
+/// Address range of the function that contains `address`. If the function is split into parts, returns the range of
+/// the part that contains `address`.
 pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
     let (_, _, fde) = find_fde(object, address)?;
     Some(fde.initial_address()..fde.initial_address().checked_add(fde.len())?)
@@ -109,7 +112,7 @@ pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
 
 type Fde = FrameDescriptionEntry<Bytes>;
 
-/// A function's entry in `.eh_frame` (its FDE), with the section that contains the entry and the section's base
+/// A function's entry in `.eh_frame` (its FDE), the section that contains this entry, and the section's base
 /// addresses.
 type FoundFde = (EhFrame<Bytes>, BaseAddresses, Fde);
 
@@ -139,7 +142,7 @@ fn find_fde(object: &Object, address: u64) -> Option<FoundFde> {
     Some((section, bases, fde))
 }
 
-/// Finds a function's FDE by reading the whole section, for an object without a binary search table.
+/// Finds a function's FDE by reading the whole section. Needed for an object without a binary search table.
 #[cold]
 #[inline(never)]
 fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Fde> {
@@ -165,7 +168,8 @@ impl UnwindRow<'_> {
         self.step(pc, is_exact).or_else(|| self.realigned()).unwrap_or(Rule::SLOW)
     }
 
-    /// Converts this row to the rule of a plain step. `None` if a plain step cannot express everything in the row.
+    /// Converts this row to the rule of a plain step. Returns `None` if a plain step cannot express everything in the
+    /// row.
     fn step(&self, pc: u64, is_exact: bool) -> Option<Rule> {
         let (from_bp, offset) = match self.row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RSP => (false, *offset),

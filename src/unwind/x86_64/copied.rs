@@ -1,8 +1,8 @@
-//! Walks another thread's stack, from copies of the stack and of the thread's registers that the kernel made at one
-//! moment.
+//! Walks another thread's stack, from copies of the stack and of the thread's registers. The kernel made both copies
+//! at the same moment.
 //!
-//! The thread has continued to run since the copy was made, so no word is read from the original stack. Words outside
-//! the copy are unknown, so the stack is cut where the copy ends.
+//! The thread has run on since the copy was made, so no word is read from the original stack. Words outside the copy
+//! are unknown, so the stack is cut where the copy ends.
 
 use std::ptr::NonNull;
 
@@ -58,8 +58,8 @@ impl CopyWalker {
         state.had_unloads = unloads != std::mem::replace(&mut state.unloads, unloads);
     }
 
-    /// Walks the stack of a thread that had these register values (in DWARF order) when its stack was copied. `stack`
-    /// is the copied memory, starting at the thread's stack pointer.
+    /// Walks the copied stack of another thread. `registers` are the thread's registers at the time of the copy, in
+    /// DWARF order. `stack` is the copied memory, which starts at the thread's stack pointer.
     pub(crate) fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) -> Captured<'_> {
         // SAFETY: the state is mapped as long as `self` lives, and is used only through `self`.
         let state = unsafe { self.0.as_mut() };
@@ -106,14 +106,14 @@ impl WalkerState {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], state: LoaderState) {
         let at = CopiedRegisters(registers);
-        // The thread was not in code of user space, but for example in the vsyscall page of old kernels. An address
+        // The thread was not in code of user space; it may have been in the vsyscall page of old kernels. An address
         // outside user space is not looked up.
         if check_return_address(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // This walk runs on one of gpuflame's own threads, so it may make a system call per frame of generated code to
-        // check the rules.
+        // This walk runs on one of gpuflame's own threads. So it may check the rules of generated code, which takes
+        // one system call per frame of generated code.
         self.compiler.checks = Checks::all();
         let mut words = CopiedStack { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);
@@ -205,8 +205,8 @@ impl Words for CopiedStack<'_> {
         Some((saved, self.word_at(cfa - 8)?))
     }
 
-    /// Moves to the code that a signal interrupted, if that code is further up on this stack. (No other stack was
-    /// copied.)
+    /// Moves to the code that a signal interrupted, if that code is further up on this stack. Otherwise the walk ends,
+    /// because no other stack was copied.
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd> {
         if sp > from && self.word_at(sp).is_some() { Ok(()) } else { Err(WalkEnd::Lost) }
     }

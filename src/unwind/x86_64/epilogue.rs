@@ -1,9 +1,9 @@
-//! Unwinds a function without unwind information that returns soon after its call. The instructions after the call (the
-//! epilogue) show where the caller's stack frame is.
+//! Unwinds a frame of a function that has no unwind information and returns soon after its call. The instructions
+//! after the call (the epilogue) show where the caller's frame is.
 //!
 //! Code generated at run time often has neither unwind information nor a frame pointer. Some of this code, such as
-//! CPython's trampolines for `perf`, and thunks, consists of a call and an epilogue. The code is read from the return
-//! address on, so exactly the instructions are read that will run next.
+//! CPython's trampolines for `perf`, and thunks, consists of a call and an epilogue. The code is read starting at the
+//! return address, so exactly the instructions that will run next are read.
 
 use super::super::memory::copy_mapped;
 
@@ -16,8 +16,8 @@ pub(super) struct Epilogue {
     pub(super) saved: u16,
 }
 
-/// Maximum length of an epilogue in bytes: an instruction that releases stack space, pops of six registers, and a
-/// return.
+/// Maximum length of an epilogue in bytes: an instruction that releases stack space, pop instructions for six
+/// registers, and a return.
 const MAX_BYTES: usize = 24;
 
 impl Epilogue {
@@ -79,11 +79,12 @@ mod tests {
 
     #[test]
     fn an_epilogues_pops_locate_the_return_address() {
-        // add $8, %rsp; ret: CPython's trampoline up to 3.12.
+        // The code is `add $8, %rsp; ret`, CPython's trampoline up to version 3.12.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 8, 0xc3]), Some((2, 1)));
-        // pop %rbp; ret: CPython's trampoline of later versions.
+        // The code is `pop %rbp; ret`, CPython's trampoline of later versions.
         assert_eq!(read(&[0x5d, 0xc3, 0x90]), Some((2, 2)));
-        // add $0x28, %rsp; pop %rbx; pop %rbp; pop %r12; ret: rbp is stored below r12 and the return address.
+        // The code is `add $0x28, %rsp; pop %rbx; pop %rbp; pop %r12; ret`: rbp is stored below r12 and the return
+        // address.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 0x28, 0x5b, 0x5d, 0x41, 0x5c, 0xc3]), Some((9, 3)));
         // vzeroupper; mov %rbx, %rax; add $0x108, %rsp; ret
         assert_eq!(

@@ -1,19 +1,20 @@
-//! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along the same
-//! path reads the stack in place, instead of copying it through the kernel (`unwind::copy`). A copy takes at least 2 us
-//! per launch: for the system call itself, for the cache lines that it evicts, and for the return predictions that it
-//! spoils. The cache works because programs with many coroutines launch from the same few places in each coroutine.
+//! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along the
+//! same path reads the stack in place, instead of copying it through the kernel (`unwind::copy`). A copy takes at
+//! least 2 us per launch: for the system call itself, and for the cache lines and branch predictions that it evicts.
+//! The cache works because programs with many coroutines launch from the same few places in each coroutine.
 //!
-//! A path is the result of a walk through a copy, if the walk took only plain steps and reached the root. For each
-//! frame, a path contains the frame's offset above the first frame, its return address, and its rule. A path does not
-//! contain the address of the stack, so thousands of coroutines with the same frames share one path. A path is stored
-//! when it is walked for the second time.
+//! A path is stored for a walk through a copy if the walk took only plain steps and reached the root. For each frame,
+//! a path contains the frame's offset above the first frame, its return address, and its rule. A path does not contain
+//! the address of the stack, so thousands of coroutines with the same frames share one path. A path is stored when it
+//! is walked for the second time.
 //!
-//! All words of a path are on the page that contains our own outermost frame, and no thread can unmap that page without
-//! crashing us. If a stack's frames extend beyond that page, the stack is copied each time. To ask the kernel whether
-//! the next page is readable would cost only a tenth of a copy. But the next page may no longer be in use, and only
-//! look like the earlier stack. Another thread may then unmap the page between the kernel's answer and the read.
+//! All words of a path are on the page that contains our own outermost frame, and no thread can unmap that page
+//! without crashing our own code. If a stack's frames extend beyond that page, the stack is copied each time. Asking
+//! the kernel whether the next page is readable would cost only a tenth of a copy, but would not be safe: the next
+//! page may no longer be part of the stack, although its words still equal those of the earlier stack. Another thread
+//! may then unmap the page between the kernel's answer and the read.
 //!
-//! If a stack differs from the path, the walk starts again, through a copy.
+//! If a stack differs from the path, the walk starts again and reads the stack through a copy.
 
 use std::hint::select_unpredictable;
 use std::ptr::NonNull;
@@ -39,16 +40,16 @@ pub(super) struct ForeignPathCache(Option<NonNull<[ForeignPath; PATHS]>>);
 #[derive(Debug)]
 #[repr(C)]
 struct ForeignPath {
-    /// Code address of the first frame, and the stack pointer's offset in its page. The offset is enough, because
-    /// stacks start at page boundaries.
+    /// Code address of the first frame, and the offset of its stack pointer in the page. The offset in the page is
+    /// enough to find equal stacks, because stacks start at page boundaries.
     pc: u64,
     offset: u64,
-    /// Offset in bytes from the first frame's stack pointer to the outermost frame's end (or to its stack pointer, if
-    /// the outermost frame has no return address).
+    /// Offset in bytes from the first frame's stack pointer to the end of the outermost frame. If the outermost frame
+    /// has no return address, this is the offset to the outermost frame's stack pointer.
     end_offset: u64,
     /// The loader's unload count when the path was stored.
     unloads: u32,
-    /// Number of frames; 0 if the path was seen only once.
+    /// Number of frames; 0 if the path was walked only once.
     len: u32,
     frames: [CachedFrame; MAX_PATH_FRAMES],
 }
@@ -66,8 +67,8 @@ struct CachedFrame {
 }
 
 impl ForeignPathCache {
-    /// Follows the cached path that starts at `entry`, and writes the steps, leaf first. `None` if no path is cached
-    /// for `entry`, or if the stack differs from the path.
+    /// Follows the cached path that starts at `entry`, and writes its steps to `steps`, leaf first. Returns `None` if
+    /// no path is cached for `entry`, or if the stack differs from the path.
     #[inline]
     pub(super) fn follow(
         &self,
@@ -86,7 +87,7 @@ impl ForeignPathCache {
         Some(WalkResult { count: path.len as usize, end, is_guessed: false, is_plain: false })
     }
 
-    /// Records the result of a walk through a copy. The first walk along a path only reserves a slot; the second walk
+    /// Inserts the result of a walk through a copy. The first walk along a path only reserves a slot; the second walk
     /// stores the path.
     #[inline(never)]
     pub(super) fn insert(&mut self, steps: &[WalkStep], end: WalkEnd, state: LoaderState) {
@@ -117,14 +118,14 @@ impl ForeignPathCache {
     }
 }
 
-/// Returns the end address of the walk's outermost frame. `None` if this walk cannot be cached as a path.
+/// Returns the end address of the walk's outermost frame. Returns `None` if this walk cannot be cached as a path.
 fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     let (root, others) = steps.split_last()?;
     let first = steps.first()?;
     let end_of_walk = match end {
         WalkEnd::ZeroReturn(end_of_walk) if root.rule.is_plain() => end_of_walk,
         WalkEnd::Bottom => root.sp,
-        // Whether a walk ends in this way depends on the value of rbp, but not on any word in memory.
+        // Whether a walk ends with `NoInformation` depends on the value of rbp, but not on any word in memory.
         WalkEnd::NoInformation
             if root.rule.kind() == RuleKind::Unknown
                 && !root.rule.may_be_replaced()
@@ -141,14 +142,14 @@ fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     (is_plain && is_even(end_of_walk) && is_near && steps.len() <= MAX_PATH_FRAMES).then_some(end_of_walk)
 }
 
-/// End of the page that contains the word below `sp`. Our own frames are on that page.
+/// End of the page that contains the word below `sp`. Our own frames are on the same page.
 #[inline(always)]
 fn page_end(sp: u64) -> u64 {
     sp.next_multiple_of(PAGE)
 }
 
-/// Whether the value `bp` cannot be the address of a saved rbp, for a frame at `sp`. A walk does not follow such a
-/// value in code without unwind information.
+/// Whether the value `bp` cannot be the address of a saved rbp, for a frame whose stack pointer is `sp`. In code
+/// without unwind information, a walk does not follow such a value.
 fn is_not_frame_pointer(bp: u64, sp: u64) -> bool {
     !bp.is_multiple_of(8) || bp < sp
 }
@@ -159,7 +160,7 @@ impl ForeignPath {
         (self.pc == frame_pc) & (self.offset == sp % PAGE) & (self.unloads == state.unloads())
     }
 
-    /// Follows this path, which starts at `entry`, to its end.
+    /// Follows this path, which starts at `entry`, to its root.
     #[inline(always)]
     fn follow(&self, entry: &StubRegisters, state: LoaderState, steps: &mut [WalkStep]) -> Option<WalkEnd> {
         let frames = self.frames.get(..self.len as usize)?;
@@ -182,8 +183,8 @@ impl ForeignPath {
         if frame_pc == root.pc { self.end(root.rule, (sp, bp), first + self.end_offset, state) } else { None }
     }
 
-    /// Returns how the walk ends at its outermost frame, whose stack pointer is `sp`. Returns `None` if the stored walk
-    /// ended in another way.
+    /// Returns how the walk ends at its outermost frame, whose stack pointer is `sp`. Returns `None` if the walk that
+    /// was stored ended in another way.
     #[inline(always)]
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), end_of_walk: u64, state: LoaderState) -> Option<WalkEnd> {
         match rule.kind() {
@@ -204,13 +205,13 @@ impl ForeignPath {
     }
 }
 
-/// The caller's stack pointer, for a frame with a plain rule.
+/// Returns the caller's stack pointer, for a frame with a plain rule.
 #[inline(always)]
 fn cfa_by(rule: Rule, sp: u64, bp: u64) -> u64 {
     select_unpredictable(rule.is_bp_based(), bp, sp).wrapping_add_signed(rule.offset())
 }
 
-/// Slot of the path that starts at this address and stack pointer.
+/// Returns the slot of the path that starts at this code address and stack pointer.
 #[inline(always)]
 fn slot_of(frame_pc: u64, sp: u64) -> usize {
     let mixed = (frame_pc ^ (sp % PAGE).rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -225,15 +226,15 @@ mod tests {
     const FIRST: u64 = 0x1000;
     const WORDS: usize = 2 * PAGE as usize / 8;
 
-    /// A test stack of two pages, and one page above it. The stub's registers are stored right below `sp`. From `sp` on
-    /// there are frames of 16 bytes each, and each frame's return address is in the code of the next frame.
+    /// A test stack of two pages, and one page above it. The stub's registers are stored directly below `sp`. The
+    /// frames start at `sp` and have 16 bytes each. Each frame's return address is in the code of the next frame.
     struct Stack {
         memory: NonNull<u8>,
         sp: u64,
     }
 
     impl Stack {
-        /// Creates a stack whose `frames` frames end `above` bytes above the start of the second page.
+        /// Creates a stack with `frames` frames. The frames end `above` bytes above the start of the second page.
         fn new(frames: usize, above: usize) -> Self {
             let memory = memory::map(3 * PAGE as usize).expect("memory for three pages");
             let sp = memory.as_ptr() as u64 + PAGE + above as u64 - 16 * frames as u64;
@@ -245,7 +246,7 @@ mod tests {
             stack
         }
 
-        /// Writes the word `at` words above the stack pointer.
+        /// Writes the word that is `at` words above the stack pointer.
         fn set(&mut self, at: usize, word: u64) {
             assert!(at < WORDS);
             // SAFETY: the word is inside the mapping.
@@ -280,7 +281,7 @@ mod tests {
         Rule::step(false, 16, 1)
     }
 
-    /// Returns the result that a walk of the test stack through a copy would have.
+    /// Returns the result of a walk of the test stack through a copy.
     fn walked(stack: &Stack, frames: usize) -> (Vec<WalkStep>, WalkEnd) {
         let step = |at| WalkStep { pc: FIRST + at, sp: stack.sp + 16 * at, bp: 0, rule: rule() };
         ((0..frames as u64).map(step).collect(), WalkEnd::ZeroReturn(stack.sp + 16 * frames as u64))
@@ -325,7 +326,7 @@ mod tests {
         // Another stack with the same contents.
         let other = Stack::new(6, 0);
         assert_eq!(followed(&paths, &other, LoaderState::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
-        // After an unload, other code may be at the address.
+        // After an unload, other code may be at the path's code addresses.
         assert_eq!(followed(&paths, &stack, LoaderState::new(0, 1)), None);
         paths.release();
     }

@@ -1,36 +1,42 @@
-//! Decides how often to check whether the rules of generated code still match the code's instructions.
+//! Decides how often to check whether the rules of generated code still match the instructions of the code.
 //!
-//! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), and a program
-//! may replace generated code at its address at any time. Only the kernel can read code safely, which costs a system
-//! call per frame. Checking the rules in every capture would be too expensive, so a thread checks the rules of a stack
+//! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), but a
+//! program may replace generated code by other code at the same address at any time. Only the kernel can read code
+//! safely, which costs a system call per frame. Checking the rules in every capture would be too expensive, so a
+//! thread checks the rules of a stack with generated code
 //!
-//! * in the first capture of a stack with such code, and then at intervals of up to 4,096 captures (each check that
-//!   finds no replaced code doubles the interval);
-//! * 64 times as often while stacks are suspicious. A stack is suspicious if its walk fails at or after such code, or
-//!   arrives from such code at an address without a rule: an outdated rule leads into the middle of a frame;
+//! * in the first capture of such a stack, and then at intervals of up to 4,096 captures (each check that finds no
+//!   replaced code doubles the interval);
+//! * 64 times as often while stacks are suspicious. A stack is suspicious if its walk fails at or after generated
+//!   code, or arrives from generated code at an address without a rule, because an outdated rule leads into the middle
+//!   of a frame;
 //! * in the next capture after a check that found replaced code.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other
-//! threads may depend on the old rule. So a global counter counts replacements, and at each stack with generated code,
-//! each thread compares this counter with its own. Until the next check, the part of a stack from the replaced code to
-//! the root may be wrong. Like every stack with generated code, such a stack is flagged as guessed.
+//! threads may also depend on the old rule. So a global counter counts replacements, and at each stack with generated
+//! code, each thread compares this counter with the value that it last saw. Until the next check, the part of a stack
+//! from the replaced code to the root may be wrong. Like every stack with generated code, such a stack is flagged as
+//! guessed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of times that any thread found replaced code, modulo 2^32.
+/// Number of times that any thread has found replaced code, modulo 2^32.
 static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Number that a capture of a suspicious stack adds to `captures`. Any other capture of generated code adds 1.
+/// Amount that a capture of a suspicious stack adds to `captures`. Any other capture of a stack with generated code
+/// adds 1.
 const SUSPICIOUS: u32 = 64;
 /// Binary logarithm of the maximum number of captures between two checks.
 const MAX_BACK_OFF: u32 = 12;
 /// Maximum number of rules checked per walk.
 const MAX_CHECKS: u32 = 256;
 
-/// One thread's state for deciding when to check rules of generated code. Zeroed memory is a valid initial state.
+/// The state by which one thread decides when to check rules of generated code. Zeroed memory is a valid initial
+/// state.
 #[derive(Debug, Default)]
 pub(super) struct RecheckBackoff {
-    /// Number of captures with generated code since the last check. A suspicious stack counts as `SUSPICIOUS` captures.
+    /// Number of captures of stacks with generated code since the last check. A suspicious stack counts as
+    /// `SUSPICIOUS` captures.
     captures: u32,
     /// Binary logarithm of the number of captures between two checks.
     back_off: u32,
@@ -39,7 +45,7 @@ pub(super) struct RecheckBackoff {
     is_due: bool,
 }
 
-/// State of the checks that one walk makes on rules of generated code.
+/// State of one walk's checks of the rules of generated code.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
@@ -67,8 +73,8 @@ impl RecheckBackoff {
         self.replacements != REPLACEMENTS.load(Ordering::Acquire)
     }
 
-    /// Begins a walk without caches. Returns the state of this walk's checks, and whether this thread's caches may be
-    /// out of date because another thread has found replaced code since the last call.
+    /// Begins a walk without caches. Returns the state of this walk's checks. Also returns whether this thread's
+    /// caches may be out of date, because another thread has found replaced code since the last call.
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let replacements = REPLACEMENTS.load(Ordering::Acquire);
         let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
@@ -91,7 +97,7 @@ impl RecheckBackoff {
 }
 
 impl Checks {
-    /// Creates the state for a walk that checks its rules of generated code, up to `MAX_CHECKS` rules.
+    /// Creates the state for a walk that checks up to `MAX_CHECKS` rules of generated code.
     pub(super) fn all() -> Self {
         Self { remaining: MAX_CHECKS, ..Self::default() }
     }
@@ -121,7 +127,8 @@ impl Checks {
         self.is_surprised |= self.is_trusting;
     }
 
-    /// Whether an outdated, unchecked rule may have made the walk wrong. `is_cut` states whether the walk was cut.
+    /// Whether the walk may be wrong because it used an outdated rule without checking it. `is_cut` states whether the
+    /// walk was cut.
     pub(super) fn are_suspicious(&self, is_cut: bool) -> bool {
         self.is_trusting && (self.is_surprised || is_cut)
     }
@@ -131,8 +138,8 @@ impl Checks {
 mod tests {
     use super::*;
 
-    /// Simulates `captures` captures, and returns the numbers of the captures that check their rules. The captures in
-    /// `replaced` find replaced code.
+    /// Simulates `captures` captures. Captures whose index is in `replaced` find replaced code. Returns the indices
+    /// (from 1) of the captures that check their rules.
     fn checked(
         recheck: &mut RecheckBackoff,
         captures: u32,
@@ -156,8 +163,8 @@ mod tests {
     #[test]
     fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
         let mut recheck = RecheckBackoff::default();
-        // Another test in this process may find replaced code meanwhile. Captures then walk again, but do not check
-        // rules.
+        // Another test in this process may find replaced code during this test. Captures then walk the stack again,
+        // but do not check rules.
         assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
         for _ in 0..MAX_BACK_OFF {
             recheck.back_off = MAX_BACK_OFF;

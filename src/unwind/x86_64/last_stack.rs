@@ -4,26 +4,27 @@
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
 //! that it reads. Suppose that a new walk reaches a state of the last walk, and that all words that the last walk read
 //! from that state to the root are unchanged. Then the rest of the stack is exactly the same, step by step; no
-//! heuristic is involved. The cache follows these principles:
+//! heuristic is involved. Because of this, the cache works as follows:
 //!
-//! * A walk must *reach* the state. Equal words in memory are not enough, because the words of a frame often stay
-//!   unchanged after its function has returned.
-//! * The value of rbp must match only if it is *live*, that is, if a rule further out reads rbp before another rule
-//!   restores it. In code without frame pointers, rbp is an ordinary register with a different value every time.
+//! * A new walk must *reach* a state of the last walk. Equal words in memory are not enough, because the words of a
+//!   frame often stay unchanged after its function has returned.
+//! * The value of rbp must match only if rbp is *live*, that is, if a rule nearer to the root reads rbp before another
+//!   rule restores it. In code without frame pointers, rbp is an ordinary register with a different value every time.
 //! * Words are verified before the walk, in order from the root to the leaf, with loads that do not depend on each
-//!   other; verification stops at the first changed word. The walk then compares only one stack pointer per frame.
-//! * Frames below the stack pointer have returned, even if their words are unchanged.
-//! * The newest frames are the first to return, so recording their words would often be wasted work. A walk's words are
-//!   therefore recorded only at the next capture: from the root up to the first changed word, and only if all frames
-//!   further out are unchanged. So if stacks have no frames in common, a capture with the cache costs no more than a
-//!   plain walk, and the cache needs no back-off.
+//!   other. The verification stops at the first changed word. So the walk only compares one stack pointer per frame.
+//! * Frames below the present stack pointer have returned, even if their words are unchanged.
+//! * The newest frames are the first to return, so recording the words of these frames would often be wasted work.
+//!   Therefore a walk's words are recorded only at the next capture: from the root up to the first changed word, and
+//!   only if all older frames are unchanged. So if stacks have no frames in common, a capture with the cache costs no
+//!   more than a walk without the cache, and the cache needs no back-off.
 //! * Only words of the thread's own stack are stored, because only that stack is sure to stay mapped. Other stacks are
 //!   walked without this cache.
-//! * The instructions of generated code affect the walk too, but the cache does not verify them: see `generated`.
-//! * A signal frame and the frame that the signal interrupted are barriers: these two frames, and all frames leafward
-//!   of them, are not stored. A stack is not stored at all if it is too deep, or if it was cut for any reason other
-//!   than rbp. A stack with a frame that needs the slow walk is not stored either, so each of its captures is a slow
-//!   walk.
+//! * The instructions of generated code also affect the walk, but this cache does not verify instructions: see
+//!   `generated`.
+//! * A signal frame and the frame that the signal interrupted are barriers: these two frames, and all frames on their
+//!   leaf side, are not stored. A stack is not stored at all if it is too deep, or if it was cut for any reason other
+//!   than the value of rbp. A stack with a frame that needs the slow walk is not stored either, so each of its
+//!   captures is a slow walk.
 //! * When an object is loaded or unloaded, the whole cache is dropped.
 
 use super::ADDRESS;
@@ -37,44 +38,44 @@ use crate::memory::word;
 use gpuflame_model::record::Frame;
 
 /// Maximum number of stored words. A step reads at most two words in addition to the return address: rbp, and the CFA
-/// of a realigned frame. The one additional slot receives words that are not needed, so that storing a word needs no
-/// branch.
+/// of a realigned frame. One more slot receives words that are not needed, so that storing a word needs no branch.
 const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
 /// The last stack of a thread. [`LastStack::prepare`] turns zeroed memory into a valid, empty cache.
 ///
-/// The data of each frame is spread over several arrays, because every capture verifies all frames, and needs only 12
-/// bytes per frame for this. The root is the last element, so the index of a frame does not change while the frame
-/// stays on the stack. Stack addresses are stored as offsets from the stack's low end.
+/// The data of each frame is spread over several arrays, because every capture verifies all frames, and the
+/// verification needs only 12 bytes per frame. The root is the last element, so the index of a frame does not change
+/// while the frame stays on the stack. Stack addresses are stored as offsets from the stack's low end.
 #[repr(C)]
 pub(super) struct LastStack {
     /// The loader state to which the walk's rules belong.
     loader_state: LoaderState,
-    /// Mask of a frame's address bits. The mask is in memory, because a compiler would rebuild a constant mask for
-    /// every four frames.
+    /// Mask of a frame's address bits. The mask is in memory, because otherwise the compiler would rebuild the
+    /// constant for every four frames.
     mask: u64,
     /// The thread's own stack.
     stack: StackBounds,
-    /// Index of the leafmost recorded frame: a new walk can join this frame, or a frame further out. `MAX_FRAMES` if no
-    /// frame is recorded.
+    /// Index of the leafmost recorded frame. A new walk can join the last stack at this frame, or at a frame nearer to
+    /// the root. `MAX_FRAMES` if no frame is recorded.
     leafmost: usize,
     /// Number of words that the walk read in the frames from `leafmost` to the root, without the return addresses.
     word_count: usize,
-    /// Number of steps of the last walk whose words are not recorded yet: the steps of the frames leafward of
-    /// `leafmost`.
+    /// Number of steps of the last walk whose words are not recorded yet. These are the steps of the frames on the
+    /// leaf side of `leafmost`.
     pending: usize,
     /// The way in which the last walk ended.
     end: WalkEnd,
     /// Whether the walk of this stack ended for lack of unwind information.
     is_cut: bool,
-    /// The captured frames. From `leafmost` on, the elements contain only return addresses.
+    /// The captured frames. The elements that start at the index `leafmost` contain only return addresses.
     pub(super) frames: [Frame; MAX_FRAMES],
-    /// The frames' stack pointers, as offsets. The word directly below each stack pointer is the return address in
-    /// `frames`.
+    /// The frames' stack pointers, as offsets from the stack's low end. The word directly below each stack pointer is
+    /// the return address in `frames`.
     offsets: [u32; MAX_FRAMES],
     states: [FrameState; MAX_FRAMES],
-    /// The words that steps read, without the return addresses, root first. For each word, these arrays contain its
-    /// address (as an offset), its value, and the index of the frame whose step read the word.
+    /// The words that steps read, without the return addresses, root first. For each word, these three arrays contain
+    /// its address (as an offset from the stack's low end), its value, and the index of the frame whose step read the
+    /// word.
     word_offsets: [u32; MAX_WORDS],
     word_values: [u64; MAX_WORDS],
     word_readers: [u16; MAX_WORDS],
@@ -86,8 +87,8 @@ pub(super) struct LastStack {
 struct FrameState {
     bp: u64,
     /// The lower half is the number of words that the steps from this frame to the root read, without the return
-    /// addresses. The upper half has three flags: whether `bp` affects any of these steps, whether any of them is a
-    /// guess, and whether any is in code that may be replaced.
+    /// addresses. The upper half has three flags: whether `bp` affects any of these steps, whether any of these steps
+    /// is a guess, and whether any of these frames is in code that may be replaced.
     rest: u64,
 }
 
@@ -100,7 +101,7 @@ pub(super) struct UnchangedSuffix<'a> {
     next_sp: u64,
 }
 
-/// The caller at which a step arrived. Used while the words that the step read are being recorded.
+/// The caller's frame at which a step arrived. Used while the words that the step read are being recorded.
 #[derive(Clone, Copy, Debug)]
 struct StepTarget {
     pc: u64,
@@ -108,7 +109,7 @@ struct StepTarget {
     state: FrameState,
 }
 
-/// Everything that determines the result of a walk: the starting pc and sp, rbp if its value matters, and the words
+/// All values that determine the result of a walk: the starting pc and sp, rbp if its value matters, and the words
 /// that the walk reads.
 pub(super) struct WalkInputs<'a> {
     pub(super) pc: u64,
@@ -138,7 +139,7 @@ impl LastStack {
         self.clear(LoaderState::default());
     }
 
-    /// Forgets the last stack and starts anew in the loader state `loader_state`.
+    /// Forgets the last stack. Sets the loader state of the empty cache to `loader_state`.
     pub(super) fn clear(&mut self, loader_state: LoaderState) {
         self.loader_state = loader_state;
         self.mask = ADDRESS;
@@ -157,8 +158,8 @@ impl LastStack {
         }
     }
 
-    /// Returns the part of the last stack that is unchanged, for a capture that begins at the stack pointer `sp`.
-    /// `steps` are the steps of the last walk.
+    /// Returns the unchanged part of the last stack, for a capture that begins at the stack pointer `sp`. `steps` are
+    /// the steps of the last walk.
     #[inline(always)]
     pub(super) fn verify(&mut self, steps: &[WalkStep; MAX_FRAMES], sp: u64) -> UnchangedSuffix<'_> {
         if self.sp(self.leafmost) < sp {
@@ -174,7 +175,7 @@ impl LastStack {
         UnchangedSuffix { next, next_sp: self.sp(next), last_stack: self }
     }
 
-    /// Forgets the frames below `sp`, whose functions have returned, and whose words our own frames overwrite.
+    /// Forgets the frames below `sp`. Their functions have returned, and our own frames overwrite their words.
     fn drop_returned(&mut self, sp: u64) {
         while self.sp(self.leafmost) < sp {
             self.leafmost += 1;
@@ -188,7 +189,8 @@ impl LastStack {
         let by_returns = self.first_with_unchanged_returns();
         let by_words = match self.word_readers[..self.word_count].get(self.count_unchanged_words()) {
             None => self.leafmost,
-            // The frame whose step read the changed word is no longer valid, but that frame's caller is still valid.
+            // The frame whose step read the changed word is no longer valid, but the caller of that frame is still
+            // valid.
             Some(reader) => usize::from(*reader) + 1,
         };
         by_returns.max(by_words)
@@ -197,8 +199,8 @@ impl LastStack {
     /// Returns the leafmost frame such that the return addresses of all its callers up to the root are unchanged.
     #[inline(always)]
     fn first_with_unchanged_returns(&self) -> usize {
-        // The return address into the leafmost frame itself need not be checked: a walk that reaches the frame has read
-        // it.
+        // The return address into the leafmost frame itself need not be checked, because a walk that reaches this
+        // frame has read that return address.
         let callers = (self.leafmost + 1).min(MAX_FRAMES)..MAX_FRAMES;
         let (offset_chunks, offsets) = self.offsets[callers.clone()].as_rchunks::<4>();
         let (frame_chunks, frames) = self.frames[callers].as_rchunks::<4>();
@@ -218,7 +220,7 @@ impl LastStack {
         at.saturating_sub(1).max(self.leafmost)
     }
 
-    /// Returns the number of unchanged words from the root up to the first changed word, without the return addresses.
+    /// Returns the number of words from the root up to the first changed word, without the return addresses.
     #[inline(always)]
     fn count_unchanged_words(&self) -> usize {
         let offsets = &self.word_offsets[..self.word_count];
@@ -246,8 +248,8 @@ impl LastStack {
         unsafe { word(address) }
     }
 
-    /// Notes that a walk of the thread's own stack ended with `end` after `count` steps, whose words are recorded
-    /// later. These steps and the frames that the walk joined are at most `MAX_FRAMES` in total.
+    /// Stores that a walk of the thread's own stack ended with `end` after `count` steps. The words of these steps are
+    /// recorded later. These steps and the frames that the walk joined are at most `MAX_FRAMES` in total.
     #[inline(always)]
     pub(super) fn extend(&mut self, count: usize, end: WalkEnd) {
         match end {
@@ -274,8 +276,8 @@ impl LastStack {
         }
     }
 
-    /// Returns all values that determined the last stack, whose leaf is the frame `leaf`. Returns `None` if some of
-    /// these values were not recorded.
+    /// Returns all values that determined the last stack. The leaf of this stack has the index `leaf`. Returns `None`
+    /// if some of these values were not recorded.
     pub(super) fn walk_inputs(&self, leaf: usize) -> Option<WalkInputs<'_>> {
         let is_complete = self.leafmost == leaf && leaf < MAX_FRAMES && self.pending == 0;
         is_complete.then(|| {
@@ -285,7 +287,7 @@ impl LastStack {
     }
 
     /// Records the words of the pending steps `steps` (leaf first), from the root up to the first step with a changed
-    /// word. Returns the leafmost recorded frame.
+    /// word. Returns the index of the leafmost recorded frame.
     #[inline(never)]
     fn record_steps(&mut self, steps: &[WalkStep], sp: u64) -> usize {
         let end = self.end;
@@ -318,9 +320,9 @@ impl LastStack {
         self.leafmost
     }
 
-    /// Records the word that a plain step to `caller` read. Returns the state at the frame that the step left, and a
-    /// nonzero value if a word has changed since the step read it. Like the step itself, this function has no branch
-    /// that depends on the rule.
+    /// Records the word that a plain step to `caller` read. Returns the state at the frame that the step left. Also
+    /// returns a nonzero value if a word has changed since the step read it. Like the step itself, this function has
+    /// no branch that depends on the rule.
     #[inline(always)]
     fn record_plain_step(&mut self, step: &WalkStep, caller: &StepTarget) -> (FrameState, u64) {
         let bp_slot = caller.sp.wrapping_sub(step.rule.saved());
@@ -334,8 +336,8 @@ impl LastStack {
         (state, bp_change | self.return_change(caller))
     }
 
-    /// As [`LastStack::record_plain_step`], for a step that is not plain, and for the step of the root. `None` if the
-    /// frame is a barrier.
+    /// Records the words of a step that is not plain, or of the root's step, as [`LastStack::record_plain_step`] does
+    /// for plain steps. Returns `None` if the frame is a barrier.
     #[cold]
     fn record_special_step(
         &mut self,
@@ -369,8 +371,8 @@ impl LastStack {
             RuleKind::Step | RuleKind::Unknown => {}
             RuleKind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), caller.sp),
         }
-        // Record the root's return address as an ordinary word, because a return address is otherwise stored in the
-        // element of the frame's caller, and the root has no caller.
+        // Record the root's return address as an ordinary word. Other return addresses are stored in the element of
+        // the frame's caller, but the root has no caller.
         if is_root {
             note(caller.sp.wrapping_sub(8), caller.pc);
         }
@@ -386,7 +388,8 @@ impl LastStack {
         Some((FrameState::new(step.bp, words, is_bp_live, marks), change))
     }
 
-    /// Stores word number `at`, which the step of the frame directly leafward of `leafmost` has read.
+    /// Stores the word with the index `at`. The step of the frame directly on the leaf side of `leafmost` has read
+    /// this word.
     #[inline(always)]
     fn record_word(&mut self, at: usize, address: u64, value: u64) {
         self.word_offsets[at] = address.wrapping_sub(self.stack.lo) as u32;
@@ -415,17 +418,17 @@ impl LastStack {
         self.is_cut
     }
 
-    /// Whether any step on the way from `frame` to the root was a guess.
+    /// Whether any step from `frame` to the root was a guess.
     pub(super) fn is_guessed(&self, frame: usize) -> bool {
         self.states.get(frame).is_some_and(FrameState::is_guessed)
     }
 
-    /// Whether `frame`, or a frame between it and the root, is in code that may be replaced.
+    /// Whether `frame`, or any frame between `frame` and the root, is in code that may be replaced.
     pub(super) fn is_generated(&self, frame: usize) -> bool {
         self.states.get(frame).is_some_and(FrameState::is_generated)
     }
 
-    /// Stack pointer of a frame; `u64::MAX` for an index beyond the root.
+    /// Stack pointer of a frame, or `u64::MAX` if the index is beyond the root.
     #[inline(always)]
     pub(super) fn sp(&self, frame: usize) -> u64 {
         self.offsets.get(frame).map_or(u64::MAX, |offset| self.address(*offset))
@@ -433,10 +436,10 @@ impl LastStack {
 }
 
 impl FrameState {
-    /// The state beyond the root, where no frame is left.
+    /// The state beyond the root, where no further frame exists.
     const NONE: Self = Self { bp: 0, rest: 0 };
     const BP_IS_LIVE: u64 = 1 << 32;
-    /// Flags of a step: the step was a guess; the frame's code may be replaced.
+    /// Flags of a step: whether the step was a guess, and whether the frame's code may be replaced.
     const IS_GUESSED: u64 = 1 << 33;
     const IS_GENERATED: u64 = 1 << 34;
 
@@ -445,7 +448,7 @@ impl FrameState {
         Self { bp, rest: words as u64 | u64::from(is_bp_live) << 32 | marks }
     }
 
-    /// Returns these two flags for a step by `rule`.
+    /// Returns `IS_GUESSED` and `IS_GENERATED` for a step by `rule`.
     fn marks_of(rule: Rule) -> u64 {
         let mark = |is_so: bool, mark| if is_so { mark } else { 0 };
         mark(rule.kind() == RuleKind::Unknown, Self::IS_GUESSED)

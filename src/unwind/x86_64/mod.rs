@@ -1,6 +1,6 @@
-//! The unwinding engine for x86-64: a table with one compact rule per return address, and the walk that uses this
-//! table. `last_stack` caches the thread's last stack. `path_cache` caches the sequences of rules that the thread's
-//! walks used, and `stack_cache` caches whole stacks.
+//! The unwinding engine for x86-64. Its walk uses a table with one compact rule per return address. `last_stack`
+//! caches the thread's last stack. `path_cache` caches the sequences of rules that the thread's walks used, and
+//! `stack_cache` caches whole stacks.
 
 mod cached_stack;
 pub(super) mod cold;
@@ -44,19 +44,19 @@ pub(super) use copied::CopyWalker;
 use gpuflame_model::record::{ContextFlags, Frame};
 pub(super) use stack_cache::STACKS;
 
-/// Maximum number of times that a capture is repeated because objects were unloaded meanwhile.
+/// Maximum number of times that a capture is repeated because objects were loaded or unloaded during the capture.
 const MAX_ATTEMPTS: usize = 3;
 
-/// The state with which one thread unwinds its stacks, stored in its own memory mapping.
+/// The unwinding state of one thread, stored in its own memory mapping.
 #[derive(Debug)]
 pub(super) struct ThreadEngine(NonNull<Engine>);
 
-/// Per-thread state for walking stacks. The large arrays come last, and only as many of their pages are touched as the
-/// depth of the thread's stacks requires.
+/// Per-thread state for walking stacks. The large arrays come last, so that only as many of their pages are touched as
+/// the depth of the thread's stacks requires.
 #[repr(C)]
 pub(super) struct Engine {
-    /// Set while a capture runs. If a signal handler interrupts this capture and starts another, the other capture sees
-    /// the flag and returns without a result.
+    /// Set while a capture runs. If a signal handler interrupts the capture and starts a second capture, the second
+    /// capture sees this flag and returns without a result.
     is_busy: BusyFlag,
     checks_every_capture: bool,
     is_uncached: bool,
@@ -64,25 +64,25 @@ pub(super) struct Engine {
     leaf: usize,
     /// Index of the leafmost frame that is also in the stack of the previous capture.
     joined: usize,
-    /// Numbers of frames that the previous capture and this capture returned.
+    /// Number of frames that the previous capture returned, and number that this capture returned.
     returned: [usize; 2],
     flags: ContextFlags,
-    /// Whether the present capture may return the number of a cached stack, and the caller's hint for finding this
+    /// Whether the present capture may return the index of a cached stack, and the caller's hint for finding this
     /// stack.
     may_hit: bool,
     hint: u64,
-    /// Number of the cached stack that the last capture hit.
+    /// Index of the cached stack that the last capture hit.
     hit: Option<usize>,
     recheck: RecheckBackoff,
     stack_cache: StackCache,
     /// The thread's own stack.
     bounds: StackBounds,
-    /// Copy of the stack that the thread runs on, if that stack is not the thread's own.
+    /// Copy of the stack that the thread runs on, if the thread does not run on its own stack.
     copy: StackCopy,
     /// Paths to the root that earlier walks found on stacks other than the thread's own.
     foreign_paths: ForeignPathCache,
     compiler: Compiler,
-    /// The steps of the last walk, leaf first: the steps of the frames leafward of `joined`.
+    /// The steps of the last walk, leaf first. These are the steps of the frames on the leaf side of `joined`.
     steps: [WalkStep; MAX_FRAMES],
     last_stack: LastStack,
     path_cache: PathCache,
@@ -166,7 +166,8 @@ impl Engine {
     /// # Safety
     /// `engine` must be valid and belong to the calling thread.
     unsafe fn capture(engine: *mut Self, entry: &StubRegisters) -> bool {
-        // SAFETY: `engine` is valid by contract; this reference ends before a reference to the whole engine is created.
+        // SAFETY: `engine` is valid by contract; this reference ends before a reference to the whole engine is
+        // created.
         if unsafe { &(*engine).is_busy }.swap(true) {
             return false;
         }
@@ -185,29 +186,30 @@ impl Engine {
         }
         if self.may_hit {
             let hit = self.stack_cache.look_up(entry, self.hint, state, &mut self.recheck);
-            // Discard the hit if the loader's state has changed since the capture began, because it depends on rules
-            // that may be out of date.
+            // Discard the hit if the loader's state has changed since the capture began, because the hit depends on
+            // rules that may be out of date.
             self.hit = hit.filter(|_| loader_state::latest() == state);
             if self.hit.is_some() {
                 return;
             }
         }
         self.capture_once(entry, state);
-        // A stack with code that may be replaced is always flagged as cut or guessed.
+        // This check includes every stack with code that may be replaced, because such a stack is flagged as cut or
+        // guessed.
         if (self.flags.0 != 0) | (loader_state::latest() != state) {
             self.confirm(entry, state);
         }
     }
 
-    /// Captures a stack that is not the thread's own. Not inlined, so that its callers need less space on that stack,
-    /// which may be small.
+    /// Captures a stack that is not the thread's own. This function is not inlined, so that its callers need less
+    /// space on the foreign stack, which may be small.
     #[inline(never)]
     fn capture_on_foreign_stack(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.capture_foreign(entry, state);
         self.confirm(entry, state);
     }
 
-    /// Captures again if rules or caches that the first capture used may have been out of date.
+    /// Captures again if the first capture may have used rules or caches that were out of date.
     #[cold]
     #[inline(never)]
     fn confirm(&mut self, entry: &StubRegisters, mut state: LoaderState) {
@@ -250,16 +252,16 @@ impl Engine {
             _ => MAX_FRAMES,
         };
         if walked.count > joined {
-            // The new frames and the joined frames together exceed `MAX_FRAMES`. Capture again without the last stack,
-            // so that the outermost frames are omitted.
+            // The new frames and the joined frames together exceed `MAX_FRAMES`. Capture again without the last-stack
+            // cache, so that the outermost frames are omitted.
             self.last_stack.clear(state);
             return self.recapture(entry, state);
         }
         self.store_walk(&walked, joined, state);
     }
 
-    /// Captures again if the stack contains code that may be replaced, and the rules of this code are due for a check
-    /// or another thread has found replaced code.
+    /// Captures again if the stack contains code that may be replaced, and one of two conditions holds: the rules of
+    /// this code are due for a check, or another thread has found replaced code.
     #[cold]
     #[inline(never)]
     fn recheck_generated(&mut self, entry: &StubRegisters, state: LoaderState) {
@@ -280,9 +282,9 @@ impl Engine {
         self.recheck.end(checks);
     }
 
-    /// Captures a stack along a cached path or through a copy, without the last-stack cache. Call this if the capture
-    /// begins on a stack other than the thread's own, or if the walk of the thread's own stack arrived at another
-    /// stack.
+    /// Captures a stack by following a cached path or by walking a copy, without the last-stack cache. Call this
+    /// function if the capture begins on a stack other than the thread's own, or if the walk of the thread's own stack
+    /// arrived at another stack.
     #[inline(never)]
     fn capture_foreign(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.last_stack.clear(state);
@@ -292,7 +294,7 @@ impl Engine {
         self.store_walk(&walked, MAX_FRAMES, state);
     }
 
-    /// Walks through a copy of the stack, and records the walk in `foreign_paths`.
+    /// Walks a copy of the stack, and records the walk in `foreign_paths`.
     #[cold]
     #[inline(never)]
     fn walk_copy(&mut self, entry: &StubRegisters, state: LoaderState) -> WalkResult {
@@ -305,8 +307,8 @@ impl Engine {
         walked
     }
 
-    /// Stores the rest of a walk's path in `path_cache`, starting at the step `lost_at`, the first step for which no
-    /// stored path matched.
+    /// Stores the rest of a walk's path in `path_cache`. The rest starts at the step with the index `lost_at`, the
+    /// first step for which no stored path matched.
     #[inline(always)]
     fn cache_path(&mut self, lost_at: Option<usize>, walked: &WalkResult, state: LoaderState) {
         let steps = lost_at.and_then(|lost_at| self.steps[..walked.count].get(lost_at..)).unwrap_or_default();
@@ -316,7 +318,7 @@ impl Engine {
         }
     }
 
-    /// Stores the last stack in `stack_cache` and returns its number. `None` if the stack cannot be cached.
+    /// Stores the last stack in `stack_cache` and returns its index. Returns `None` if the stack cannot be cached.
     #[cold]
     #[inline(never)]
     fn cache_last(&mut self) -> Option<usize> {
@@ -324,7 +326,8 @@ impl Engine {
         self.stack_cache.insert(&self.last_stack, self.leaf, self.hint, self.last_stack.loader_state())
     }
 
-    /// Captures again, on whatever stack the thread is. Not inlined, because this function is rarely called.
+    /// Captures again, on the thread's own stack or on another stack. This function is not inlined, because it is
+    /// rarely called.
     #[cold]
     #[inline(never)]
     fn recapture(&mut self, entry: &StubRegisters, state: LoaderState) {
@@ -335,8 +338,8 @@ impl Engine {
         }
     }
 
-    /// Converts the steps of a walk to frames. The walk arrived at the frame `joined` of the last stack, and the new
-    /// frames are stored leafward of this frame.
+    /// Converts the steps of a walk to frames. The walk arrived at the frame `joined` of the last stack. The new
+    /// frames are stored on the leaf side of this frame.
     #[inline(always)]
     fn store_walk(&mut self, walked: &WalkResult, joined: usize, state: LoaderState) {
         self.joined = joined;
@@ -378,7 +381,7 @@ impl Engine {
         Captured { frames, unchanged, flags: self.flags, positions: StackPositions(Some(self)) }
     }
 
-    /// Number of leading frames to omit.
+    /// Returns the number of frames to omit at the leaf side.
     #[inline(always)]
     fn count_skipped(&self, skip: &Skip) -> usize {
         let total = MAX_FRAMES - self.leaf;
@@ -399,7 +402,7 @@ impl Engine {
     }
 }
 
-/// Stack positions of the frames of the last capture; `None` if there was no capture.
+/// Stack positions of the frames of the last capture, or `None` if there was no capture.
 #[derive(Clone, Copy)]
 pub struct StackPositions<'a>(Option<&'a Engine>);
 
@@ -430,7 +433,7 @@ impl JoinTarget for NeverJoins {
     }
 }
 
-/// A flag that a thread shares with its own signal handlers; other threads never access the flag.
+/// A flag that a thread shares only with its own signal handlers.
 struct BusyFlag(AtomicBool);
 
 impl BusyFlag {

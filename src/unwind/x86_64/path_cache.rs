@@ -1,18 +1,18 @@
 //! A cache of the sequences of rules that the thread's walks used, so that a later walk through the same frames needs
 //! no look-ups in the rule table.
 //!
-//! Without this cache, a walk looks up a rule by a return address, and needs that rule to find the next return address.
-//! So the loads depend on each other, and most of them miss the L1 cache in a real program, which does other work
-//! between two captures. But programs launch from the same few hundred stacks again and again. So the rules of a path
-//! are stored one after another, each with its return address. The processor then predicts that the next return address
-//! matches the next rule, uses the rule at once, and verifies the prediction when the return address has been read. In
-//! PyTorch training steps, the cached paths make a capture a quarter faster.
+//! Without this cache, a walk looks up a rule by a return address, and needs that rule to find the next return
+//! address. So the loads depend on each other, and most of them miss the L1 cache in a real program, which runs other
+//! code between two captures. But programs launch from the same few hundred stacks again and again. So the rules of a
+//! path are stored one after another, each with its return address. The processor then predicts that the next return
+//! address matches the next rule, uses the rule immediately, and verifies the prediction when the return address has
+//! been read. In PyTorch training steps, the cached paths make a capture a quarter faster.
 //!
-//! The cache never changes the result of a walk. A cached rule is used only for the address and in the loader state for
+//! The cache never changes the result of a walk. A cached rule is used only for the address and the loader state for
 //! which it was stored, so it equals the rule in the table. When a walk leaves its cached path, it looks for another
-//! cached path that starts at that point. If there is none, the walk uses the table for the rest of the stack. The path
-//! from that point on is stored when it is walked for the second time. So a stack that never recurs costs only one
-//! look-up in this cache.
+//! cached path that starts at that frame. If the cache contains no such path, the walk uses the table for the rest of
+//! the stack. The path from that frame to the root is stored when it is walked for the second time. So a stack that
+//! never recurs costs only one look-up in this cache.
 
 use super::rule::Rule;
 use crate::loader_state::LoaderState;
@@ -28,13 +28,13 @@ pub(super) struct PathCache([CachedPath; PATHS]);
 
 #[repr(C)]
 struct CachedPath {
-    /// Start of the path: a look-up pc and a stack pointer. The stack pointer distinguishes paths that start at the
-    /// same code.
+    /// Start of the path: the pc to look up and the stack pointer. The stack pointer distinguishes paths that start at
+    /// the same code.
     lookup_pc: u64,
     sp: u64,
     /// The loader's unload count when the path was stored.
     unloads: u32,
-    /// Number of stored steps; 0 if the path was taken only once.
+    /// Number of stored steps; 0 if the path was walked only once.
     len: u32,
     /// Padding to 512 bytes.
     _unused: u64,
@@ -55,17 +55,17 @@ struct CachedRule {
 pub(super) struct PathFollower<'a> {
     path_cache: Option<&'a PathCache>,
     unloads: u32,
-    /// The rest of the path that the walk is on.
+    /// The rest of the path that the walk is following.
     rest: &'a [CachedRule],
-    /// Number of steps after which the walk left its cached path and found no other cached path. `None` if the walk has
-    /// not left the cached paths.
+    /// Number of steps after which the walk left its cached path and found no other cached path. `None` if the walk
+    /// has always found a cached path.
     lost_at: Option<usize>,
 }
 
 impl PathCache {
-    /// Stores the path that starts at this address and stack pointer, where a walk found no cached path. The first walk
-    /// along a path only reserves a slot; the second walk stores the rules. `rules` yields the path's return addresses
-    /// and their rules, which must be plain.
+    /// Stores the path that starts at this code address and stack pointer, where a walk found no cached path. The
+    /// first walk along a path only reserves a slot; the second walk stores the rules. `rules` yields the path's
+    /// return addresses and the rule of each. All rules must be plain.
     #[inline(never)]
     pub(super) fn insert(
         &mut self,
@@ -93,7 +93,7 @@ impl CachedPath {
     }
 }
 
-/// Slot of the path that starts at this address and stack pointer.
+/// Returns the slot of the path that starts at this code address and stack pointer.
 #[inline(always)]
 fn slot_of(lookup_pc: u64, sp: u64) -> usize {
     let mixed = (lookup_pc ^ sp.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -108,8 +108,8 @@ impl<'a> PathFollower<'a> {
         Self { path_cache, unloads: state.unloads(), rest: &[], lost_at: None }
     }
 
-    /// Returns the rule for the frame with this address and stack pointer, which the walk reached after `count` steps.
-    /// `None` if no cached path contains the rule.
+    /// Returns the rule for the frame with this code address and stack pointer, which the walk reached after `count`
+    /// steps. Returns `None` if no cached path contains the rule.
     #[inline(always)]
     pub(super) fn rule(&mut self, (lookup_pc, sp): (u64, u64), count: usize) -> Option<Rule> {
         match self.rest {
@@ -121,8 +121,8 @@ impl<'a> PathFollower<'a> {
         }
     }
 
-    /// Looks for a cached path that starts at this address and stack pointer. If there is none, the rest of the walk
-    /// looks up every rule in the table and does not use this cache again.
+    /// Looks for a cached path that starts at this code address and stack pointer. If the cache contains no such path,
+    /// the rest of the walk looks up every rule in the table and does not use this cache again.
     #[inline(always)]
     fn enter_path(
         &mut self,
@@ -140,8 +140,8 @@ impl<'a> PathFollower<'a> {
         Some(cached.rule)
     }
 
-    /// Stops following cached paths, and prevents this walk's path from being stored. Call this after compiling a rule,
-    /// because the new rule may be valid for this walk only.
+    /// Stops following cached paths, and prevents this walk's path from being stored. Call this function after
+    /// compiling a rule, because the new rule may be valid for this walk only.
     pub(super) fn discard_path(&mut self) {
         (self.path_cache, self.rest, self.lost_at) = (None, &[], None);
     }
@@ -177,7 +177,7 @@ mod tests {
         (0..count).map(step).collect()
     }
 
-    /// Returns the number of leading steps whose rule is cached, and the step from which on no cached path was found.
+    /// Returns the number of steps whose rule is cached, and the number of steps after which no cached path was found.
     /// Also asserts that the cached rules are correct.
     fn follow(path_cache: &PathCache, steps: &[Step], state: LoaderState) -> (usize, Option<usize>) {
         let mut follower = PathFollower::new(Some(path_cache), state);
@@ -211,7 +211,7 @@ mod tests {
             insert(&mut path_cache, &steps, state);
         }
         assert_eq!(follow(&path_cache, &steps, state), (12, None));
-        // After an unload, other code may be at the address. A load does not invalidate paths.
+        // After an unload, other code may be at the path's code addresses. A load does not invalidate paths.
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(0, 1)), (0, Some(0)));
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(1, 0)), (12, None));
         // A path that starts at the same code with another stack pointer counts as another path, because it often

@@ -13,7 +13,7 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    /// All registers, in DWARF order.
+    /// Stores values for all registers, in DWARF order.
     pub(super) fn all(values: [u64; 17]) -> Self {
         Self { values, valid: (1 << 17) - 1 }
     }

@@ -8,24 +8,24 @@
 //! ```
 //!
 //! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is
-//! `rsp + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`, or
-//! did not save rbp if k is 1. So the word at `CFA - 8k` is always readable, and the walk needs no branch. The other
-//! kinds of rules cover the remaining code. The module epoch is the epoch of the object that contains the code; it has
-//! the same bits in a [`Frame`]. EX is never set in the table. A walk sets EX in its own copy of the rule if the
-//! frame's function was interrupted by a signal instead of making a call.
+//! `rsp + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA -
+//! 8k`, or did not save rbp if k is 1. Because k is at least 1, the word at `CFA - 8k` is always readable, and the
+//! walk needs no branch. The other kinds of rules cover the remaining code. The module epoch is the epoch of the
+//! object that contains the code; it has the same bits in a [`Frame`]. EX is never set in the table. A walk sets EX in
+//! its own copy of the rule if the frame's function was interrupted by a signal instead of making a call.
 
 use super::epilogue::Epilogue;
 use gpuflame_model::record::{Frame, ModuleEpoch};
 
-/// A rule by which a walk leaves a frame. The module's documentation draws its layout.
+/// A rule by which a walk leaves a frame. The module's documentation shows the layout of the bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Rule(pub(super) u64);
 
 const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one instruction");
 
-/// The kinds of rules. All kinds but the plain step have the highest bit set, so that one branch on that bit separates
-/// them from the plain step.
+/// The kinds of rules. All kinds but the plain step have the highest bit set, so that one branch on that bit
+/// distinguishes the plain step from the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RuleKind {
@@ -38,12 +38,12 @@ pub(super) enum RuleKind {
     /// A signal trampoline: rsp points to a `ucontext_t` from the kernel, which contains the registers of the
     /// interrupted code at the offsets below.
     Signal = 10,
-    /// A frame without unwind information. The offset field contains the number of objects loaded so far when no unwind
-    /// information was found, because an object that is loaded later may provide unwind information. If an epilogue
+    /// A frame without unwind information. The offset field contains the number of objects that were loaded before the
+    /// search found no unwind information, because an object that is loaded later may provide it. If an epilogue
     /// follows the call, the field `k` describes how this epilogue leaves the frame (see `epilogue`).
     Unknown = 11,
-    /// Any frame that the other kinds cannot describe. At such a frame the plain walk, which follows only rip, rsp and
-    /// rbp, is abandoned. The slow walk, which follows all registers, then starts from the beginning.
+    /// Any frame that the other kinds cannot describe. At such a frame, the plain walk, which follows only rip, rsp
+    /// and rbp, is abandoned. The slow walk, which follows all registers, then starts again at the leaf.
     Slow = 12,
 }
 
@@ -62,7 +62,8 @@ const SAVED_SHIFT: u32 = 32;
 const SAVED: u64 = 0x3fff;
 
 impl Rule {
-    /// Maximum value of a step's `saved`, in words. So rbp may be saved at most 128 KiB below the CFA.
+    /// Maximum value of a step's `saved`, in words. The limit means that rbp may be saved at most 128 KiB below the
+    /// CFA.
     pub(super) const MAX_SAVED: u16 = SAVED as u16;
 
     /// Creates the rule of a step. The CFA is rsp + `offset`, or rbp + `offset` if `from_bp`. The caller's rbp was
@@ -97,7 +98,7 @@ impl Rule {
         Self((RuleKind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
     }
 
-    /// As [`Rule::unknown`], for a call that is followed by this epilogue.
+    /// Creates the rule for code without unwind information, if this epilogue follows the call. See [`Rule::unknown`].
     pub(super) fn unknown_with(loads: u32, Epilogue { words, saved }: Epilogue) -> Self {
         const _: () =
             assert!(SAVED == (Epilogue::MAX_WORDS as u64 + 1) * (Epilogue::MAX_SAVED as u64 + 1) - 1);
@@ -121,7 +122,7 @@ impl Rule {
         self.0 as i64 >= 0
     }
 
-    /// Whether this is a plain step, and the frame's function made a call (a signal did not interrupt it).
+    /// Whether this is a plain step of a frame whose function made a call (and was not interrupted by a signal).
     #[inline(always)]
     pub(super) fn is_plain(self) -> bool {
         self.0 & (1 << 63 | EXACT) == 0
@@ -148,8 +149,8 @@ impl Rule {
         i64::from(self.0 as i32)
     }
 
-    /// Distance of the saved rbp below the CFA, in bytes. If rbp was not saved, this is 8, the distance of the return
-    /// address.
+    /// Distance in bytes of the saved rbp below the CFA. If rbp was not saved, this is 8, the distance of the return
+    /// address below the CFA.
     #[inline(always)]
     pub(super) fn saved(self) -> u64 {
         (self.0 >> SAVED_SHIFT & SAVED) * 8
@@ -172,7 +173,7 @@ impl Rule {
     }
 
     /// Address of the word that contains the caller's rbp, for a frame with the rbp `bp` whose caller's stack pointer
-    /// is `cfa`. `None` if the frame did not save rbp, so that the caller's rbp equals `bp`.
+    /// is `cfa`. Returns `None` if the frame did not save rbp; the caller's rbp then equals `bp`.
     pub(super) fn bp_slot(self, bp: u64, cfa: u64) -> Option<u64> {
         let below_cfa = |bytes: u64| (bytes > 8).then(|| cfa.wrapping_sub(bytes));
         match (self.kind(), self.epilogue()) {
@@ -182,20 +183,20 @@ impl Rule {
         }
     }
 
-    /// Whether the code of this frame may be replaced without loading or unloading an object: code that has no unwind
-    /// information and is outside all objects, such as code that the program generates.
+    /// Whether the code of this frame may be replaced without loading or unloading an object. Such code has no unwind
+    /// information and is outside all objects, for example because the program generates it.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
-    /// Returns this rule, with EX set if `is_exact`, that is, if the frame's address is an interrupted instruction and
-    /// not a return address.
+    /// Returns this rule, with EX set if `is_exact`, that is, if the frame's address is that of an interrupted
+    /// instruction and not a return address.
     pub(super) fn at_exact(self, is_exact: bool) -> Self {
         if is_exact { Self(self.0 | EXACT) } else { self }
     }
 
-    /// Whether the frame's address is an interrupted instruction instead of a return address.
+    /// Whether the frame's address is that of an interrupted instruction, and not a return address.
     pub(super) fn is_exact(self) -> bool {
         self.0 & EXACT != 0
     }
@@ -231,12 +232,12 @@ mod tests {
         const CFA: u64 = 0x9000;
         let with = |words, saved| Rule::unknown_with(7, Epilogue { words, saved });
         for (rule, slot, reads_bp) in [
-            // add $8, %rsp; ret leaves rbp unchanged.
+            // The code `add $8, %rsp; ret` leaves rbp unchanged.
             (with(2, 1), None, false),
-            // pop %rbp; ret and pop %rbp; pop %r12; ret
+            // The code is `pop %rbp; ret`, then `pop %rbp; pop %r12; ret`.
             (with(2, 2), Some(CFA - 16), false),
             (with(3, 3), Some(CFA - 24), false),
-            // The frame uses a frame pointer.
+            // The frames of the other rules use a frame pointer, except the last frame.
             (Rule::unknown(7), Some(BP), true),
             (Rule::realigned(-8), Some(BP), true),
             (Rule::step(true, 16, 2), Some(CFA - 16), true),

@@ -1,9 +1,9 @@
-//! The slow walk follows all registers, and is used for stacks with a frame that no compact rule can describe.
+//! The slow walk follows all registers. It is used for stacks with a frame that no compact rule can describe.
 //!
 //! Frames that no compact rule can describe are rare: they belong to at most 0.3 % of a library's code, and nearly all
-//! of this code makes no call. Examples are the dynamic loader's function for lazy binding, whose frame address is in
-//! rbx, and hand-written assembly, which follows no convention. The slow walk starts again at the stub, where all
-//! registers are known, and runs the unwind program of every frame.
+//! of this code makes no call. One example is the dynamic loader's function for lazy binding, whose frame address is
+//! in rbx. Another example is hand-written assembly, which follows no convention. The slow walk starts again at the
+//! stub, where all registers are known, and runs the unwind program of every frame.
 
 use std::cell::RefCell;
 
@@ -22,7 +22,8 @@ use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
 enum Leaving {
-    /// The caller's registers, and whether a signal interrupted the caller (otherwise, the caller made a call).
+    /// The caller's registers, and whether a signal interrupted the caller. If the value is false, the caller made a
+    /// call.
     To(Registers, bool),
     End(WalkEnd),
     /// The frame has no unwind information.
@@ -30,7 +31,7 @@ enum Leaving {
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on with all registers, overwriting the steps of the plain walk.
+    /// Walks the stack that starts at `entry`, following all registers. Overwrites the steps of the plain walk.
     #[cold]
     #[inline(never)]
     pub(super) fn run_slow<W: Words>(&mut self, entry: &impl WalkStart, words: &mut W) -> WalkResult {
@@ -62,7 +63,7 @@ impl Walk<'_> {
         self.result(MAX_FRAMES, WalkEnd::TooDeep, false)
     }
 
-    /// Computes the registers of the caller from the registers of the frame. Also returns the epoch of the object that
+    /// Computes the caller's registers from the registers of the frame. Also returns the epoch of the object that
     /// contains the frame's code.
     fn leave(
         &mut self,
@@ -90,7 +91,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Computes the registers of the caller for a frame without unwind information, in the same way as the plain walk.
+    /// Computes the caller's registers for a frame without unwind information, in the same way as the plain walk.
     fn without_information(
         &mut self,
         registers: &Registers,
@@ -111,8 +112,8 @@ impl Walk<'_> {
     }
 }
 
-/// Computes the caller's registers by one row of an unwind program. Not inlined into the code that finds the row, so
-/// that this function and that code do not need stack space at the same time.
+/// Computes the caller's registers by one row of an unwind program. This function is not inlined into the code that
+/// finds the row, so that the two do not need stack space at the same time.
 #[inline(never)]
 fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
     match row.row.register(X86_64::RA) {
@@ -143,8 +144,8 @@ fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) 
             None => caller.forget(*register),
         }
     }
-    // Check the result, because unwind information may be wrong: a caller's frame must be above the called frame. The
-    // exception is a signal frame, which may lead to another stack.
+    // Check the result, because unwind information may be wrong: a caller's frame must be above the called frame. Only
+    // a signal frame may have its caller on another stack.
     let is_above = row.is_signal || words.borrow_mut().can_be_caller_sp(registers.sp(), caller.sp());
     if is_above { Leaving::To(caller, row.is_signal) } else { Leaving::End(WalkEnd::Lost) }
 }

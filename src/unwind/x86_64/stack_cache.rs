@@ -1,28 +1,28 @@
-//! A cache of the thread's whole stacks. For each stack it stores one hash over all words that a walk of the stack
-//! read.
+//! A cache of the thread's whole stacks. For each stack, the cache stores one hash over all words that a walk of the
+//! stack read.
 //!
 //! The result of a walk depends only on its starting state, on the unwind rules, and on the words that it reads (see
-//! `last_stack`). So if a capture starts in the same state as an earlier walk, and the words that the earlier walk read
-//! are unchanged, then the stack is the same. The stack need not be walked again, and the caller can use the number
-//! that it got for this stack before. The cache is useful because programs launch from the same few hundred stacks
-//! again and again.
+//! `last_stack`). So if a capture starts in the same state as an earlier walk, and the words that the earlier walk
+//! read are unchanged, then the stack is the same. The stack need not be walked again, and the caller can use the
+//! index that it got when this stack was cached. The cache is useful because programs launch from the same few hundred
+//! stacks again and again.
 //!
-//! Only a hash of the words' values is stored, not the values. So a look-up reads two bytes of this cache per word,
-//! compared with thirty in `last_stack` and `path_cache`. The difference matters because the program has to reload all
-//! data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading takes as long as the walk
-//! itself. The hash has four 64-bit lanes that are computed in parallel. A stack with other words at the same addresses
-//! is mistaken for the cached stack with probability 5e-20: at a million such look-ups per second, once in 500,000
-//! years.
+//! Only a hash of the words' values is stored, not the values. So a look-up reads two bytes of cached data per word,
+//! compared with thirty bytes in `last_stack` and `path_cache`. The difference matters because the program has to
+//! reload all data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading takes as long as
+//! the walk itself. The hash has four 64-bit lanes that are computed in parallel. If a stack has other words at the
+//! same addresses, it is mistaken for the cached stack with probability 5e-20. With a million look-ups of such stacks
+//! per second, this happens once in 500,000 years.
 //!
 //! Hashes distinguish cached stacks that have the same starting state. To compute fewer hashes, a look-up considers
-//! only stacks with the caller's hint (what is launched), and computes one hash for all stacks that have their words at
-//! the same addresses. The look-up begins with the stack that followed last time after the previous stack was hit. While
-//! more than four fifths of the comparisons fail, only one look-up in sixteen is made. Insertions stop while they cost more
-//! than hits save (see `cache_backoff`), and only stacks that the caller has seen before are inserted. So stacks that
-//! never recur cost little.
+//! only stacks with the caller's hint (what is launched), and computes one hash for all stacks that have their words
+//! at the same addresses. The look-up begins with the expected stack: the stack that followed the last time that the
+//! previous stack was hit. While more than four fifths of the comparisons fail, only one look-up in sixteen is made.
+//! Insertions stop while they cost more than hits save (see `cache_backoff`), and only stacks that the caller has seen
+//! before are inserted. So stacks that never recur cost little.
 //!
-//! Insertions must be cheap, because a program that begins to launch from other stacks needs many of them at once. So
-//! the words are not sorted, and a new stack overwrites only as much of the old one as it needs.
+//! Insertions must be cheap, because a program that begins to launch from other stacks needs many insertions at once.
+//! So the words are not sorted, and a new stack overwrites only as much of the evicted stack as it needs.
 
 use std::ptr::NonNull;
 
@@ -40,8 +40,8 @@ use crate::memory;
 pub(crate) const STACKS: usize = SETS * WAYS;
 /// Maximum number of hashes per look-up.
 const MAX_HASHES: usize = 5;
-/// Weight of a hit for the back-off: look-ups become rarer if more than four fifths of the comparisons fail. A hash takes a
-/// tenth of the time that a hit saves.
+/// Amount that a hit subtracts from the sum of misses: look-ups become rarer if more than four fifths of the
+/// comparisons fail. Computing a hash takes a tenth of the time that a hit saves.
 const HIT_WEIGHT: u32 = 8;
 
 /// The cached stacks of one thread. Zeroed memory is an empty cache.
@@ -50,11 +50,11 @@ const HIT_WEIGHT: u32 = 8;
 pub(super) struct StackCache {
     /// The cache's memory, which is mapped when the first stack is inserted.
     contents: Option<NonNull<StackCacheMemory>>,
-    /// Number of stacks in `contents`. The stacks with the numbers below this one are used.
+    /// Number of stacks in `contents`. The stacks with the indices below `count` are used.
     count: usize,
-    /// Number of the stack that was hit or inserted last.
+    /// Index of the stack that was hit or inserted last.
     last: usize,
-    /// Number of the stack that followed last time after the stack `last`.
+    /// Index of the stack that was hit directly after the stack `last`, the previous time that `last` was hit.
     expected: usize,
     backoff: LookupBackoff<HIT_WEIGHT>,
     debt: InsertDebt,
@@ -68,10 +68,11 @@ struct StackCacheMemory {
 }
 
 impl StackCache {
-    /// Returns the number of the cached stack that equals the present stack, which starts at `entry`. Returns `None` if
-    /// there is no such stack, if the back-off skips the look-up, or if the rules of the stack's generated code are due
-    /// for a check.
-    // Inlined, it would cost each capture of an unknown stack 112 instructions more, and save a hit 25.
+    /// Returns the index of the cached stack that equals the present stack, which starts at `entry`. Returns `None` if
+    /// the cache contains no such stack, if the back-off skips the look-up, or if the rules of the stack's generated
+    /// code are due for a check.
+    // If this function were inlined, each capture of a stack that is not cached would run 112 more instructions, and a
+    // hit 25 fewer.
     #[inline(never)]
     pub(super) fn look_up(
         &mut self,
@@ -88,8 +89,8 @@ impl StackCache {
             return None;
         }
         let key = StackKey::new(entry.pc, entry.sp(), hint, state);
-        // Compare the expected stack first. The processor predicts whether it is the right one, and need not wait for
-        // the look-up in the sets.
+        // Compare the expected stack first. The processor predicts whether the expected stack is the right one, and
+        // does not wait for the look-up in the sets.
         let expected = self.expected % STACKS;
         let stack = &contents.stacks[expected];
         let hash = stack.hash_if_likely(&key, entry.rbp);
@@ -119,8 +120,8 @@ impl StackCache {
         self.debt.can_insert()
     }
 
-    /// Caches the stack that `last_stack` contains, whose leaf is the frame `leaf`, and returns its number. `None` if
-    /// the stack cannot be cached.
+    /// Caches the stack that `last_stack` contains, whose leaf is the frame `leaf`, and returns its index. Returns
+    /// `None` if the stack cannot be cached.
     #[inline(never)]
     pub(super) fn insert(
         &mut self,
@@ -150,7 +151,7 @@ impl StackCache {
     ) -> Option<usize> {
         let read = last_stack.walk_inputs(leaf)?;
         let key = StackKey::new(read.pc, read.sp, hint, state);
-        // Avoid copies of a `CachedStack`, because each takes 1 KiB of the program's stack.
+        // Avoid copies of a `CachedStack`, because each copy takes 1 KiB of the program's stack.
         let mut stack = CachedStack::with_key(key, read.bp);
         stack.is_generated = last_stack.is_generated(leaf);
         stack.fill(read.words())?;
@@ -179,15 +180,15 @@ impl StackCache {
     }
 }
 
-/// Number of bytes that a cache with `count` stacks uses.
+/// Returns the number of bytes that a cache with `count` stacks uses.
 fn used_bytes(count: usize) -> usize {
     if count == 0 { 0 } else { size_of::<[StackSet; SETS]>() + count * size_of::<CachedStack>() }
 }
 
 impl StackCacheMemory {
-    /// Returns the number of the cached stack that equals the present stack, which has this key and rbp. The caller has
-    /// already compared the stack `expected`, and has perhaps computed a hash for a layout. Also returns the number of
-    /// hashes that were computed in total.
+    /// Returns the index of the cached stack that equals the present stack, which has this key and rbp. The caller has
+    /// already compared the present stack with the stack `expected`. If this comparison computed a hash, `computed`
+    /// contains the hash and its layout. Also returns the number of hashes that were computed in total.
     #[inline(never)]
     fn find_other(
         &self,
@@ -200,8 +201,8 @@ impl StackCacheMemory {
         let (sets, tag) = key.sets_and_tag();
         for number in self.numbers_with(sets, tag) {
             let stack = &self.stacks[number];
-            // Stacks with the same layout have the same hash exactly if their words are equal, so one hash is enough to
-            // compare the present stack with all of them.
+            // If two stacks have the same layout, they have the same hash exactly if their words are equal. So one
+            // hash is enough to compare the present stack with all cached stacks of the same layout.
             let hash = match computed {
                 Some((layout, hash)) if layout == stack.layout && stack.has_key(key, bp) => Some(hash),
                 _ if number == expected || hashed == MAX_HASHES => None,
@@ -217,13 +218,13 @@ impl StackCacheMemory {
         (None, hashed)
     }
 
-    /// Numbers of the stacks in these sets that have this tag.
+    /// Returns the indices of the stacks in these sets that have this tag.
     #[inline(always)]
     fn numbers_with(&self, sets: [usize; 2], tag: u32) -> impl Iterator<Item = usize> {
         sets.into_iter().flat_map(move |set| self.sets[set].numbers_with(tag))
     }
 
-    /// Records a hit of stack `number` after stack `last`.
+    /// Records that the stack `number` was hit directly after the stack `last`.
     #[inline(always)]
     fn record_hit(&mut self, number: usize, last: usize) {
         self.stacks[last % STACKS].follower = number as u16;
@@ -231,7 +232,7 @@ impl StackCacheMemory {
         self.sets[slot / WAYS % SETS].record_hit(slot % WAYS);
     }
 
-    /// Stores a stack and returns its number. `count` is the number of stacks in the cache.
+    /// Stores a stack in the cache and returns its index. `count` is the number of stacks in the cache.
     fn put(&mut self, stack: &CachedStack, count: &mut usize) -> usize {
         let (sets, tag) = stack.key.sets_and_tag();
         let same = self.numbers_with(sets, tag).find(|number| self.stacks[*number].is_same(stack));

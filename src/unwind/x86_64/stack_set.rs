@@ -1,29 +1,30 @@
-//! The sets of the cache of whole stacks (see `stack_cache`): they find the numbers of stacks, and choose the stack that
-//! a new stack replaces.
+//! The sets of the cache of whole stacks (see `stack_cache`). A set finds the indices of stacks, and chooses the stack
+//! that a new stack replaces.
 
-/// Number of sets, and number of stacks per set. Each stack may be in either of two sets. If each stack had only one
-/// possible set, some sets would overflow long before the cache is full.
+/// Number of sets, and number of stacks per set. Each stack may be in either of two sets. If only one set were
+/// possible for each stack, some sets would overflow long before the cache is full.
 pub(super) const SETS: usize = 80;
 pub(super) const WAYS: usize = 8;
 /// Maximum value of a stack's hit count.
 const MAX_HITS: u8 = 3;
 
-/// Tags, numbers and hit counts of the stacks in one set. Zeroed memory is an empty set.
+/// Tags, indices and hit counts of the stacks in one set. Zeroed memory is an empty set.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct StackSet {
     /// Hashes of the stacks' starting states; 0 marks a free way.
     tags: [u32; WAYS],
-    /// Numbers of the stacks.
+    /// Indices of the stacks in `stack_cache`.
     numbers: [u16; WAYS],
     /// Number of recent hits per stack, at most `MAX_HITS`.
     hits: [u8; WAYS],
-    /// The way that is evicted first if several ways have the lowest hit count.
+    /// The way at which the search for the lowest hit count begins. If several ways have the lowest hit count, the
+    /// first way found is evicted.
     hand: u8,
 }
 
 impl StackSet {
-    /// Numbers of the stacks that have this tag.
+    /// Returns the indices of the stacks in this set that have this tag.
     #[inline(always)]
     pub(super) fn numbers_with(&self, tag: u32) -> impl Iterator<Item = usize> {
         let tags = self.tags.iter().enumerate();
@@ -37,7 +38,7 @@ impl StackSet {
         })
     }
 
-    /// Number of the stack in `way`.
+    /// Returns the index of the stack in `way`.
     #[inline(always)]
     pub(super) fn number(&self, way: usize) -> usize {
         usize::from(self.numbers[way % WAYS]) % (SETS * WAYS)
@@ -50,9 +51,9 @@ impl StackSet {
         *hits = (*hits + 1).min(MAX_HITS);
     }
 
-    /// Returns the best way for a new stack: a free way if there is one, or else a way with the lowest hit count. Also
-    /// returns a rank: 0 for a free way, or one more than the hit count. If both sets of a stack have a way of the same
-    /// rank, the set with fewer stacks is better.
+    /// Returns the best way for a new stack: a free way if there is one, otherwise a way with the lowest hit count.
+    /// Also returns a rank: 0 for a free way, otherwise one more than the hit count. If both sets of a stack have a
+    /// way of the same rank, the set with fewer stacks is better.
     pub(super) fn best_way(&self) -> (BestWay, usize) {
         let ways = (0..WAYS).map(|turn| (usize::from(self.hand) + turn) % WAYS);
         let rank = |way: usize| if self.tags[way] == 0 { 0 } else { 1 + self.hits[way] };
@@ -61,13 +62,13 @@ impl StackSet {
         (BestWay { rank, stacks }, way)
     }
 
-    /// Decrements the hit counts, because old hits must not protect a stack forever.
+    /// Decrements the hit counts of this set, because old hits must not protect a stack forever.
     pub(super) fn age(&mut self) {
         self.hits.iter_mut().for_each(|hits| *hits = hits.saturating_sub(1));
     }
 
-    /// Stores a new stack with this tag in `way`. The new stack gets the number of the stack that it replaces, or
-    /// `number` if the way is free. Returns the new stack's number.
+    /// Stores a new stack with this tag in `way`. The new stack gets the index of the stack that it replaces, or the
+    /// index `number` if the way is free. Returns the new stack's index.
     pub(super) fn put(&mut self, way: usize, tag: u32, number: usize) -> usize {
         if self.tags[way] == 0 {
             self.numbers[way] = number as u16;
@@ -77,7 +78,7 @@ impl StackSet {
     }
 }
 
-/// Quality of a set for a new stack; a smaller value is better.
+/// Quality of a set as the place for a new stack; a smaller value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BestWay {
     rank: u8,

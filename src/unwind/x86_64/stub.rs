@@ -1,8 +1,7 @@
-//! The stub is the entry point of a capture, and saves the caller's registers before compiled code changes their
-//! values.
+//! The stub: the entry point of a capture. It saves the caller's registers before compiled code changes their values.
 //!
 //! The walk starts at the stub's return address, so the first frame is looked up by a return address like all other
-//! frames. The stub stores the callee-saved registers in memory, for the rare frame whose unwind program needs more
+//! frames. The stub stores the callee-saved registers in memory, because the unwind programs of a few frames need more
 //! than rsp and rbp.
 
 use super::Engine;
@@ -17,18 +16,19 @@ pub(super) struct StubRegisters {
     pub(super) r12: u64,
     pub(super) rbx: u64,
     pub(super) rbp: u64,
-    /// Return address of the stub, which is the code address of the first frame.
+    /// Return address of the stub. This is the code address of the first frame.
     pub(super) pc: u64,
 }
 
 impl StubRegisters {
-    /// The caller's stack pointer after the stub's return.
+    /// The caller's stack pointer after the stub has returned.
     pub(super) fn sp(&self) -> u64 {
         std::ptr::from_ref(self) as u64 + size_of::<Self>() as u64
     }
 }
 
-/// Captures the stack starting at the caller of this function. Returns `false` if a capture is already running.
+/// Captures the stack whose first frame is the caller of this function. Returns `false` if a capture is already
+/// running.
 ///
 /// # Safety
 /// `engine` must be valid, and belong to the calling thread.
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C-unwind" fn capture(engine: *mut Engine) -> bool {
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "call {enter}",
-        // The callee preserved the registers; only the stack pointer must be restored.
+        // The called function preserved the registers, so only the stack pointer must be restored.
         "add rsp, 56",
         ".cfi_adjust_cfa_offset -56",
         "ret",

@@ -1,21 +1,22 @@
 //! The rule table is a hash table of all rules compiled so far, shared by all threads.
 //!
 //! The table uses open addressing over 16-byte slots `{key, rule}`. The lower 48 bits of a key are the *look-up pc*.
-//! For a return address, the look-up pc is the return address itself; for an interrupted instruction, it is the
+//! For a return address, the look-up pc is the return address itself. For an interrupted instruction, it is the
 //! instruction's address plus one. (Walks look up no address beyond 2^47.) The upper 16 bits of the key are the low 16
-//! bits of the loader's unload count. So an unload invalidates every older rule at once, and the slots of older rules
-//! are free for reuse. No thread waits for another:
+//! bits of the loader's unload count. So an unload immediately invalidates every older rule, and the slots of older
+//! rules are free for reuse. No thread waits for another thread, because of the following protocol:
 //!
-//! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims the
-//!   slot even if the slot has the right key already and only its *unknown* rule is replaced by a better rule. Without
-//!   the claim, a writer that was preempted between reading the key and storing the rule could store a rule from before
-//!   an unload under a key from after the unload.
+//! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims
+//!   the slot even if the slot already has the right key and the writer only replaces an *unknown* rule by a better
+//!   rule. Without the claim, a writer that was preempted between reading the key and storing the rule could store a
+//!   rule from before an unload under a key from after the unload.
 //! * A reader loads the key with Acquire, then the rule. As long as a slot's key has the present unload count, no
 //!   writer changes the slot, except to replace an unknown rule.
 //! * A slot is reused only after the unload count has advanced, and only for a newer rule. If a reader reads a slot
-//!   while the slot is being reused, the reader finds at the end of its capture that the unload count has changed, and
-//!   starts again (see `Engine::capture_idle`). So one check per capture replaces one check per frame. Before that
-//!   check, a wrong rule does no harm, because all reads of a capture are checked against the stack's bounds.
+//!   during its reuse, the reader finds at the end of its capture that the unload count has changed, and starts the
+//!   capture again (see `Engine::capture_idle`). So one check per capture is enough, instead of one check per frame.
+//!   Before that check, a wrong rule does no harm, because all reads of a capture are checked against the stack's
+//!   bounds.
 //! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may
 //!   still use it. All old tables together are smaller than the new table.
 
@@ -33,8 +34,8 @@ const MAX_PROBES: usize = 32;
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
-/// Multiplier of the hash. The shift by 16 bits makes the hash independent of the key's tag, so a walk can compute the
-/// hash before it has loaded the tag.
+/// Multiplier of the hash. It is shifted by 16 bits, so that the hash does not depend on the key's tag, and a walk can
+/// compute the hash before it has loaded the tag.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]
@@ -48,12 +49,13 @@ const _: () = assert!(size_of::<RuleSlot>() == 16, "four rules fit a cache line"
 /// The header of a table. In memory, `capacity + MAX_PROBES` slots follow the header.
 #[repr(C, align(64))]
 pub(super) struct RuleTable {
-    /// Mask of the bits of a hash that give the key's home slot, as a byte offset from the first slot.
+    /// Mask of those bits of a hash that are the position of the key's home slot, as a byte offset from the first
+    /// slot.
     homes: u64,
-    /// The unload count without its low 16 bits, which are the keys' tags. A table is used in one era only, so no tag
-    /// occurs again.
+    /// The unload count without its low 16 bits, which are the keys' tags. Each table is used in one era only, so no
+    /// tag occurs twice in a table's lifetime.
     era: u32,
-    /// The unload count when the rules counted by `live` were stored.
+    /// The unload count at the time when the rules that `live` counts were stored.
     unloads: AtomicU32,
     /// Number of rules that were stored under the unload count in `unloads`.
     live: AtomicU32,
@@ -68,20 +70,20 @@ fn tag(state: LoaderState) -> u64 {
     u64::from(state.unloads()) << 48
 }
 
-/// Key of the rule for `lookup_pc` in the loader state `state`.
+/// Returns the key of the rule for `lookup_pc` in the loader state `state`.
 #[inline(always)]
 fn key(lookup_pc: u64, state: LoaderState) -> u64 {
     debug_assert!(lookup_pc >> 48 == 0, "the walk looks up addresses of programs only");
     lookup_pc | tag(state)
 }
 
-/// Whether the key `found` is from an earlier loader state than `key`, that is, an object was unloaded between the two
-/// states.
+/// Whether the key `found` is from an earlier loader state than `key`, that is, whether an object was unloaded between
+/// the two states.
 fn is_older(found: u64, key: u64) -> bool {
     ((key >> 48) as u16).wrapping_sub((found >> 48) as u16) as i16 > 0
 }
 
-/// Returns the present table; the first call creates it. `None` if there is no memory for a table.
+/// Returns the present table; the first call creates it. Returns `None` if no memory is available for a table.
 #[inline(always)]
 pub(super) fn current(state: LoaderState) -> Option<&'static RuleTable> {
     // SAFETY: a published table is never freed.
@@ -154,7 +156,7 @@ impl RuleTable {
         unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), MAX_PROBES) }
     }
 
-    /// Returns the rule for `lookup_pc` that is valid in the loader state `state`, if the table contains one.
+    /// Returns the rule for `lookup_pc` that is valid in the loader state `state`, if the table contains such a rule.
     #[inline(always)]
     pub(super) fn get(&self, lookup_pc: u64, state: LoaderState) -> Option<Rule> {
         let key = key(lookup_pc, state);
@@ -187,8 +189,8 @@ impl RuleTable {
             if found == key && slot.rule.load(Ordering::Acquire) == rule.0 {
                 return Insertion::Done;
             }
-            // Even a slot that already has this key must be claimed, because another thread may have reused the slot
-            // for a newer rule after `found` was loaded.
+            // Claim the slot even if it already has this key, because another thread may have reused the slot for a
+            // newer rule after `found` was loaded.
             let is_free = found == EMPTY || found == key || (found != CLAIMED && is_older(found, key));
             if is_free
                 && slot.key.compare_exchange(found, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -202,9 +204,9 @@ impl RuleTable {
         Insertion::Failed
     }
 
-    /// Counts a new rule of the present loader state, and returns the number of such rules. If two threads count at the
-    /// same time, one count may be lost. A lost count is harmless, because the number is only used to decide when the
-    /// table grows.
+    /// Counts a new rule of the present loader state, and returns the number of rules of this state. If two threads
+    /// count at the same time, one of the two rules may not be counted. This error is harmless, because the number is
+    /// only used to decide when the table grows.
     fn count(&self, state: LoaderState) -> usize {
         if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);
@@ -230,7 +232,7 @@ impl RuleTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Insertion {
     Done,
-    /// The rule was stored, but the table is nearly full: the caller should make it larger.
+    /// The rule was stored, but half of the table is used, so the caller should replace the table by a larger one.
     HalfFull,
     Failed,
 }
@@ -331,8 +333,8 @@ mod tests {
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
     }
 
-    /// Captures rely on this promise: if no unload happens while a rule is read, the rule was stored after the last
-    /// unload. The promise must hold even if all slots with older rules are constantly reused.
+    /// Checks a promise on which captures rely: if no unload happens while a rule is read, the rule was stored after
+    /// the last unload. The promise must hold even if all slots with older rules are constantly reused.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
         const PCS: u64 = 40;
@@ -347,7 +349,7 @@ mod tests {
         let pcs = || (1..=PCS).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The count stays below 2^16, so that all of it belongs to one era and one table is used.
+                // The unload count stays below 2^16, so that it does not leave its era, and only one table is used.
                 for count in 0..60_000 {
                     unloads.store(count, Ordering::Release);
                     (1..=PCS).for_each(store);

@@ -32,9 +32,9 @@ pub(super) struct WalkStep {
 }
 
 impl WalkStep {
-    /// Copies the step with one load per word, because the walk has just written the step with one store per word.
-    /// Compilers prefer wider loads, but a load that is wider than a recent store stalls until the store has left the
-    /// processor's store buffer, which takes 5 ns per frame.
+    /// Copies the step with one load per word, because the walk has just written the step with one store per word. A
+    /// compiler would prefer wider loads. But a load that is wider than a recent store stalls until the store has left
+    /// the processor's store buffer, which takes 5 ns per frame.
     #[inline(always)]
     pub(super) fn by_words(&self) -> Self {
         let read = |word: &u64| {
@@ -47,25 +47,25 @@ impl WalkStep {
 
 /// A set of frames at which a walk can end, because the rest of the stack, up to the root, is known.
 pub(super) trait JoinTarget {
-    /// If `cursor` is at a frame of this set, returns the frame. The walk calls this function for every frame, leaf
-    /// first.
+    /// If `cursor` is at a frame of this set, returns the index of the frame. The walk calls this function for every
+    /// frame, leaf first.
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
 }
 
-/// The results of a walk other than its steps.
+/// The result of a walk, without its steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WalkResult {
     /// Number of steps that the walk wrote.
     pub(super) count: usize,
     pub(super) end: WalkEnd,
-    /// Whether at least one frame had no unwind information, so that the step from this frame was a guess.
+    /// Whether at least one frame had no unwind information, so the walk guessed the caller of this frame.
     pub(super) is_guessed: bool,
     /// Whether the walk was on the thread's own stack and all its steps followed compact rules. Only such a walk may be
     /// stored in the last-stack cache.
     pub(super) is_plain: bool,
 }
 
-/// The frame at which a walk is.
+/// The present position of a walk: a frame of the stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     /// The key of the frame's rule (see `table`): the return address, or the address of the interrupted instruction
@@ -74,8 +74,8 @@ pub(super) struct Cursor {
     pub(super) sp: u64,
     pub(super) bp: u64,
     /// 1 if a signal interrupted the frame's function, 0 if that function made a call. This field is a full word for
-    /// speed. A byte would be stored alone but loaded together with its padding, and a load that is wider than the
-    /// store stalls until the store has left the store buffer, which takes at least 5 ns per frame.
+    /// speed. A byte would be stored alone but loaded together with its padding. A load that is wider than the store
+    /// stalls until the store has left the store buffer, which takes at least 5 ns per frame.
     exact: u64,
 }
 
@@ -92,13 +92,13 @@ impl Cursor {
         self.lookup_pc.wrapping_sub(self.exact)
     }
 
-    /// Whether a signal interrupted the frame's function (otherwise, the function made a call).
+    /// Whether a signal interrupted the frame's function. If false, the function made a call.
     #[inline(always)]
     pub(super) fn is_exact(&self) -> bool {
         self.exact != 0
     }
 
-    /// Reads the epilogue that presently follows the frame's call in memory, if there is one.
+    /// Reads the epilogue that follows the frame's call in memory at this moment, if the code there is an epilogue.
     fn epilogue(&self) -> Option<Epilogue> {
         if self.is_exact() { None } else { Epilogue::after_call(self.lookup_pc) }
     }
@@ -129,7 +129,7 @@ impl WalkStart for StubRegisters {
     }
 }
 
-/// The caller at which a step arrived, or the reason why the walk ends.
+/// The result of a step: the caller at which the step arrived, or the reason why the walk ends.
 pub(super) type StepResult = Result<Cursor, WalkEnd>;
 
 /// The state of a walk, borrowed from the thread's engine.
@@ -138,9 +138,9 @@ pub(super) struct Walk<'a> {
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [WalkStep; MAX_FRAMES],
     pub(super) is_guessed: bool,
-    /// Cached paths of earlier walks of this thread. `None` if the walk must not use them.
+    /// Cached paths of earlier walks of this thread. `None` if this walk must not use cached paths.
     pub(super) path_cache: Option<&'a PathCache>,
-    /// Number of steps after which the walk found no cached path. `None` if it has always found one.
+    /// Number of steps after which the walk found no cached path. `None` if the walk has always found a cached path.
     pub(super) lost_at: Option<usize>,
 }
 
@@ -156,8 +156,8 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on, reading through `words`, to the root or to a frame that `join` knows. Writes the steps,
-    /// leaf first.
+    /// Walks the stack that starts at `entry`, to the root or to a frame that `join` knows. Reads the stack through
+    /// `words`. Writes the steps to `steps`, leaf first.
     #[inline(always)]
     pub(super) fn run<W: Words>(
         &mut self,
@@ -169,8 +169,8 @@ impl Walk<'_> {
         if let Err(end) = words.begin(cursor.sp) {
             return self.result(0, end, false);
         }
-        // Check first whether the stack is the same as in the previous capture, as in about half of all captures,
-        // before anything else is prepared.
+        // Before preparing anything else, check whether the stack is the same as in the previous capture. In about
+        // half of all captures it is the same.
         if let Some(frame) = join.reached(&cursor) {
             return self.result(0, WalkEnd::Joined(frame), W::IS_OWN_STACK);
         }
@@ -180,7 +180,7 @@ impl Walk<'_> {
         walked
     }
 
-    /// Walks from `entry` on, if `join` does not know the first frame.
+    /// Walks the stack that starts at `entry`, after `run` has found that `join` does not know the first frame.
     #[inline(always)]
     fn run_along<W: Words>(
         &mut self,
@@ -226,7 +226,7 @@ impl Walk<'_> {
         WalkResult { count, end, is_guessed: self.is_guessed, is_plain }
     }
 
-    /// Returns the rule for the frame at `cursor`, from the table or newly compiled.
+    /// Returns the rule for the frame at `cursor`. The rule is from the table or newly compiled.
     pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
         let cached = table::current(self.state).and_then(|table| table.get(cursor.lookup_pc, self.state));
         match cached {
@@ -235,8 +235,8 @@ impl Walk<'_> {
         }
     }
 
-    /// As [`Walk::compile`], for a walk with a `follower`. Also makes sure that this walk's path is not cached, because
-    /// the path contains a new rule.
+    /// Compiles a rule like [`Walk::compile`], for a walk that uses `follower`. Also makes sure that this walk's path
+    /// is not cached, because the path contains a new rule.
     #[cold]
     #[inline(never)]
     fn compile_off_path(&mut self, follower: &mut PathFollower<'_>, cursor: Cursor) -> Rule {
@@ -275,7 +275,8 @@ impl Walk<'_> {
     }
 
     /// Returns `rule` if it is still valid, otherwise compiles a new rule. An [`RuleKind::Unknown`] rule is invalid if
-    /// generated code was replaced, or if an object was loaded later, because that object may be at this address.
+    /// generated code was replaced, or if an object was loaded after the rule was compiled, because that object may be
+    /// at this address.
     #[inline]
     fn refresh_rule(&mut self, rule: Rule, cursor: Cursor, follower: &mut PathFollower<'_>) -> Rule {
         let is_old = rule.kind() == RuleKind::Unknown && rule.loads() != self.state.loads();
@@ -300,8 +301,8 @@ impl Walk<'_> {
         is_replaced
     }
 
-    /// Takes the step from a frame without unwind information. Uses the epilogue if the rule contains one, otherwise
-    /// rbp if its value can be a frame pointer.
+    /// Takes the step from a frame without unwind information. Uses the epilogue if the rule contains one. Otherwise
+    /// uses rbp as the frame pointer, if its value can be one.
     #[cold]
     #[inline(never)]
     pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
@@ -326,20 +327,20 @@ fn by_epilogue(
     Ok((pc, cfa, if saved > 1 { bp } else { from.bp }))
 }
 
-/// Returns the caller's pc, sp and rbp, if `bp` can be the address of a saved frame pointer with the return address
-/// above it.
+/// Returns the caller's pc, sp and rbp, if `bp` can be the address of a saved frame pointer that has the return
+/// address directly above it.
 pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Result<(u64, u64, u64), WalkEnd> {
     if !bp.is_multiple_of(8) || bp < sp {
         return Err(WalkEnd::NoInformation);
     }
-    // Read the upper word (the return address) first: if it is readable, so is the lower one.
+    // Read the upper word (the return address) first: if the upper word is readable, so is the lower word.
     let pc = words.word(sp, bp.wrapping_add(8)).ok_or(WalkEnd::NoInformation)?;
     let saved = words.word(sp, bp).ok_or(WalkEnd::Lost)?;
     Ok((pc, bp.wrapping_add(16), saved))
 }
 
-/// Takes a plain step, without a branch that depends on the rule. The next rule differs from stack to stack, so the
-/// branch would be mispredicted, which costs more than the step.
+/// Takes a plain step, without a branch that depends on the rule. Such a branch would often be mispredicted, because
+/// the next rule differs from stack to stack, and a misprediction costs more than the step.
 #[inline(always)]
 fn step(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     let base = select_unpredictable(rule.is_bp_based(), from.bp, from.sp);
@@ -358,16 +359,16 @@ fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     caller_cursor(pc, cfa, words.word(from.sp, from.bp).ok_or(WalkEnd::Lost)?)
 }
 
-/// Continues at the code that a signal interrupted, which may be on another stack, with the registers that the kernel
-/// saved.
+/// Continues the walk at the code that a signal interrupted, with the registers that the kernel saved. This code may
+/// be on another stack.
 #[cold]
 #[inline(never)]
 fn interrupted(from: Cursor, words: &mut impl Words) -> StepResult {
     let mut saved = |offset| words.word(from.sp, from.sp.wrapping_add(offset)).ok_or(WalkEnd::Lost);
     let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
     words.enter_interrupted(from.sp, sp)?;
-    // The interrupted instruction is at address 0 after a call of a null function pointer. libgcc also ends the walk at
-    // such an address.
+    // The interrupted instruction is at address 0 after a call of a null function pointer. The walk then ends, as
+    // libgcc's walk does.
     check_return_address(pc, sp)?;
     Ok(Cursor { lookup_pc: pc.wrapping_add(1), sp, bp, exact: 1 })
 }
@@ -379,7 +380,7 @@ fn caller_cursor(pc: u64, sp: u64, bp: u64) -> StepResult {
 }
 
 /// Checks whether the caller's `pc` can be the address of code. `sp` is the caller's stack pointer. A `pc` of 0 ends a
-/// stack, and user space addresses end at 2^47. Only addresses that pass this check are looked up.
+/// stack, and user space addresses end at 2^47. A walk looks up only addresses that pass this check.
 #[inline(always)]
 pub(super) fn check_return_address(pc: u64, sp: u64) -> Result<(), WalkEnd> {
     if pc.wrapping_sub(1) >> 47 == 0 {

@@ -1,14 +1,15 @@
-//! Reads the stack that a walk is on, either in place or through a copy.
+//! Reads the words of the stack that is being walked, either in place or through a copy.
 //!
-//! Unwind information may be wrong, and return addresses may be any value. So this module checks whether each address
-//! that a walk requests is on the stack. The documentation of the crate `unwind` explains why this check is enough.
+//! Unwind information may be wrong, and return addresses may be any value. Therefore this module checks for each
+//! address that a walk requests whether the address is on the stack. The documentation of the crate `unwind` explains
+//! why this check is enough.
 
 use super::walk_end::WalkEnd;
 use crate::bounds::StackBounds;
 use crate::copy::{RED_ZONE, StackCopy};
 use crate::memory;
 
-/// The words of the stack that a walk is on.
+/// Gives a walk access to the words of the stack that it walks.
 pub(super) trait Words {
     /// Whether this stack is the thread's own.
     const IS_OWN_STACK: bool;
@@ -16,14 +17,15 @@ pub(super) trait Words {
     /// Prepares to read from the stack that contains `sp`, the stack pointer at which a walk begins.
     fn begin(&mut self, sp: u64) -> Result<(), WalkEnd>;
 
-    /// The word at `address`, if a frame at `sp` may have stored a word at that address.
+    /// Returns the word at `address`, if a frame whose stack pointer is `sp` may have stored a word there.
     fn word(&mut self, sp: u64, address: u64) -> Option<u64>;
 
-    /// Whether `cfa` may be the stack pointer of the caller of a frame at `sp`, with a return address below `cfa`.
+    /// Whether a frame whose stack pointer is `sp` may have a caller whose stack pointer is `cfa`, with a return
+    /// address below `cfa`.
     fn can_be_caller_sp(&mut self, sp: u64, cfa: u64) -> bool;
 
-    /// Returns the word `saved` bytes (at least 8) below `cfa`, and the word directly below `cfa`. `None` if `cfa`
-    /// cannot be the stack pointer of the caller of a frame at `sp`.
+    /// Returns the word that is `saved` bytes (at least 8) below `cfa`, and the word directly below `cfa`. Returns
+    /// `None` if `cfa` cannot be the stack pointer of the caller of a frame whose stack pointer is `sp`.
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)>;
 
     /// Prepares to read from the stack of the code that a signal interrupted. `from` is the stack pointer of the signal
@@ -37,8 +39,8 @@ pub(super) struct DirectStack {
 }
 
 impl DirectStack {
-    /// Creates a reader of the part of `stack` above `sp`. `stack` is the thread's own stack and contains `sp`; our own
-    /// frames are below `sp`.
+    /// Creates a reader of the part of `stack` above `sp`. `stack` is the thread's own stack and contains `sp`. Our
+    /// own frames are below `sp`.
     #[inline(always)]
     pub(super) fn above(sp: u64, stack: StackBounds) -> Self {
         debug_assert!(stack.contains(sp));
@@ -70,7 +72,7 @@ impl Words for DirectStack {
     #[inline(always)]
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
         let slot = cfa.wrapping_sub(saved);
-        // The slot is not above the return address, so only its lower bound must still be checked.
+        // The slot is at or below the return address, so only its lower bound must still be checked.
         if !(self.can_be_caller_sp(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
             return None;
         }
