@@ -1,13 +1,13 @@
-//! Finds the interpreter of this process, if there is one, in a program or library that exports `_PyRuntime`.
+//! Finds the Python interpreter of this process, if a program or library exports `_PyRuntime`.
 //!
 //! The search runs when a thread captures a stack that is not in its cache, and objects were loaded since the last
-//! search. So a program without Python pays nothing for cached stacks, and a program that embeds Python may load Python
-//! at any time. Once an interpreter is found, the search never runs again, even if the interpreter's frames cannot be
-//! read.
+//! search. So a program without Python pays nothing for cached stacks, and a program that embeds Python may load
+//! Python at any time. Once an interpreter is found, the search never runs again, even if the interpreter's frames
+//! cannot be read.
 //!
-//! While another thread is in `dlopen`, the loader may list a library that is not relocated yet, so a call of one of
-//! the library's functions can jump to any address. The search therefore skips an interpreter that is not initialized
-//! yet, and runs again after the initialization, because CPython can only initialize itself after it was relocated.
+//! While another thread is in `dlopen`, the loader may list a library that is not relocated yet. A call of one of its
+//! functions could then jump to any address. The search therefore skips an interpreter that is not initialized yet.
+//! CPython can only initialize itself after it was relocated, so the search runs again after the initialization.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::symbols::{ExportedSymbol, Exports};
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::cold::cold_part;
 
-/// An interpreter whose frames can be read. An interpreter's value is never freed.
+/// An interpreter whose frames can be read. A published value of this type is never freed.
 #[derive(Debug)]
 pub(super) struct Interpreter {
     pub(super) layout: Layout,
@@ -33,13 +33,13 @@ pub(super) struct Interpreter {
     /// Offsets for finding the states of other threads. `None` if these offsets are not known for this version.
     pub(super) thread_list: Option<ThreadList>,
     /// `PyGILState_GetThisThreadState`, which returns the state of the calling thread, or null. The function reads
-    /// thread-local storage, so its result is correct whichever thread holds the GIL.
+    /// thread-local storage, so its result is correct no matter which thread holds the GIL.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
-    /// Addresses of the types of code objects, strings and bytes, and of the type of frames (in versions in which
-    /// frames are objects).
+    /// Addresses of the type objects of code objects, strings and bytes. Also the type of frames, in versions in which
+    /// frames are objects.
     pub(super) types: Types,
-    /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part. The cold part is empty in most builds, but is
-    /// a fifth of the function in profile-guided builds, such as Debian's and conda's.
+    /// Address ranges of `_PyEval_EvalFrameDefault` (the evaluator) and of its cold part. The cold part is empty in
+    /// most builds. In profile-guided builds, such as Debian's and conda's, it is a fifth of the function.
     pub(super) evaluator: [Range<u64>; 2],
 }
 
@@ -119,30 +119,30 @@ impl std::fmt::Display for OffReason {
 
 /// Whether Python frames are requested.
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
-/// The interpreter; null if none was found.
+/// The interpreter of this process; null if none was found yet.
 static INTERPRETER: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
-/// Reason why Python frames are off, encoded by `to_word`; 0 if Python frames are on.
+/// Reason why Python frames are off, encoded by `to_word`, or 0 if Python frames are on.
 static OFF_REASON: AtomicU32 = AtomicU32::new(0);
 /// The loader's state at the last search for an interpreter, as a word.
 static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Address of the flags of a type of the interpreter that the last search skipped because it was not initialized; 0
-/// if no interpreter was skipped. Read and written while the loader's lock is held.
+/// Address of the flags of a type object. The type belongs to the interpreter that the last search skipped because it
+/// was not initialized. 0 if no interpreter was skipped. Read and written while the loader's lock is held.
 static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
 
-/// Offsets of `tp_basicsize` and `tp_flags` in a type object. In builds with the GIL, they have not changed since
-/// CPython 3.0. In builds without the GIL, each object begins with 16 more bytes, and the word at the first offset is
-/// 0.
+/// Offsets of `tp_basicsize` and `tp_flags` in a type object. In builds with the GIL, these offsets have not changed
+/// since CPython 3.0. In builds without the GIL, each object begins with 16 more bytes, and the word at offset
+/// `TYPE_SIZE` is 0.
 const TYPE_SIZE: u64 = 32;
 const TYPE_FLAGS: u64 = 168;
 /// The flag (`Py_TPFLAGS_READY`) that CPython sets in its own types when it initializes itself.
 const TYPE_IS_READY: u64 = 1 << 12;
 
-/// Sets whether Python frames are recorded from now on.
+/// Sets whether walks record Python frames after this call.
 pub(super) fn set_enabled(enabled: bool) {
     IS_ENABLED.store(enabled, Ordering::Relaxed);
 }
 
-/// Reason why Python frames are off; `None` if Python frames are on.
+/// Returns the reason why Python frames are off, or `None` if Python frames are on.
 pub(super) fn off_reason() -> Option<OffReason> {
     OffReason::from_word(OFF_REASON.load(Ordering::Relaxed))
 }
@@ -159,9 +159,9 @@ pub(super) fn turn_off(why: OffReason) {
     let _ = OFF_REASON.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Returns the interpreter of this process, if there is one whose frames can be read. Searches for an interpreter only
-/// if objects were loaded or unloaded, or an interpreter was initialized, since the last search. Safe inside a
-/// callback.
+/// Returns the interpreter of this process, if the process has one whose frames can be read. Searches for an
+/// interpreter only if, since the last search, objects were loaded or unloaded, or an interpreter was initialized.
+/// Safe inside a callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_ENABLED.load(Ordering::Relaxed) || OFF_REASON.load(Ordering::Relaxed) != 0 {
@@ -179,7 +179,7 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
     unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether the interpreter that the last search skipped may have been initialized since.
+/// Whether the interpreter that the last search skipped may have been initialized since that search.
 fn was_initialized_since() -> bool {
     UNINITIALIZED.load(Ordering::Relaxed) != 0
         && loader::with_lock(|state| {
@@ -190,31 +190,33 @@ fn was_initialized_since() -> bool {
         .unwrap_or(false)
 }
 
-/// Whether the type with these flags is ready. Call this while the loader's lock is held.
+/// Whether the type whose flags are at the address `flags` is ready. Call this function while the loader's lock is
+/// held.
 fn is_ready(flags: u64) -> bool {
     // SAFETY: the flags are in an exported variable of an object that is loaded while the loader's lock is held.
     let flags = unsafe { memory::word(flags) };
     flags & TYPE_IS_READY != 0
 }
 
-/// Whether the interpreter in this process was initialized, so that its functions can be called. Call this while the
-/// loader's lock is held.
+/// Whether the interpreter in this process was initialized, so that its functions can be called. Call this function
+/// while the loader's lock is held.
 pub(crate) fn is_initialized() -> bool {
     resolve_symbol("PyCode_Type").and_then(type_flags).is_some_and(is_ready)
 }
 
-/// Address of the flags of this type. Call this while the loader's lock is held.
+/// Returns the address of this type's flags. Call this function while the loader's lock is held.
 fn type_flags(type_object: ExportedSymbol) -> Option<u64> {
     let ExportedSymbol { address, bytes } = type_object;
     if bytes < TYPE_FLAGS + 24 {
         return None;
     }
-    // SAFETY: this is in an exported variable of an object that is loaded while the loader's lock is held.
+    // SAFETY: this address is in an exported variable of an object that is loaded while the loader's lock is held.
     let size = unsafe { memory::word(address + TYPE_SIZE) };
     Some(address + TYPE_FLAGS + if size == 0 { 16 } else { 0 })
 }
 
-/// Whether the interpreter is still loaded. Call this after objects were unloaded.
+/// Whether the interpreter is still loaded. Turns Python frames off if it is not. Call this function after objects
+/// were unloaded.
 #[cold]
 pub(super) fn is_loaded(interpreter: &Interpreter) -> bool {
     let mut is_loaded = false;
@@ -228,7 +230,7 @@ pub(super) fn is_loaded(interpreter: &Interpreter) -> bool {
     is_loaded
 }
 
-/// The loader's present unload count.
+/// Returns the loader's present unload count.
 #[inline(always)]
 pub(super) fn unloads() -> u32 {
     loader_state::latest().unloads()
@@ -266,7 +268,7 @@ fn publish(interpreter: Interpreter) {
 
 /// Looks for an interpreter in the object with these exports. Returns `None` if the object contains no interpreter,
 /// `Ok(None)` if its interpreter is not initialized yet, and an error if the interpreter's frames cannot be read. Call
-/// this while the loader's lock is held.
+/// this function while the loader's lock is held.
 fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Option<Interpreter>, OffReason>> {
     if exports.find("pypy_main_startup").is_some() {
         return Some(Err(OffReason::PyPy));
@@ -275,8 +277,8 @@ fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Option<Inter
     Some(read_interpreter(object, exports, runtime))
 }
 
-/// Reads the layout and the addresses of an interpreter. Not inlined into the loop over all objects, because this
-/// function needs much stack space, and a thread may have little.
+/// Reads the layout and the addresses of an interpreter. This function is not inlined into the loop over all objects,
+/// because it needs much stack space, and a thread may have little.
 #[cold]
 #[inline(never)]
 fn read_interpreter(
@@ -325,8 +327,8 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Returns the symbol to which the program and its libraries resolve the name. The symbol's address may differ from the
-/// address in the library itself, because a program that is not position-independent has its own copies of libraries'
+/// Returns the symbol to which the program and its libraries resolve the name. Its address may differ from the address
+/// in the library that defines it, because a program that is not position-independent has its own copies of libraries'
 /// variables.
 fn resolve_symbol(name: &str) -> Option<ExportedSymbol> {
     let mut found = None;
@@ -350,16 +352,16 @@ fn layout(version: u64, runtime: ExportedSymbol) -> Result<(Layout, Option<Threa
     Ok((layout, ThreadList::for_version(version, &table)))
 }
 
-/// Returns CPython's version number, such as `0x030b07f0`. CPython exports the number as a variable since 3.11; before
-/// 3.11, the number is parsed from the version string. The interpreter must be initialized.
+/// Returns CPython's version number, such as `0x030b07f0`. Since 3.11, CPython exports the number as a variable.
+/// Before 3.11, the number is parsed from the version string. The interpreter must be initialized.
 fn version(exports: &Exports<'_>) -> Option<u64> {
     if let Some(version) = exports.find("Py_Version").filter(|version| version.bytes == 8) {
         // SAFETY: this is an exported variable of eight bytes, and the loader's lock is held.
         return Some(unsafe { memory::word(version.address) });
     }
     let text = exports.find("Py_GetVersion")?.address;
-    // SAFETY: the function that CPython exports under this name takes no argument, returns a static C string, and needs
-    // no lock of Python's. The function's library was relocated, because the interpreter is initialized.
+    // SAFETY: the function that CPython exports under this name takes no argument, returns a static C string, and
+    // needs none of Python's locks. The function's library was relocated, because the interpreter is initialized.
     let text = unsafe {
         let text =
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *const std::ffi::c_char>(text as usize)();

@@ -1,9 +1,9 @@
-//! Lists, for each version of CPython, the offsets in bytes of the fields that a walk reads in CPython's objects.
+//! Lists, for each version of CPython, the offsets (in bytes) of the fields of CPython's objects that a walk reads.
 //!
 //! The offsets for versions up to 3.12 were taken from the headers of each version, and later releases of the same
-//! version keep these offsets. From 3.13 on, the interpreter publishes the offsets itself, in a table at the start of
-//! `_PyRuntime`. The layout of this table also depends on the version. For a version that is not listed here, no layout
-//! is guessed, and no frames are recorded.
+//! version keep these offsets. CPython 3.13 and later publish the offsets themselves, in a table at the start of
+//! `_PyRuntime`. The layout of this table also depends on the version. For a version that is not listed here, no
+//! layout is guessed, and no Python frames are recorded.
 //!
 //! ```text
 //! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one evaluator call
@@ -14,16 +14,16 @@
 //! 3.15        as 3.14; the outermost frame is part of the thread's state, and not a function's
 //! ```
 
-/// Offsets for one version of CPython.
+/// Offsets for one version of CPython, and how to interpret the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Major and minor version, as in `0x030b`.
+    /// Major and minor version of CPython, as in `0x030b`.
     pub version: u16,
-    /// Offset in `_PyRuntime` of a pointer to the thread that finalizes the interpreter. The pointer is null until
-    /// finalization begins.
+    /// Offset in `_PyRuntime` of a pointer to the state of the thread that finalizes the interpreter. The pointer is
+    /// null until the finalization begins.
     pub(super) finalizing: u32,
-    /// Offset in a thread's state of the pointer to its innermost frame, or in versions with cframes, to its innermost
-    /// cframe.
+    /// Offset in a thread's state of the pointer to the thread's innermost frame. In versions with cframes, the
+    /// pointer leads to the innermost cframe instead.
     pub(super) thread: u32,
     pub(super) cframe: Option<CFrame>,
     pub(super) frame: FrameLayout,
@@ -31,7 +31,7 @@ pub(crate) struct Layout {
     pub(super) text: TextLayout,
 }
 
-/// The record (cframe) that the evaluator keeps on the C stack in 3.11 and 3.12.
+/// Offsets in a cframe, the struct that the evaluator keeps on the C stack in 3.11 and 3.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CFrame {
     pub(super) bytes: u32,
@@ -47,8 +47,8 @@ pub(super) struct FrameLayout {
     pub(super) previous: u32,
     pub(super) code: u32,
     pub(super) position: u32,
-    /// Offset of two adjacent words that are compared at once. One word is `previous`; the other is `code` or
-    /// `position`, depending on the version.
+    /// Offset of two adjacent words that are compared by one operation. One word is `previous`; the other word is
+    /// `code` or `position`, depending on the version.
     pub(super) link: u32,
     /// Offset of the byte that identifies the frame's owner.
     pub(super) owner: u32,
@@ -57,8 +57,8 @@ pub(super) struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// Returns the same frame layout, with constants for the offsets that are equal in all versions since 3.12. Call
-    /// this only for 3.12 or later.
+    /// Returns this frame layout, with constants for the offsets that are equal in all versions since 3.12. Call this
+    /// function only for 3.12 or later.
     #[inline(always)]
     const fn with_shim_constants(&self) -> Self {
         let (previous, code, position, link) = (8, 0, 56, 0);
@@ -70,7 +70,7 @@ impl FrameLayout {
 /// Meaning of a frame's position field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// An index of an instruction in the code object; multiply it by this number of bytes.
+    /// The index of an instruction in the code object. The value in the variant is the number of bytes per index.
     Index(u32),
     /// The address of an instruction in the code object.
     Address,
@@ -79,17 +79,18 @@ pub(super) enum Unit {
 /// Ways to recognize the first frame of an evaluator call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Boundary {
-    /// Each frame is the first frame of a call.
+    /// Each frame is the first frame of an evaluator call.
     Each,
-    /// A byte at this offset in the frame is nonzero if the frame is the first frame of a call. The byte after it is
-    /// the owner.
+    /// A byte at this offset in the frame is nonzero if the frame is the first frame of an evaluator call. The next
+    /// byte is the owner byte.
     Flag(u32),
-    /// The frame that precedes a call's first frame is a shim, that is, a frame of the evaluator and not of a function.
+    /// The frame that precedes the first frame of an evaluator call is a shim, that is, a frame of the evaluator and
+    /// not of a function.
     Shim,
 }
 
 /// Values of the owner byte for frames of generators, and for frames of the evaluator (shims). Frames with larger
-/// values do not belong to functions either.
+/// values of the owner byte do not belong to functions either.
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
@@ -103,18 +104,18 @@ pub(super) const FIRST_WITH_HOLD_BITS: u16 = 0x030e;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CodeLayout {
     pub(super) bytes: u32,
-    /// Offset of the qualified name; before 3.11, of the plain name.
+    /// Offset of the function's qualified name; before 3.11, of the plain name.
     pub(super) name: u32,
     pub(super) file: u32,
     pub(super) lines: u32,
     pub(super) first_line: u32,
-    /// Offset of the instructions; 0 if the instructions are not inside the object.
+    /// Offset of the instructions, or 0 if the instructions are not inside the code object.
     pub(super) instructions: u32,
-    /// Offset of the number of instructions that precede the first instruction at which a frame is complete. 0 if
-    /// frames are always complete in this version.
+    /// Offset of the number of instructions before the first instruction at which a frame is complete. 0 if frames are
+    /// always complete in this version.
     pub(super) traceable: u32,
-    /// Offset of a four-byte version number that is unique per code object. 0 if this version of CPython has no such
-    /// number.
+    /// Offset of a four-byte version number that is unique per code object. 0 if code objects have no such number in
+    /// this version of CPython.
     pub(super) version: u32,
 }
 
@@ -126,7 +127,7 @@ pub(super) struct TextLayout {
     pub(super) wide: u32,
 }
 
-/// Offsets of the fields through which the states of all Python threads of the process are found.
+/// Offsets of the fields by which the states of all Python threads of the process are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadList {
     /// Offset in `_PyRuntime` of the first interpreter.
@@ -134,21 +135,21 @@ pub(super) struct ThreadList {
     /// Offsets in an interpreter of the next interpreter, and of the interpreter's first thread.
     pub(super) next_interpreter: u32,
     pub(super) threads: u32,
-    /// Offsets in a thread's state of the next thread, and of the thread's number in the C library (`pthread_t`).
+    /// Offsets in a thread's state of the next thread's state, and of the thread's id in the C library (`pthread_t`).
     pub(super) next: u32,
     pub(super) identity: u32,
 }
 
 impl ThreadList {
-    /// Returns the offsets for a version number such as `0x030b07f0`. `table` is the start of `_PyRuntime`. `None` if
-    /// the offsets are not known.
+    /// Returns the offsets for a version number such as `0x030b07f0`. `table` is the start of `_PyRuntime`. Returns
+    /// `None` if the offsets are not known.
     pub(super) fn for_version(version: u64, table: &[u8; TABLE_BYTES]) -> Option<Self> {
         let known = |interpreters, threads, identity| {
             Some(Self { interpreters, next_interpreter: 0, threads, next: 8, identity })
         };
         let version = (version >> 16) as u16;
-        // Distance in the table from the entry of the thread's frame to the entry of the thread's number. Since 3.15
-        // there are three more entries between these two.
+        // Distance in the table from the entry for the thread's frame to the entry for the thread's id. Since 3.15,
+        // the table has three more entries between these two.
         let identity = match version {
             0x0309 | 0x030a => return known(32, 8, 176),
             0x030b => return known(40, 16, 152),
@@ -171,7 +172,8 @@ impl ThreadList {
     }
 }
 
-/// Offset of an object's type, the same in all versions up to 3.15, except free-threaded builds.
+/// Offset of the pointer to an object's type. It is the same in all versions up to 3.15, except in free-threaded
+/// builds.
 pub(super) const TYPE: u64 = 8;
 pub(super) const LENGTH: u64 = 16;
 pub(super) const HASH: u64 = 24;
@@ -189,8 +191,8 @@ const BEFORE_3_11: Layout = Layout {
         code: 32,
         position: 104,
         link: 24,
-        // This version has no owner byte. The offset refers to a byte of the pointer to the object's type, because this
-        // byte never changes.
+        // This version has no owner byte. The offset refers to a byte of the pointer to the object's type instead,
+        // because this byte never changes.
         owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,
@@ -208,7 +210,7 @@ const BEFORE_3_11: Layout = Layout {
     text: TextLayout { ascii: 48, wide: 72 },
 };
 
-/// Layouts of the versions whose offsets were taken from CPython's headers.
+/// Layouts of those CPython versions whose offsets were taken from CPython's headers.
 const FROM_HEADERS: [Layout; 4] = [
     BEFORE_3_11,
     Layout {
@@ -272,14 +274,14 @@ const FROM_HEADERS: [Layout; 4] = [
     },
 ];
 
-/// Maximum number of bytes of a code object that are read.
+/// Maximum number of bytes that are read of a code object.
 pub(super) const MAX_CODE_BYTES: usize = 256;
 
-/// Number of bytes that are read from the table that 3.13 and later publish.
+/// Number of bytes that are read of the table that CPython 3.13 and later publish.
 pub(super) const TABLE_BYTES: usize = 744;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
-/// For one version: offsets in the published table of the entries that are read.
+/// Offsets of the entries that are read in the published table of one CPython version.
 struct DebugOffsets {
     version: u16,
     thread: usize,
@@ -291,13 +293,14 @@ struct DebugOffsets {
     code: usize,
     instructions: usize,
     kind: usize,
-    /// Offset of `ob_size` and `ob_sval`.
+    /// Offset in the table of the entries `ob_size` and `ob_sval` of bytes objects.
     bytes: usize,
-    /// Offset of three entries: `state`, `length` and the size of an ASCII-only string, in this order.
+    /// Offset in the table of three entries about strings: `state`, `length` and the size of an ASCII-only string, in
+    /// this order.
     text: usize,
 }
 
-/// Offsets in the published table, for all versions that publish their layout.
+/// Offsets in the published table, for all CPython versions that publish their layout.
 const DEBUG_OFFSETS: [DebugOffsets; 3] = [
     DebugOffsets {
         version: 0x030d,
@@ -337,16 +340,16 @@ const DEBUG_OFFSETS: [DebugOffsets; 3] = [
 /// The reason why no layout is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnknownLayout {
-    /// The version is not listed in this module.
+    /// This CPython version is not listed in this module.
     Version,
     /// A build without the GIL, in which all objects have a different layout.
     FreeThreaded,
-    /// The published table does not match the version.
+    /// The published table does not match the version of CPython.
     Table,
 }
 
 impl Layout {
-    /// Returns the layout of a version in [`FROM_HEADERS`]. The version is a number such as `0x030b`.
+    /// Returns the layout of a version in [`FROM_HEADERS`]. `version` is major and minor version, as in `0x030b`.
     pub(super) const fn from_headers(version: u16) -> Self {
         let mut at = 0;
         while FROM_HEADERS[at].version != version {
@@ -367,8 +370,8 @@ impl Layout {
         }
     }
 
-    /// Returns the same layout, with compile-time constants for the offsets that are equal in all versions since 3.12.
-    /// Call this only for 3.12 or later.
+    /// Returns this layout, with compile-time constants for the offsets that are equal in all versions since 3.12.
+    /// Call this function only for 3.12 or later.
     #[inline(always)]
     pub(super) fn with_shim_constants(&self) -> Self {
         debug_assert!(self.has_shims());
@@ -379,7 +382,7 @@ impl Layout {
         self.frame == self.frame.with_shim_constants()
     }
 
-    /// Creates the layout from the table that 3.13 and later publish.
+    /// Creates the layout from the table that CPython 3.13 and later publish.
     fn from_debug_offsets(offsets: &DebugOffsets, table: &[u8; TABLE_BYTES]) -> Result<Self, UnknownLayout> {
         let (words, _) = table.as_chunks::<8>();
         let word = |at: usize| u64::from_ne_bytes(words[at / 8]);
@@ -425,10 +428,11 @@ impl Layout {
                     first_line,
                     instructions,
                     traceable: instructions.checked_sub(16)?,
-                    // The version number is at the same offset as in 3.12, or absent.
+                    // The unique version number is at the same offset as in 3.12, or absent.
                     version: if first_line == 68 { 92 } else { 0 },
                 },
-                // A non-ASCII string has two more words: the pointer to its UTF-8 form, and the length of that form.
+                // A non-ASCII string has two more words: a pointer to its UTF-8 form, and the length of the UTF-8
+                // form.
                 text: TextLayout { ascii, wide: ascii + 16 },
             })
         };

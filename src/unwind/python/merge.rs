@@ -1,10 +1,10 @@
 //! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python
-//! frames that it was evaluating. Each distinct pair of stacks is merged once.
+//! frames that this evaluator call ran. Each distinct pair of a native and a Python stack is merged only once.
 //!
-//! Since 3.11, one call of the evaluator runs many Python frames. The Python frames of a call lead to an address on the
-//! C stack, and the native frame that contains this address is the frame of the call, whatever the name of its
-//! function. Before 3.11, each call of the evaluator runs one Python frame, so calls and Python frames are paired one
-//! by one, from the innermost outwards.
+//! Since 3.11, one call of the evaluator runs many Python frames. The Python frames of such a call lead to an address
+//! on the C stack. The native frame that contains this address is the frame of the evaluator call, whatever the name
+//! of its function is. Before 3.11, each call of the evaluator runs one Python frame, so evaluator calls and Python
+//! frames are paired one by one, from the innermost outwards.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use gpuflame_model::record::{Frame, FrameKind};
 /// Maximum number of frames of both kinds in a merged stack.
 pub(super) const MAX_MERGED_FRAMES: usize = 2 * MAX_FRAMES;
 
-/// The native stack and the Python stack that are to be merged.
+/// The native stack and the Python stack to be merged.
 pub(super) struct StackPair<'a> {
     /// Native frames, leaf first.
     pub(super) native: &'a [Frame],
@@ -32,14 +32,14 @@ pub(super) struct StackPair<'a> {
 pub(super) enum Agreement {
     /// Each evaluator call is in both the native and the Python stack.
     Complete,
-    /// The native stack has more calls at the root than the Python stack. These calls belong to another interpreter, or
-    /// to the stack below a greenlet.
+    /// The native stack has more evaluator calls at the root than the Python stack. These calls belong to another
+    /// interpreter, or to the stack below a greenlet.
     MoreNative,
     /// Some Python frames belong to no native frame.
     None,
 }
 
-/// A merged stack being written.
+/// A merged stack that is being written.
 pub(super) struct MergedFrames<'a> {
     frames: &'a mut [Frame; MAX_MERGED_FRAMES],
     count: usize,
@@ -64,7 +64,7 @@ impl<'a> MergedFrames<'a> {
     }
 }
 
-/// Splits Python frames into the frames of the innermost evaluator call, and the frames of the calls around it.
+/// Splits Python frames into the frames of the innermost evaluator call, and the frames of all outer evaluator calls.
 fn innermost(items: &[InterpreterFrame]) -> (&[InterpreterFrame], &[InterpreterFrame]) {
     let first = items.iter().rposition(|item| item.boundary != 0);
     let (around, group) = items.split_at(first.unwrap_or(0));
@@ -72,8 +72,8 @@ fn innermost(items: &[InterpreterFrame]) -> (&[InterpreterFrame], &[InterpreterF
 }
 
 impl StackPair<'_> {
-    /// Returns the merged stack, and whether both stacks agree. `stack_pointers` are the stack pointers of the native
-    /// frames.
+    /// Returns the merged stack, and whether the native and the Python stack agree. `stack_pointers` are the stack
+    /// pointers of the native frames.
     pub(super) fn merge<'a>(
         &self,
         stack_pointers: impl Iterator<Item = u64>,
@@ -87,14 +87,14 @@ impl StackPair<'_> {
             self.at_outermost_call(&mut out);
             return (out.finish(), Agreement::None);
         }
-        // The native stack lacks frames at the root. The evaluator calls of the remaining Python frames are among these
-        // missing frames.
+        // The native stack lacks frames at the root. The evaluator calls of the remaining Python frames are among the
+        // missing native frames.
         out.push_python(left);
         (out.finish(), agreement)
     }
 
     /// Replaces each native frame that contains the address of an evaluator call by the Python frames of that call.
-    /// Returns the Python frames for whose call no native frame was found.
+    /// Returns the Python frames of those calls for which no native frame was found.
     fn by_address(
         &self,
         stack_pointers: impl Iterator<Item = u64>,
@@ -119,8 +119,9 @@ impl StackPair<'_> {
         (left, Agreement::Complete)
     }
 
-    /// Replaces the native frames of evaluator calls by Python frames, one for one, starting at the innermost. If there
-    /// are more calls than Python frames, the outer calls belong to another thread state and are not replaced.
+    /// Replaces the native frames of evaluator calls by Python frames, one for one, starting at the innermost. If the
+    /// stack has more evaluator calls than Python frames, the outer calls belong to another thread state and are not
+    /// replaced.
     fn by_count(&self, out: &mut MergedFrames<'_>) -> (&[InterpreterFrame], Agreement) {
         let mut left = self.items;
         let mut calls = 0;
@@ -138,8 +139,8 @@ impl StackPair<'_> {
         (left, if is_complete { Agreement::Complete } else { Agreement::MoreNative })
     }
 
-    /// Replaces the outermost native frame of the evaluator by all Python frames, because their native frames are not
-    /// known.
+    /// Replaces the outermost native frame of the evaluator by all Python frames, because it is not known which native
+    /// frames ran which Python frames.
     fn at_outermost_call(&self, out: &mut MergedFrames<'_>) {
         let outermost = self.native.iter().rposition(|native| self.is_evaluator(*native));
         for (at, native) in self.native.iter().enumerate() {
@@ -159,7 +160,7 @@ impl StackPair<'_> {
     }
 }
 
-/// Whether this native frame is a call of the evaluator, whose code has these address ranges.
+/// Whether this native frame is a call of the evaluator. `evaluator` is the address ranges of the evaluator's code.
 pub(super) fn is_evaluator(frame: Frame, evaluator: &[Range<u64>; 2]) -> bool {
     let is_inside = |address| evaluator.iter().any(|part| part.contains(&address));
     matches!(frame.kind(), FrameKind::Native { address, .. } if is_inside(address))
@@ -172,8 +173,9 @@ mod tests {
 
     const EVALUATOR: [Range<u64>; 2] = [0x5000..0x6000, 0x1000..0x1100];
 
-    /// Merges test stacks, which are given leaf first. In `native`, each letter is a native frame: `E` is the
-    /// evaluator, `C` its cold part. In `python`, each frame is a number (`-` for a hidden frame) and its boundary.
+    /// Merges test stacks, which are given leaf first. In `native`, each letter is a native frame: `E` is a call of
+    /// the evaluator, `C` is a call of its cold part. In `python`, each frame is a number (`-` for a hidden frame) and
+    /// its boundary.
     fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, Agreement) {
         let address = |letter: char| match letter {
             'E' => 0x5800,
@@ -192,7 +194,7 @@ mod tests {
             .collect();
         let mut room = Box::new([Frame(0); MAX_MERGED_FRAMES]);
         let stacks = StackPair { native: &native, items: &items, is_partial, evaluator: &EVALUATOR };
-        // The leaf's frame is at addresses 1000 to 1100, the next frame at 1100 to 1200, and so on.
+        // The leaf's frame has the addresses 1000 to 1100, the next frame 1100 to 1200, and so on.
         let stack_pointers = (0..native.len() as u64).map(|at| 1000 + 100 * at);
         let (frames, agreement) = stacks.merge(stack_pointers, MergedFrames::new(&mut room));
         let name = |frame: &Frame| match frame.kind() {

@@ -1,34 +1,35 @@
 //! Reads the Python frames of the calling thread from CPython's memory, and merges them with the native frames.
 //!
 //! A walk calls only one function of CPython, which reads thread-local storage. (Before 3.11, `interpreter` also calls
-//! a function that returns the version string.) Neither function takes the GIL or counts references. The frames of a
-//! thread do not change while the thread is inside a call to a C function, even if another thread holds the GIL.
+//! a function that returns the version string.) Neither of these two functions takes the GIL or counts references. The
+//! frames of a thread do not change while the thread is inside a call to a C function, even if another thread holds
+//! the GIL.
 //!
 //! * `interpreter`: finds the interpreter of this process, its version and whether its frames can be read.
 //! * `layout`: lists the offsets of the fields to read, as data for each version.
-//! * `pages`: reads through pointers that may lead to any address.
+//! * `pages`: reads memory through pointers that may lead to any address.
 //! * `code`: identifies code objects, and reads their names.
 //! * `walk`: walks along the Python frames.
-//! * `walk_cache`: caches the thread's earlier walks.
+//! * `walk_cache`: caches earlier walks of the thread.
 //! * `merge`: merges native and Python frames to one stack.
 //! * `other_threads`: reads the frames of sampled threads through the kernel.
 //!
 //! # What it relies on, and what it checks
 //!
-//! 1. Frames are read only if the layout of the CPython version is known, and matches the layout that the interpreter
+//! 1. Frames are read only if the layout of this CPython version is known, and equals the layout that the interpreter
 //!    publishes (`layout`).
-//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames is
-//!    corrupted, the walk ends and Python frames are no longer recorded, but nothing else happens.
-//! 3. A code object, its name, file and line table must have their expected types. The types are compared by address
-//!    when a walk first reaches the object (`code`).
-//! 4. The native stack must agree with the Python frames. Since 3.11, the C stack addresses to which the Python frames
-//!    lead must be inside native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`).
-//!    If native and Python frames disagree for a stack, and have not agreed for any earlier stack, Python frames are
-//!    switched off.
+//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames
+//!    is corrupted, the walk ends and Python frames are no longer recorded, but nothing else happens.
+//! 3. A code object, its name, file and line table must have the expected types. When a walk first reaches the object,
+//!    the addresses of the types are compared with the expected addresses (`code`).
+//! 4. The native stack must agree with the Python frames (`merge`). Since 3.11, the C stack addresses to which the
+//!    Python frames lead must be inside native frames. Before 3.11, the native stack must have as many evaluator calls
+//!    as the Python stack has frames. If native and Python frames disagree for a stack, and have not agreed for any
+//!    earlier stack, Python frames are switched off.
 //! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once the flag is
-//!    set, only the finalizing thread's frames are read. One case in which freed memory is read is not excluded. The
-//!    kernel may preempt a thread in the middle of a walk (which takes about 50 ns). If the interpreter then sets the
-//!    flag and unmaps the thread's frames before the thread continues, the walk reads freed memory.
+//!    set, only the finalizing thread's frames are read. In one case, a walk may still read freed memory: the kernel
+//!    preempts a thread in the middle of a walk (which takes about 50 ns), and before the thread continues, the
+//!    interpreter sets the flag and unmaps the thread's frames.
 
 mod code;
 mod interpreter;
@@ -55,13 +56,13 @@ use walk_cache::WalkCache;
 use super::{Captured, memory};
 use gpuflame_model::record::{CodeId, Frame};
 
-/// Sets whether Python frames are recorded from now on. By default Python frames are not recorded.
+/// Sets whether walks record Python frames after this call. By default Python frames are not recorded.
 pub fn set_enabled(enabled: bool) {
     interpreter::set_enabled(enabled);
 }
 
-/// The reason why Python frames are not recorded although the process has an interpreter. `None` if Python frames are
-/// recorded, or if there is no interpreter.
+/// Returns the reason why Python frames are not recorded although the process has an interpreter. Returns `None` if
+/// Python frames are recorded, or if the process has no interpreter.
 pub fn off_reason() -> Option<OffReason> {
     interpreter::off_reason()
 }
@@ -71,12 +72,12 @@ pub fn off_reason() -> Option<OffReason> {
 pub struct PythonUnwinder {
     state: NonNull<PythonState>,
     interpreter: &'static Interpreter,
-    /// The loader's unload count at the last check whether the interpreter is loaded.
+    /// The loader's unload count at the last check of whether the interpreter is still loaded.
     unloads: u32,
 }
 
-/// Per-thread state, stored in its own memory mapping. Only as many pages of the mapping are touched as the depth of
-/// the thread's stacks requires.
+/// Per-thread state, stored in its own memory mapping. The number of pages of this mapping that are touched depends on
+/// the depth of the thread's stacks.
 #[repr(C)]
 struct PythonState {
     walk: PythonWalk,
@@ -87,14 +88,14 @@ struct PythonState {
 /// Result of a walk along the Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkOutcome {
-    /// The frames are the same as in the cached walk with this number. The stored frames of the last walk are not
+    /// The frames are the same as in the cached walk with this index. The stored frames of the last walk are not
     /// replaced.
     Cached(usize),
-    /// The frames are the same as in the last walk.
+    /// The frames are the same as in the previous walk.
     Unchanged,
-    /// The frames differ from those of the last walk.
+    /// The frames differ from those of the previous walk.
     Changed,
-    /// There is no Python frame, because the thread does not belong to Python, or runs no Python code now.
+    /// There is no Python frame, because the thread does not belong to Python, or runs no Python code at this moment.
     NoFrames,
     /// The frames could not be read, because their chain is corrupted, or because the kernel refused memory.
     Unreadable,
@@ -110,12 +111,12 @@ pub struct MergedStack<'a> {
     pub is_cut: bool,
 }
 
-/// Whether, for any stack so far, the Python frames agreed with the native frames.
+/// Whether the Python frames have agreed with the native frames for at least one stack so far.
 static HAS_AGREED: AtomicBool = AtomicBool::new(false);
 
 impl PythonUnwinder {
-    /// Creates the state for the calling thread, if the process has a readable interpreter. Searches for an interpreter
-    /// if objects were loaded since the last search.
+    /// Creates the state for the calling thread, if the process has an interpreter whose frames can be read. Searches
+    /// for an interpreter if objects were loaded since the last search.
     #[cold]
     pub fn of_this_thread() -> Option<Self> {
         let interpreter = interpreter::interpreter()?;
@@ -126,8 +127,8 @@ impl PythonUnwinder {
         Some(Self { state, interpreter, unloads: interpreter::unloads() })
     }
 
-    /// Walks along the frames. `native` identifies the thread's native frames, as far as these are known. `number`
-    /// returns the number for a code object that is new to the thread.
+    /// Walks along the Python frames. `native` identifies the thread's native frames, if these are known. `number`
+    /// returns the id for a code object that is new to the thread.
     #[inline(always)]
     pub fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
         let Self { interpreter, .. } = *self;
@@ -156,7 +157,7 @@ impl PythonUnwinder {
         if thread == 0 || is_ending(self.interpreter, thread) { 0 } else { thread }
     }
 
-    /// Walks along the frames without the cache of walks.
+    /// Walks along the Python frames without the cache of walks.
     #[cold]
     pub fn walk_uncached(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
         // Get the thread's state again, because it may have become unreadable since the last walk.
@@ -164,16 +165,17 @@ impl PythonUnwinder {
         self.walk_changed(thread, number)
     }
 
-    /// Caches the last walk and returns its number. `None` if the back-off allows no insertion, or if the walk cannot
-    /// be cached.
+    /// Caches the last walk and returns its index. Returns `None` if the back-off allows no insertion, or if the walk
+    /// cannot be cached.
     #[inline(always)]
     pub fn cache_last(&mut self) -> Option<usize> {
         let PythonState { walk, walk_cache, .. } = self.state();
         if walk_cache.can_insert() { walk_cache.insert(walk) } else { None }
     }
 
-    /// Walks along the frames, which have changed since the last walk. `thread` is 0 if no frame may be read. Not
-    /// inlined, because this function needs more registers than are available.
+    /// Walks along the Python frames, which have changed since the last walk. `thread` is the address of the thread's
+    /// state, or 0 if no frame may be read. This function is not inlined, because it needs more registers than are
+    /// available.
     #[inline(never)]
     fn walk_changed(
         &mut self,
@@ -215,8 +217,8 @@ impl PythonUnwinder {
         WalkOutcome::Unreadable
     }
 
-    /// Returns how many frames at the root the last walk has in common with the walk before it. For each other frame,
-    /// also returns a word that identifies the frame, outermost first.
+    /// Returns the number of frames at the root that the last walk has in common with the walk before it. For each
+    /// other frame of the last walk, also returns a word that identifies the frame, outermost frame first.
     #[inline(always)]
     pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
@@ -241,8 +243,8 @@ impl PythonUnwinder {
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), MergedFrames::new(merged));
         match agreement {
             Agreement::Complete => HAS_AGREED.store(true, Ordering::Relaxed),
-            // More native frames do not prove a mismatch, because they also occur at the first launch of a program that
-            // launches only from greenlets.
+            // A native stack with more evaluator calls does not prove a mismatch, because such a stack also occurs at
+            // the first launch of a program that launches only from greenlets.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
             Agreement::None => interpreter::turn_off(OffReason::Mismatch),
@@ -256,7 +258,7 @@ impl PythonUnwinder {
     }
 }
 
-/// Whether a thread other than `thread` is finalizing the interpreter. Finalization frees the frames of all other
+/// Whether a thread other than `thread` is finalizing the interpreter. The finalization frees the frames of all other
 /// threads.
 #[inline(always)]
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {

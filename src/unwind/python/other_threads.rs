@@ -1,26 +1,26 @@
-//! Reads the Python frames of sampled threads, which may be running.
+//! Reads the Python frames of sampled threads, even if these threads are running.
 //!
-//! A sample is a copy of a thread's registers and stack at one moment. The copy does not contain the Python frames,
-//! which are read soon afterwards. All memory is read through copies that the kernel makes, because the thread may free
-//! any of this memory at any time. The frames are used only if they fit the sample:
+//! A sample is a copy of a thread's registers and stack at one moment. The copy does not contain the Python frames, so
+//! they are read soon after the sample. All memory is read through copies that the kernel makes, because the thread
+//! may free any of this memory at any time. The Python frames are used only if they fit the sample:
 //!
-//! 1. Two reads find the same frames. (Only the positions in the functions may differ.)
-//! 2. Afterwards the thread's stack is compared with the copy. Stack frames further in than the innermost evaluator call
-//!    may differ; the thread is then still in that evaluator call. Since 3.11, the stack frame of that call may differ
-//!    too if a register, or the copy up to the end of that call, has an address in the innermost function's
-//!    instructions: the thread executed this function when it was sampled. A thread that has run on between the sample
-//!    and the reads has such a stack.
+//! 1. Two reads find the same Python frames. (Only the positions in the functions may differ.)
+//! 2. After the reads, the thread's stack is compared with the copy. Native frames further in than the innermost
+//!    evaluator call may differ; the thread is then still in that evaluator call. Since 3.11, the native frame of that
+//!    evaluator call may also differ, if a register, or a word of the copy up to the end of that frame, is an address
+//!    in the innermost function's instructions. Such an address shows that the thread executed this function when it
+//!    was sampled. The stack differs in this way if the thread has run on between the sample and the reads.
 //! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address
-//!    of the innermost Python frame must be in a register, or in the copy up to the end of the evaluator call.
-//! 4. Each evaluator call in the copied stack has its Python frames, and each Python frame has its evaluator call.
+//!    of the innermost Python frame must be in a register, or in the copy up to the end of the evaluator call's frame.
+//! 4. Each evaluator call in the copied stack has Python frames, and each Python frame has an evaluator call.
 //!
-//! A launch after the sample changes the stack, so the frames of a later launch are never used. One error remains
-//! possible: within one evaluator call, the sampled function returns, and the address of the next function's frame is
-//! still in the copy. Or the function that was sampled has another caller when it is read, within the same evaluator
-//! call.
+//! A launch after the sample changes the stack, so the frames of a later launch are never used. Two errors remain
+//! possible, both within one evaluator call. In the first case, the sampled function returns before the read, but the
+//! address of the next function's frame is still in the copy. In the second case, the sampled function has another
+//! caller at the time of the read than at the time of the sample.
 //!
 //! Threads of all interpreters are read. If a thread has states in several interpreters, only its state in the
-//! interpreter that is listed first is read, and its samples in another interpreter count as not read.
+//! interpreter that is listed first is read. Samples of this thread in another interpreter count as not read.
 
 use std::time::{Duration, Instant};
 
@@ -34,56 +34,59 @@ use crate::{Captured, MAX_FRAMES, REGISTERS, memory};
 use gpuflame_model::record::{CodeId, Frame, LabelId};
 
 const PAGE_BYTES: usize = 4096;
-/// Number of pages that are copied and held during a read. A thread's frames are mostly on one or two pages; before
-/// 3.11 they are scattered.
+/// Maximum number of page copies that are held during a read. A thread's frames are mostly on one or two pages; before
+/// 3.11 they are scattered over more pages.
 const PAGES: usize = 16;
-/// Time after which the threads are listed again to look for a thread that had no state.
+/// If a thread had no state when all threads were listed, duration until the threads are listed again.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
-/// Limits on the lengths of lists. A running program may change these lists during a read, so they may even seem
-/// cyclic.
+/// Limits on the lengths of lists. The program may change these lists during a read, so they may even seem cyclic.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 4096;
 const MAX_CODES: usize = 1 << 14;
 const MAX_STACK_BYTES: usize = 32 << 10;
-/// Index of the stack pointer and of the first argument of a system call among the registers, in DWARF order.
+/// Indices of registers in DWARF order: the stack pointer, and the register of a system call's first argument.
 const SP_INDEX: usize = 7;
 const FIRST_ARGUMENT_INDEX: usize = 5;
 
-/// Reads the Python frames of any thread of this process. Use this on a gpuflame thread, because it allocates.
+/// Reads the Python frames of any thread of this process. Use this type only on a gpuflame thread, because it
+/// allocates.
 #[derive(Debug)]
 pub struct OtherThreads {
     pages: PageCopies,
-    /// The loader's unload count when the interpreter was last seen to be loaded.
+    /// The loader's unload count at the last check that found the interpreter loaded.
     unloads: u32,
-    /// Offset of the kernel's thread number from a thread's number in the C library (`pthread_t`), which is an address.
+    /// Distance from a thread's id in the C library (`pthread_t`, which is an address) to the word with the kernel's
+    /// thread id.
     number_offset: Option<u64>,
-    /// Threads that were read before: the kernel's number and the address of Python's thread state.
+    /// Threads that were read before: the kernel's thread id, and the address of Python's thread state.
     states: Vec<(i32, u64)>,
-    /// Threads that had no state when all threads were listed, and the time of the listing.
+    /// Threads that had no Python state when all threads were listed: the kernel's thread id, and the time of the
+    /// listing.
     absent: Vec<(i32, Instant)>,
-    /// Code objects that were described, in the order of their addresses.
+    /// Code objects that were described, sorted by address.
     codes: Vec<KnownCode>,
     frames: Vec<CopiedFrame>,
     /// Whether frames are missing at the root of `frames`.
     is_cut: bool,
-    /// The memory of the sampled stack after the frames were read, as far as this memory is readable. `None` if the
-    /// frames could not be read, or if two reads differ.
+    /// The memory of the sampled stack, copied after the frames were read, up to the first unreadable byte. `None` if
+    /// the frames could not be read, or if two reads of the frames differ.
     stack_now: Option<Vec<u8>>,
     scratch: Box<Scratch>,
     items: Vec<InterpreterFrame>,
-    /// Size of the instructions of the code object that was looked up last: the one of the innermost frame.
+    /// Size in bytes of the instructions of the code object that was looked up last, which is that of the innermost
+    /// frame.
     instruction_bytes: u32,
     merged: Box<[Frame; MAX_MERGED_FRAMES]>,
 }
 
-/// Result of merging the frames of a sample.
+/// Result of merging the Python frames of a sample with its native frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampledPython {
     /// The stack is not in Python code.
     NoFrames,
-    /// The stack has its Python frames.
+    /// The Python frames of the stack were read and merged.
     Read,
-    /// The stack is in Python code, but the functions are not certain.
+    /// The stack is in Python code, but it is not certain in which functions.
     NotRead,
 }
 
@@ -95,7 +98,7 @@ struct KnownCode {
     traceable: u32,
 }
 
-/// A Python frame as it was copied.
+/// A Python frame, as copied from the thread's memory.
 #[derive(Clone, Copy, Debug)]
 struct CopiedFrame {
     at: u64,
@@ -113,13 +116,14 @@ impl CopiedFrame {
 }
 
 impl OtherThreads {
-    /// Creates a reader. Returns `None` if this process has no interpreter whose threads can be found.
+    /// Creates a reader of Python frames. Returns `None` if this process has no interpreter whose threads can be
+    /// found.
     pub fn new() -> Option<Self> {
         interpreter::interpreter()?.thread_list?;
         Some(Self::without_threads())
     }
 
-    /// Whether no frames are read, because a sandbox refuses the kernel's call (`process_vm_readv`).
+    /// Whether Python frames are not read because a sandbox refuses the system call for this (`process_vm_readv`).
     pub fn is_refused() -> bool {
         memory::needs_descriptor() && interpreter::interpreter().is_some()
     }
@@ -142,8 +146,8 @@ impl OtherThreads {
         }
     }
 
-    /// Reads the frames of a thread that was just sampled with these registers and this stack. Call as soon as possible
-    /// after the sample. `number` assigns a number to a code object.
+    /// Reads the Python frames of a thread that was just sampled with these registers and this stack. Call this
+    /// function as soon as possible after the sample. `number` assigns an id to a code object.
     pub fn read(
         &mut self,
         thread: i32,
@@ -179,8 +183,8 @@ impl OtherThreads {
         self.pages.forget();
         let state = self.state_of(thread, interpreter)?;
         self.read_state_twice(interpreter, state, || ())?;
-        // Functions are read before the check that the frames still exist, because a function may be freed when its
-        // frame ends.
+        // Read the functions' names before the check that the frames still exist, because a function may be freed when
+        // its frame ends.
         self.name_frames(interpreter, number)?;
         let mut now = vec![0; stack.len().min(MAX_STACK_BYTES)];
         let copied = copy_readable(sp, &mut now);
@@ -188,7 +192,7 @@ impl OtherThreads {
         Some(now)
     }
 
-    /// Reads the frames of the thread with this state, calls `between`, and reads the frames again.
+    /// Reads the frames of the thread with this Python state, calls `between`, and reads the frames again.
     fn read_state_twice(
         &mut self,
         interpreter: &Interpreter,
@@ -206,7 +210,7 @@ impl OtherThreads {
         if !is_same {
             return None;
         }
-        // The instruction positions come from the first read, because it was made closest in time to the sample.
+        // The instruction positions are taken from the first read, because it was closer in time to the sample.
         (self.frames, self.is_cut) = (first, before);
         Some(())
     }
@@ -231,7 +235,7 @@ impl OtherThreads {
         Some(())
     }
 
-    /// Follows the frames of a thread, innermost first. Returns whether frames at the root are omitted.
+    /// Follows the Python frames of a thread, innermost first. Returns whether frames at the root are omitted.
     fn read_once(&mut self, interpreter: &Interpreter, thread: u64) -> Option<bool> {
         let (layout, pages) = (&interpreter.layout, &mut self.pages);
         let parts = &layout.frame;
@@ -289,7 +293,7 @@ impl OtherThreads {
         Some(false)
     }
 
-    /// Returns the address of Python's state of the thread with this kernel number.
+    /// Returns the address of the Python state of the thread whose kernel id is `thread`.
     fn state_of(&mut self, thread: i32, interpreter: &Interpreter) -> Option<u64> {
         let list = interpreter.thread_list?;
         if let Some(&(_, state)) = self.states.iter().find(|(number, _)| *number == thread)
@@ -314,7 +318,7 @@ impl OtherThreads {
         Some(state)
     }
 
-    /// Returns the kernel's thread number of each Python thread.
+    /// Returns the kernel's thread id of each Python thread.
     pub fn all(&mut self) -> Vec<i32> {
         self.pages.forget();
         let interpreter = interpreter::interpreter().filter(|_| !Self::is_refused());
@@ -322,8 +326,8 @@ impl OtherThreads {
         all.into_iter().flatten().map(|(number, _)| number).collect()
     }
 
-    /// Lists the kernel's number and Python's state of each Python thread. A state may have no thread yet, or its thread
-    /// may have ended.
+    /// Lists the kernel's thread id and the address of the Python state of each Python thread. Skips a state if its
+    /// thread has not started yet or has ended.
     #[inline(never)]
     fn list(&mut self, interpreter: &Interpreter) -> Vec<(i32, u64)> {
         let (mut found, mut listed) = (Vec::new(), 0);
@@ -345,19 +349,19 @@ impl OtherThreads {
         found
     }
 
-    /// Returns the kernel's number of a thread. The thread's number in the C library is stored at the address
-    /// `identity`.
+    /// Returns the kernel's id of a thread. The thread's id in the C library is stored at the address `identity`.
     fn number_of(&mut self, identity: u64) -> Option<i32> {
         let thread = self.pages.word(identity)?;
         let mut number = [0; 4];
-        // Only this word is copied and not its whole page, because no frames are on this page.
+        // Copy only this word and not its whole page, because no Python frames are on this page.
         let is_copied = copy_into(thread.checked_add(self.number_offset?)?, &mut number);
-        // The kernel would take the number 0 as the calling thread.
+        // The value 0 is skipped, because the kernel would take 0 as the calling thread.
         is_copied.then(|| i32::from_ne_bytes(number)).filter(|number| *number > 0)
     }
 
-    /// Merges the frames that [`OtherThreads::read`] has read with the native frames of the sample, and returns the
-    /// stack. If a stack is in Python code, but its frames were not read, a label replaces the interpreter's frames.
+    /// Merges the Python frames that [`OtherThreads::read`] has read with the native frames of the sample, and returns
+    /// the merged stack. If the stack is in Python code, but its Python frames were not read, a label replaces the
+    /// evaluator's frames.
     pub fn merge(
         &mut self,
         captured: &Captured<'_>,
@@ -379,7 +383,8 @@ impl OtherThreads {
         (&self.merged[..count], result)
     }
 
-    /// Merges frames that were read, and returns the number of merged frames. `None` if the frames do not fit the stack.
+    /// Merges the Python frames that were read with the native frames, and returns the number of merged frames.
+    /// Returns `None` if the Python frames do not fit the native stack.
     #[inline(never)]
     fn merge_read(
         &mut self,
@@ -395,14 +400,15 @@ impl OtherThreads {
             evaluator: &interpreter.evaluator,
         };
         // The size of a cut stack's last frame is unknown, so its Python frames are appended together with the frames
-        // of outer calls.
+        // of outer evaluator calls.
         if let [others @ .., last] = pair.native
             && captured.is_partial()
             && pair.is_evaluator(*last)
         {
             pair.native = others;
         }
-        // Memory above the root of the stack does not belong to the thread's stack, and may change at any time.
+        // Compare no memory above the root of the stack, because it does not belong to the thread's stack and may
+        // change at any time.
         let base = registers[SP_INDEX];
         let root = stack_pointers.last()?.saturating_sub(base) as usize;
         let compared = if captured.is_partial() { stack.len() } else { root.min(stack.len()) };
@@ -428,7 +434,7 @@ impl OtherThreads {
         Some(frames.len())
     }
 
-    /// Finds or describes the code object at `code`.
+    /// Finds the code object at `code` among the described code objects, or describes it.
     fn code(
         &mut self,
         code: u64,
@@ -456,7 +462,7 @@ impl OtherThreads {
     }
 }
 
-/// The registers of a sample and the part of its stack below `upper`.
+/// The registers of a sample, and the part of the sampled stack below `upper`.
 struct HeldWords<'a> {
     registers: &'a [u64; REGISTERS],
     stack: &'a [u8],
@@ -464,7 +470,7 @@ struct HeldWords<'a> {
 }
 
 impl HeldWords<'_> {
-    /// Whether one of the words is an address in the `bytes` bytes at `first`.
+    /// Whether one of the words is an address in the `bytes` bytes that start at `first`.
     fn contain(&self, first: u64, bytes: u32) -> bool {
         let held = usize::try_from(self.upper.saturating_sub(self.registers[SP_INDEX])).unwrap_or(0);
         let (words, _) = self.stack[..held.min(self.stack.len())].as_chunks::<8>();
@@ -473,8 +479,8 @@ impl HeldWords<'_> {
     }
 }
 
-/// Whether a thread with these registers waits in the kernel for a lock that is one of the interpreter's own variables.
-/// Threads wait long for only one of these locks, the GIL.
+/// Whether a thread with these registers waits in the kernel for a lock that is one of the interpreter's own
+/// variables. The GIL is the only such lock for which threads wait long.
 pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
     let is_within = |interpreter: &Interpreter| {
         registers[FIRST_ARGUMENT_INDEX].wrapping_sub(interpreter.runtime) < interpreter.runtime_bytes
@@ -482,7 +488,7 @@ pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
     interpreter::interpreter().is_some_and(is_within)
 }
 
-/// Returns true if another thread is finalizing the interpreter, or if the interpreter's variables cannot be read.
+/// Whether another thread is finalizing the interpreter. Also true if the interpreter's variables cannot be read.
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     let mut by = [0; 8];
     let is_copied = copy_into(interpreter.runtime + u64::from(interpreter.layout.finalizing), &mut by);
@@ -490,7 +496,7 @@ fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     !is_copied || by != 0 && by != thread
 }
 
-/// Returns the index of the native frame that is the innermost evaluator call of the Python frames.
+/// Returns the index of the native frame that is the innermost evaluator call with Python frames.
 fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize> {
     let boundary = pair.items.iter().rev().map(|item| item.boundary).find(|boundary| *boundary != 0)?;
     if boundary == SOMEWHERE {
@@ -500,9 +506,9 @@ fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize>
     at.checked_sub(1).filter(|_| at < stack_pointers.len())
 }
 
-/// Whether no native frame of the evaluator is left further in than the outermost Python frame. A native frame that is
-/// left belongs to a call that began or ended between the sample and the read. Calls further out may belong to another
-/// interpreter, or to the stack below a greenlet.
+/// Whether the merged stack has no native frame of the evaluator further in than the outermost Python frame. Such a
+/// native frame belongs to an evaluator call that began or ended between the sample and the read. Evaluator calls
+/// further out may belong to another interpreter, or to the stack below a greenlet.
 fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     use gpuflame_model::record::FrameKind;
     let is_python = |frame: &Frame| matches!(frame.kind(), FrameKind::Python { .. });
@@ -510,8 +516,8 @@ fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     !frames[..outermost].iter().any(|frame| pair.is_evaluator(*frame))
 }
 
-/// Writes the native frames to `out`, with a label instead of the frames from the innermost to the outermost call of the
-/// evaluator. Returns the number of frames.
+/// Writes the native frames to `out`, with a label in place of all frames from the innermost to the outermost call of
+/// the evaluator. Returns the number of written frames.
 fn label_not_read(
     native: &[Frame],
     interpreter: &Interpreter,
@@ -524,7 +530,7 @@ fn label_not_read(
     write_frames(native[..first].iter().chain([&label]).chain(&native[after..]), out)
 }
 
-/// Writes the frames to `out`, and returns their number.
+/// Writes the frames to `out`, and returns the number of written frames.
 fn write_frames<'a>(
     frames: impl IntoIterator<Item = &'a Frame>,
     out: &mut [Frame; MAX_MERGED_FRAMES],
@@ -532,7 +538,7 @@ fn write_frames<'a>(
     out.iter_mut().zip(frames).map(|(place, frame)| *place = *frame).count()
 }
 
-/// Returns the number of bytes up to the last byte that differs.
+/// Returns the number of bytes up to and including the last byte that differs between `then` and `now`.
 fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
     if then == now {
         return 0;
@@ -540,9 +546,9 @@ fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
     then.iter().zip(now).rposition(|(then, now)| then != now).map_or(0, |last| last + 1)
 }
 
-/// Returns the offset of the kernel's thread number in the C library's description of a thread. A thread's number in
-/// the C library is the address of this description (glibc, musl). The offset is determined from the description of the
-/// calling thread.
+/// Returns the offset of the kernel's thread id in the C library's description of a thread (the struct at the address
+/// `pthread_t`, in glibc and musl). The offset is found by searching the description of the calling thread for its
+/// kernel id.
 fn thread_number_offset() -> Option<u64> {
     const DESCRIPTION_BYTES: usize = 1024;
     let mut description = [0; DESCRIPTION_BYTES];
@@ -555,13 +561,13 @@ fn thread_number_offset() -> Option<u64> {
     words.iter().position(|word| *word == number.to_ne_bytes()).map(|at| 4 * at as u64)
 }
 
-/// Copies of the pages that a read has reached.
+/// Copies of the pages from which a read has read.
 #[derive(Debug)]
 struct PageCopies {
-    /// Numbers of the copied pages; 0 for no page.
+    /// Numbers of the copied pages (address divided by the page size); 0 for a free slot.
     numbers: [u64; PAGES],
     bytes: Vec<u8>,
-    /// Index of the page to replace next.
+    /// Index of the slot to replace next.
     next: usize,
 }
 
@@ -574,7 +580,7 @@ impl PageCopies {
         (self.numbers, self.next) = ([0; PAGES], 0);
     }
 
-    /// Copies the memory at `address`. `None` if it is unreadable.
+    /// Copies the memory at `address` to `to`. Returns `None` if any of the memory is unreadable.
     #[inline(never)]
     fn copy(&mut self, mut address: u64, mut to: &mut [u8]) -> Option<()> {
         while !to.is_empty() {
@@ -594,7 +600,7 @@ impl PageCopies {
     }
 
     fn page(&mut self, number: u64) -> Option<&[u8]> {
-        // The number 0 marks free slots, because the first page is never mapped.
+        // Page 0 is never mapped, so the number 0 marks free slots.
         if number == 0 {
             return None;
         }
@@ -602,7 +608,7 @@ impl PageCopies {
         let at = known.unwrap_or(self.next);
         let page = self.bytes.get_mut(at * PAGE_BYTES..)?.get_mut(..PAGE_BYTES)?;
         if known.is_none() {
-            // If the copy fails, no page has this number.
+            // If the copy fails, the slot stays free.
             self.numbers[at] = 0;
             if !copy_into(number * PAGE_BYTES as u64, page) {
                 return None;
@@ -724,8 +730,8 @@ mod tests {
         assert_eq!(changed_bytes(&then, &now), 42);
     }
 
-    /// A sampled stack whose frames are 16 bytes each from the address 1,000 on: `E` is the evaluator, and other letters
-    /// are other code.
+    /// A sampled stack whose frames start at the address 1,000 and have 16 bytes each. `E` is a call of the evaluator,
+    /// and other letters are other code.
     struct Sample {
         native: Vec<Frame>,
         positions: Vec<u64>,
@@ -749,7 +755,8 @@ mod tests {
             self
         }
 
-        /// Merges this stack, whose first `changed` bytes have changed, with the frames in `others`.
+        /// Merges this stack with the frames in `others`. The first `changed` bytes of the stack have changed since
+        /// the sample.
         fn merged(&self, others: &mut OtherThreads, of: &Interpreter, changed: usize) -> Option<String> {
             let mut now = self.stack.clone();
             now.iter_mut().take(changed).for_each(|byte| *byte ^= 1);
@@ -772,7 +779,7 @@ mod tests {
         }
     }
 
-    /// Returns a reader that has read one frame with the boundary `boundary`, and the frame's address.
+    /// Returns a reader that has read one frame with the boundary `boundary`, and the address of this frame.
     fn with_one_frame(made: &FakeInterpreter, boundary: u64) -> (OtherThreads, u64) {
         let mut others = OtherThreads::without_threads();
         others.read_once(&made.interpreter, made.thread()).unwrap();
@@ -792,7 +799,7 @@ mod tests {
             made.push();
             made.calls[0].is_first = true;
             made.write_frames();
-            // The evaluator's frame is the third frame, at 1032 to 1048.
+            // The native frame of the evaluator is the third frame, at the addresses 1032 to 1048.
             let (mut others, at) = with_one_frame(&made, 1040);
             let of = &made.interpreter;
             let yes = Some("abpc".to_owned());
@@ -837,7 +844,7 @@ mod tests {
                 let sample = Sample::new("abEcd").put(8, at).put(40, word);
                 sample.merged(&mut others, of, changed)
             };
-            // The evaluator's frame is at the bytes 32 to 48 of the copy.
+            // The native frame of the evaluator is at the bytes 32 to 48 of the copy.
             assert_eq!(
                 [merged(first, 48), merged(after - 2, 48)],
                 [expected.clone(), expected],
@@ -892,7 +899,7 @@ mod tests {
     fn a_thread_without_a_state_is_not_looked_for_again_at_once_and_no_thread_has_number_0() {
         let number = [7_i32, 0];
         let of_thread = |at: usize| (&raw const number[at]) as u64;
-        // The thread of this state has not begun, so its number is still 0.
+        // The thread of this Python state has not begun, so the kernel's thread id is still 0.
         let state = [0, of_thread(1)].map(AtomicU64::new);
         let listed = [0, state.as_ptr() as u64];
         let runtime = [listed.as_ptr() as u64];

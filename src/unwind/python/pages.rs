@@ -1,6 +1,6 @@
 //! Reads memory through pointers that may be corrupted.
 //!
-//! Memory on a page is read in place only after the kernel has reported the page as readable. Before that, memory is
+//! Memory on a page is read in place only after the kernel has reported the page as readable. Until then, memory is
 //! read through a copy that the kernel makes (`memory::copy_mapped`), which fails for unmapped memory. A page that was
 //! readable may be unmapped later. But an intact chain of frames never leads to an unmapped page, because Python does
 //! not free memory that the chain uses. One risk remains: a corrupted chain may lead to an unmapped page on which
@@ -8,16 +8,17 @@
 
 use crate::memory;
 
-/// Bounds of user space addresses; the first page is excluded.
+/// Bounds of user space addresses. The first page is excluded.
 const MIN_ADDRESS: u64 = 4096;
 const END_ADDRESS: u64 = 1 << 47;
 
-/// The pages that the kernel has reported as readable: pages of the stacks and heaps that contain a thread's frames.
+/// The pages that the kernel has reported as readable. They are pages of stacks and heaps that contain a thread's
+/// frames.
 #[repr(C)]
 pub(super) struct ReadablePages {
-    /// Number of the page that was last checked.
+    /// Number of the page that was checked last. A page's number is its address divided by the page size.
     last: u64,
-    /// Numbers of readable pages, indexed by their lowest bits; 0 for a free slot.
+    /// Numbers of readable pages, indexed by the lowest bits of the number; 0 for a free slot.
     readable: [u64; PAGES],
 }
 
@@ -25,8 +26,8 @@ const PAGES: usize = 1024;
 const PAGE_BITS: u32 = 12;
 
 impl ReadablePages {
-    /// Whether `bytes` bytes (less than a page) at `address` are readable. Returns false for an address that is not
-    /// aligned to 8 bytes, because all Python objects are aligned.
+    /// Whether the `bytes` bytes (less than a page) that start at `address` are readable. Returns false for an address
+    /// that is not aligned to 8 bytes, because all Python objects are aligned.
     #[inline(always)]
     pub(super) fn are_readable(&mut self, address: u64, bytes: u32) -> bool {
         let end = address.wrapping_add(u64::from(bytes) - 1);
@@ -58,15 +59,15 @@ impl ReadablePages {
     }
 }
 
-/// Fills `to` with the memory from `address` on. Returns false if any of this memory is not readable.
+/// Fills `to` with the memory that starts at `address`. Returns false if any of this memory is not readable.
 pub(super) fn copy_into(address: u64, to: &mut [u8]) -> bool {
     // SAFETY: the slice is writable for its whole length.
     let copied = |to: &mut [u8]| unsafe { memory::copy_mapped(address, to.as_mut_ptr(), to.len()) };
     (MIN_ADDRESS..END_ADDRESS).contains(&address) && copied(to) == to.len()
 }
 
-/// Fills `to` with the memory from `address` on, up to the first byte that is not readable. Returns the number of
-/// copied bytes.
+/// Fills `to` with the memory that starts at `address`, up to the first byte that is not readable. Returns the number
+/// of copied bytes.
 pub(super) fn copy_readable(address: u64, to: &mut [u8]) -> usize {
     // SAFETY: the slice is writable for its whole length.
     unsafe { memory::copy_mapped(address, to.as_mut_ptr(), to.len()) }

@@ -1,12 +1,13 @@
-//! Walks the Python frames of the calling thread, from the innermost one outwards.
+//! Walks the Python frames of the calling thread, from the innermost frame outwards.
 //!
-//! Only the thread itself pushes and pops its frames. During a walk the thread is inside a call, and each frame holds a
-//! reference to its code object, so the frames do not change, even if another thread holds the GIL.
+//! Only the thread itself pushes and pops its frames. During a walk, the thread is inside a function call, and each
+//! frame holds a reference to its code object. So the frames do not change, even if another thread holds the GIL.
 //!
-//! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last walk,
-//! the stored frames are only compared with memory. If the innermost frame differs, new frames are followed until they
-//! lead to a frame of the last walk, and the stored frames from that frame to the root are compared with memory. The
-//! loads of these comparisons do not depend on each other. Frames that are unchanged up to the root are kept.
+//! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last
+//! walk, the stored frames are only compared with memory. If the innermost frame differs, new frames are followed
+//! until they lead to a frame of the last walk. The stored frames from that frame to the root are then compared with
+//! memory. The loads of these comparisons do not depend on each other. Stored frames are reused if they are unchanged
+//! up to the root.
 
 use super::code::{self, CodeFingerprint, CodeTable, CodeTexts, Description, Scratch, version_of};
 use super::interpreter::Interpreter;
@@ -16,13 +17,13 @@ use crate::MAX_FRAMES;
 use crate::memory::word;
 use gpuflame_model::record::{CodeId, Frame};
 
-/// A Python frame, with everything that later walks compare.
+/// A Python frame, with all data that later walks compare with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct InterpreterFrame {
-    /// The frame's link to the previous frame and the adjacent word of the frame: see [`layout::FrameLayout::link`].
+    /// Two adjacent words of the frame, one of which links to the previous frame: see [`layout::FrameLayout::link`].
     link: u128,
-    /// Identifies the code object if it has no version number.
+    /// Identifies the code object if Python gave it no version number.
     fingerprint: CodeFingerprint,
     /// Address of the frame.
     pub(super) at: u64,
@@ -32,11 +33,12 @@ pub(super) struct InterpreterFrame {
     /// For the first frame of an evaluator call, an address on the C stack inside the native frame of that call, or
     /// [`SOMEWHERE`]. For any other frame, 0.
     pub(super) boundary: u64,
-    /// The frame as it is recorded in stacks. 0 if Python hides the frame, which is then hidden in stacks too.
+    /// The frame as it is recorded in stacks. 0 if Python hides the frame, because hidden frames are not recorded.
     pub(super) frame: Frame,
-    /// The version number that Python gave the code object; 0 if Python gave none.
+    /// The version number that Python gave the code object; 0 if Python gave no number.
     version: u32,
-    /// The owner byte of the frame. In versions in which another byte marks the first frame of a call, also that byte.
+    /// The owner byte of the frame. In versions in which another byte marks the first frame of an evaluator call, also
+    /// that byte.
     owner: u16,
 }
 
@@ -46,7 +48,7 @@ const _: () = assert!(
 );
 
 /// Returns the address of the code object to which `holds` refers. Masks tag bits only for layouts that may have tag
-/// bits, so the compiler can omit the mask for other layouts.
+/// bits, so that the compiler can omit the mask for other layouts.
 #[inline(always)]
 fn code_of(holds: u64, layout: &Layout) -> u64 {
     match layout.frame.boundary {
@@ -56,10 +58,11 @@ fn code_of(holds: u64, layout: &Layout) -> u64 {
 }
 
 impl InterpreterFrame {
-    /// Whether this item has this reference to its code object and this position, and the code object is unchanged.
+    /// Whether this frame has the same code object reference and position as given, and the code object is unchanged.
     ///
     /// # Safety
-    /// A frame must refer to that code object, or its address must have been readable when this item was filled.
+    /// A frame must refer to that code object. If no frame does, the object must have been readable when this item was
+    /// filled.
     #[inline(always)]
     unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut CodeTexts) -> bool {
         // SAFETY: the caller guarantees that the code object's memory is readable.
@@ -69,8 +72,8 @@ impl InterpreterFrame {
         is_same && (self.version != 0 || unsafe { self.fingerprint.has_same_texts(layout, texts) })
     }
 
-    /// Whether the frame is unchanged except for the texts of its code object: it has the same previous frame, code
-    /// object, position and owner.
+    /// Whether the frame has the same previous frame, code object, position and owner as in the last walk. Does not
+    /// compare the texts of the code object.
     ///
     /// # Safety
     /// `at` must be the address of a frame.
@@ -89,12 +92,12 @@ impl InterpreterFrame {
             && unsafe { self.has_same_code(self.holds, layout) }
     }
 
-    /// Whether the memory at the code object's address still contains the same code object. Does not compare the
-    /// object's texts.
+    /// Whether the memory at the code object's address still contains the same code object. Does not compare the texts
+    /// of the object.
     ///
     /// # Safety
-    /// A frame must refer to the code object by this word, or the object's address must have been readable when this
-    /// item was filled.
+    /// A frame must refer to the code object by the word `holds`. If no frame does, the object must have been readable
+    /// when this item was filled.
     #[inline(always)]
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
@@ -106,7 +109,7 @@ impl InterpreterFrame {
     }
 }
 
-/// Reads the sixteen bytes at this address.
+/// Reads the sixteen bytes that start at this address.
 ///
 /// # Safety
 /// The sixteen bytes must be readable.
@@ -116,8 +119,8 @@ unsafe fn pair(address: u64) -> u128 {
     unsafe { (address as *const u128).read_unaligned() }
 }
 
-/// Returns the owner byte of a readable frame. In versions in which another byte marks the first frame of a call, also
-/// returns that byte.
+/// Returns the owner byte of a readable frame. In versions in which another byte marks the first frame of an evaluator
+/// call, also returns that byte.
 #[inline(always)]
 fn owner(frame: u64, layout: &Layout) -> u16 {
     let owner = frame + u64::from(layout.frame.owner);
@@ -160,7 +163,7 @@ impl InterpreterFrame {
 }
 
 /// Returns the frame as it is recorded in stacks. The Python frame is at `position` of the code object at `code`.
-/// `number` and `traceable` describe this code object (see `CachedCode`).
+/// `number` and `traceable` describe this code object (see `CachedCode`). Returns 0 if Python hides the frame.
 #[inline(always)]
 pub(super) fn recorded_frame(
     (code, position): (u64, u64),
@@ -184,7 +187,7 @@ pub(super) fn recorded_frame(
     }
 }
 
-/// Value of a boundary whose address on the C stack is not known.
+/// Boundary of a frame whose evaluator call is at an unknown address on the C stack.
 pub(super) const SOMEWHERE: u64 = 1;
 
 /// The reason why a walk failed.
@@ -200,10 +203,11 @@ pub(super) enum WalkError {
 #[repr(C)]
 pub(super) struct PythonWalk {
     pub(super) table: CodeTable,
-    /// Number of `items` that the last walk filled in.
+    /// Number of `items` that the last walk has filled.
     pub(super) count: usize,
     pub(super) is_cut: bool,
-    /// Number of frames at the root that are the same, at the same positions, in the last walk and the walk before it.
+    /// Number of frames at the root that are the same, with the same positions, in the last walk and the walk before
+    /// it.
     pub(super) unchanged: usize,
     pub(super) head: ThreadHead,
     pages: ReadablePages,
@@ -212,15 +216,15 @@ pub(super) struct PythonWalk {
     pub(super) items: [InterpreterFrame; MAX_FRAMES],
     /// The frames that a walk has followed so far, leaf first.
     links: [Link; MAX_FRAMES],
-    /// For each slot ([`slot_of`] an address), the index of an item that may be the frame at this address. The index is
-    /// only a hint, and must be checked.
+    /// For each slot (see [`slot_of`]), the index of an item that may be the frame at an address with this slot. The
+    /// index is only a hint, so it must be checked.
     slots: [u16; SLOT_COUNT],
     scratch: Scratch,
 }
 
 const SLOT_COUNT: usize = 256;
 
-/// Returns the slot in `slots` for the frame at this address.
+/// Returns the slot in `slots` for the frame at the address `frame`.
 #[inline(always)]
 fn slot_of(frame: u64) -> usize {
     (frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
@@ -238,15 +242,16 @@ struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct ThreadHead {
-    /// Address of the thread state. 0 if later walks must not be compared with this walk, because this walk was cut or
-    /// needed unreadable memory.
+    /// Address of the thread state. 0 if this walk was cut or needed unreadable memory, because later walks must not
+    /// be compared with such a walk.
     pub(super) thread: u64,
     cframe: u64,
-    /// Address of the evaluator's frame around the outermost function; 0 if there is no such frame.
+    /// Address of the evaluator's frame around the outermost function, or 0 if there is no such frame.
     root: u64,
 }
 
-/// The starting point and the frames of an earlier walk. The methods check whether the thread is still in these frames.
+/// The starting point and the frames of an earlier walk. The methods check whether the thread is still in the same
+/// frames.
 pub(super) struct ReachedFrames<F> {
     pub(super) head: ThreadHead,
     pub(super) count: usize,
@@ -255,12 +260,12 @@ pub(super) struct ReachedFrames<F> {
 }
 
 impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
-    /// Whether the thread is still in these frames, that is, its frames have the same addresses, functions and
+    /// Whether the thread is still in these frames, that is, whether its frames have the same addresses, functions and
     /// positions. Does not compare the functions' texts.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
-        // For versions before 3.12, which compare more fields, the offsets are passed as constants, which saves ten
-        // instructions per frame.
+        // Versions before 3.12 compare more fields. For these versions, the offsets are passed as constants, which
+        // saves ten instructions per frame.
         match interpreter.layout.version {
             0x0309 => self.are_still_by(const { &Layout::from_headers(0x0309) }, thread),
             0x030a => self.are_still_by(const { &Layout::from_headers(0x030a) }, thread),
@@ -290,33 +295,32 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
         item(count - 1).at == at && unsafe { self.changed(layout, &mut cframe) } == 0
     }
 
-    /// Returns the number of frames from the root up to and including the innermost changed frame; 0 if no frame has
-    /// changed. On entry, `cframe` must be the evaluator call of the innermost frame. On return, it is the evaluator
-    /// call of the changed frame.
+    /// Returns the number of frames from the root up to and including the innermost changed frame, or 0 if no frame
+    /// has changed. On entry, `cframe` must be the evaluator call of the innermost frame. On return, it is the
+    /// evaluator call of the changed frame.
     ///
-    /// # Safety
-    /// All memory that the walk passed must have been readable, and the thread's frames must lead to the innermost
-    /// frame.
+    /// All memory that the earlier walk read must have been readable then, and the thread's frames must lead to the
+    /// innermost frame.
     #[inline(always)]
     unsafe fn changed(&self, layout: &Layout, cframe: &mut u64) -> usize {
         // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
         // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
-        // No load has to wait for the result of another load, because the addresses of all frames are known from the
-        // earlier walk.
+        // The addresses of all frames are known from the earlier walk, so no load has to wait for the result of
+        // another load.
         for index in (0..self.count).rev() {
             let item = (self.item)(index);
-            // SAFETY: this is a frame of the thread, because the frame before it links to it.
+            // SAFETY: this is a frame of the thread, because the previously compared frame links to it.
             if !unsafe { item.is_still(layout) } {
                 return index + 1;
             }
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
-                // The frame is not the first frame of its call, so the call stays the same. (The flag itself was
-                // compared as a part of the frame.) In the cases below, the call's memory was readable at the earlier
-                // walk, or no field of the call is read.
+                // The frame is not the first frame of its evaluator call, so the call stays the same. (The flag itself
+                // was compared as a part of the frame.) In the cases below, the memory of the evaluator call was
+                // readable at the earlier walk, or no field of the call is read.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
@@ -339,7 +343,7 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
         0
     }
 
-    /// As [`ReachedFrames::changed`], for any version.
+    /// Does the same as [`ReachedFrames::changed`], with constant offsets for the versions that have them.
     ///
     /// # Safety
     /// The conditions of [`ReachedFrames::changed`] apply.
@@ -372,8 +376,8 @@ impl PythonWalk {
         ReachedFrames { head: self.head, count: items.len(), item: move |index: usize| &items[index] }
     }
 
-    /// Walks along the frames, and returns whether they are the same as in the last walk. `number` returns the number
-    /// for a code object that is new to the thread.
+    /// Walks along the frames, and returns whether they are the same as in the last walk. `number` returns the id for
+    /// a code object that is new to the thread.
     #[inline(always)]
     pub(super) fn run(
         &mut self,
@@ -381,7 +385,7 @@ impl PythonWalk {
         thread: u64,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<bool, WalkError> {
-        // Entries of the table refer to texts by number, so all entries must be dropped together with the texts.
+        // Entries of the table refer to texts by index, so all entries must be dropped together with the texts.
         if self.texts.are_full() {
             self.table = CodeTable::new().ok_or(WalkError::Memory)?;
             self.texts.clear();
@@ -405,8 +409,8 @@ impl PythonWalk {
         Ok(is_same)
     }
 
-    /// The first `joined` frames from the root are the same as in the last walk. Returns how many of them, counted from
-    /// the root, precede the first frame with changed texts.
+    /// Returns the number of frames, counted from the root, before the first frame with changed texts. The first
+    /// `joined` frames from the root are the same as in the last walk, except perhaps their texts.
     #[inline(always)]
     fn count_with_same_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;
@@ -429,18 +433,19 @@ impl PythonWalk {
         let mut at = self.word(thread, interpreter.layout.thread)?;
         if let Some(parts) = interpreter.layout.cframe {
             cframe = at;
-            // A thread state under construction has no cframe yet.
+            // A thread state that is being constructed has no cframe yet.
             at = if cframe == 0 { 0 } else { self.word_of(cframe, parts.bytes, parts.frame)? };
         }
         let (mut count, mut shims) = (0, 0);
-        // During the walk, the head still contains the last walk's root, for comparison.
+        // During the walk, the head still contains the root of the last walk, because frames are compared with that
+        // walk.
         let mut root = 0;
         (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
             let index = usize::from(self.slots[slot_of(at)]);
-            // A walk joins the last walk only if the stack is certainly not deeper than `MAX_FRAMES`. If the stack may
-            // be deeper, the walk follows the frames up to this limit, because the outermost frames of a deeper stack
-            // are omitted.
+            // A walk joins the last walk only if the stack is certainly not deeper than `MAX_FRAMES`. The outermost
+            // frames of a deeper stack are omitted, so a walk of a stack that may be deeper follows the frames up to
+            // this limit.
             if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
                 // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was
                 // readable.
@@ -470,8 +475,8 @@ impl PythonWalk {
                 }
                 match self.links[..count].last_mut() {
                     Some(link) if link.boundary == 0 => link.boundary = at,
-                    // This evaluator frame belongs to a call in which no function has a frame, or it is the outermost
-                    // frame.
+                    // This evaluator frame is the outermost frame, or it belongs to an evaluator call in which no
+                    // function has a frame.
                     _ => root = at,
                 }
                 at = next;
@@ -503,8 +508,8 @@ impl PythonWalk {
         Ok((0, count))
     }
 
-    /// Stores the frame at `link` in the item number `item`. Returns whether the last walk had the same frame in this
-    /// item.
+    /// Stores the frame at `link` in the item with the index `item`. Returns whether the last walk had the same frame
+    /// in this item.
     #[inline(always)]
     fn visit(
         &mut self,
@@ -514,7 +519,7 @@ impl PythonWalk {
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<bool, WalkError> {
         let layout = &interpreter.layout;
-        // SAFETY: the frame was followed, so `bytes` bytes of it are readable.
+        // SAFETY: the frame was followed, so `bytes` bytes of the frame are readable.
         let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
         let owner = owner(link.at, layout);
         let (holds, position) = (part(layout.frame.code), position_in(link.at, layout));
@@ -556,12 +561,13 @@ impl PythonWalk {
         (self.count, self.unchanged) = (0, 0);
     }
 
-    /// Reads the word at `offset` of an object, after checking that its memory is readable.
+    /// Reads the word at `offset` of an object, after checking that the word is readable.
     fn word(&mut self, object: u64, offset: u32) -> Result<u64, WalkError> {
         self.word_of(object, offset + 8, offset)
     }
 
-    /// As [`PythonWalk::word`], but checks that the first `bytes` bytes of the object are readable.
+    /// Reads the word at `offset` of an object, after checking that the first `bytes` bytes of the object are
+    /// readable.
     #[inline(always)]
     fn word_of(&mut self, object: u64, bytes: u32, offset: u32) -> Result<u64, WalkError> {
         if !self.pages.are_readable(object, bytes) {
@@ -605,8 +611,8 @@ impl PythonWalk {
         Ok(())
     }
 
-    /// Returns the slot of the code object in the thread's table. Adds the object if it is new, or if the slot contains
-    /// another object that was at the same address.
+    /// Returns the slot of the code object in the thread's table. Adds the object to the table if it is new, or if the
+    /// slot contains another object that was at the same address.
     fn find(
         &mut self,
         code: u64,
@@ -653,7 +659,7 @@ pub(super) mod tests {
     const TYPES: Types = Types { code: 0x1001, text: 0x1002, bytes: 0x1003, frame: 0x1004 };
     const SLOTS: usize = 1100;
     const CODES: usize = 12;
-    /// Size in bytes of each synthetic object.
+    /// Size in bytes of the memory of each synthetic object.
     const ROOM: u64 = 256;
 
     /// A function call that the synthetic interpreter is evaluating.
@@ -664,7 +670,7 @@ pub(super) mod tests {
         /// Number of instructions evaluated so far.
         position: u64,
         is_generator: bool,
-        /// Whether the function's frame is the first of an evaluator call.
+        /// Whether the function's frame is the first frame of an evaluator call.
         pub(in crate::python) is_first: bool,
     }
 
@@ -675,7 +681,7 @@ pub(super) mod tests {
     pub(in crate::python) struct FakeInterpreter {
         pub(in crate::python) interpreter: Interpreter,
         memory: Box<[u64]>,
-        /// The calls that the synthetic thread is in, root first.
+        /// The function calls that the synthetic thread is in, root first.
         pub(in crate::python) calls: Vec<Call>,
         has_root: bool,
         random: u64,
@@ -732,7 +738,8 @@ pub(super) mod tests {
             self.at(2 + 2 * SLOTS + number)
         }
 
-        /// Returns the address of a code object (`part` 0), its name (1), its line table (2) or its path (3).
+        /// Returns the address of a code object (if `part` is 0), of its name (1), of its line table (2) or of its
+        /// path (3).
         fn code(&self, code: usize, part: usize) -> u64 {
             self.at(2 + 3 * SLOTS + part * CODES + code)
         }
@@ -760,7 +767,7 @@ pub(super) mod tests {
             self.set(text, start.into(), letters.as_bytes());
         }
 
-        /// Overwrites a code object with that of another function.
+        /// Overwrites a code object by the code object of another function.
         fn write_code(&mut self, code: usize) {
             let layout = self.interpreter.layout;
             let [object, name, lines, path] = [0, 1, 2, 3].map(|part| self.code(code, part));
@@ -787,7 +794,7 @@ pub(super) mod tests {
                 self.set(object, layout.code.traceable.into(), &2_u32.to_ne_bytes());
             }
             if layout.code.version != 0 {
-                // The last code object has no version.
+                // The last code object has no version number.
                 let version = if code == CODES - 1 { 0 } else { number as u32 };
                 self.set(object, layout.code.version.into(), &version.to_ne_bytes());
             }
@@ -861,7 +868,7 @@ pub(super) mod tests {
             self.calls.extend(call);
         }
 
-        /// Changes the frames at random, as a program does between two launches.
+        /// Changes the frames at random, like a program between two launches.
         pub(in crate::python) fn step_program(&mut self) {
             let count = self.calls.len();
             let (leaf, any) = (count.saturating_sub(1), self.below(count));
@@ -883,7 +890,8 @@ pub(super) mod tests {
                     let code = self.below(CODES);
                     self.write_code(code);
                 }
-                // Python assigns a new version to a code object with a different path.
+                // Not for layouts with version numbers: Python assigns a new version number to a code object with a
+                // different path.
                 8 if self.interpreter.layout.code.version == 0 => {
                     self.text(self.code(0, 3), true, "/a/path/of/another/one")
                 }
@@ -941,7 +949,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns everything that a walk found, in a form that can be compared.
+    /// Returns all results of a walk, in a form that can be compared.
     fn found(walk: &PythonWalk) -> impl PartialEq + std::fmt::Debug + use<> {
         let item = |item: &InterpreterFrame| {
             let InterpreterFrame { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
@@ -955,8 +963,8 @@ pub(super) mod tests {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
-    /// All kinds of layouts, each with a flag: whether the outermost frame belongs to the evaluator and not to a
-    /// function.
+    /// Returns all kinds of layouts. The flag of each layout states whether the outermost frame belongs to the
+    /// evaluator and not to a function.
     pub(in crate::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::from_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };
@@ -973,7 +981,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// Compares walks that reuse the last walk with walks that reuse nothing. Returns the number of walks that kept
+    /// Compares walks that reuse the last walk with walks that reuse nothing. Returns the number of walks that reused
     /// some frames although other frames had changed.
     fn compare(made: &mut FakeInterpreter, steps: usize) -> usize {
         let (mut again, mut numbers) = (MappedWalk::new(), Numbers::default());

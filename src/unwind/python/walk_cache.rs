@@ -1,15 +1,16 @@
-//! A cache of the thread's earlier Python walks, each identified by a number.
+//! A cache of the thread's earlier Python walks. Each cached walk is identified by an index.
 //!
 //! A program launches from the same few hundred places again and again. If the thread's frames are the same as in a
-//! cached walk, the walk's number identifies the whole stack, and no frame has to be looked up or hashed. A cached walk
+//! cached walk, the walk's index identifies the whole stack, and no frame has to be looked up or hashed. A cached walk
 //! is compared with memory frame by frame, starting at the innermost frame; each comparison proves that the next frame
 //! may be read.
 //!
-//! A frame that is part of several walks is stored once, as in a tree, so a look-up reads mostly the same memory as the
-//! previous look-up. A look-up first tries the predicted walk: the walk that came last time after the same two walks,
-//! with the same native frames. If the prediction fails, the look-up tries the walks whose innermost frame has the same
-//! address and position as the thread's innermost frame. At most one walk is inserted per eight look-ups, and
-//! insertions become rarer while inserted walks are never hit. So programs whose walks do not repeat pay little.
+//! A frame that is part of several walks is stored only once, as in a tree, so a look-up reads mostly the same memory
+//! as the previous look-up. A look-up first compares the predicted walk: the walk that came last time after the same
+//! two walks, with the same native frames. If the prediction is wrong, the look-up compares the walks whose innermost
+//! frame has the same address and position as the thread's innermost frame. At most one walk is inserted per eight
+//! look-ups, and insertions become rarer while inserted walks are never hit. So programs whose walks do not repeat pay
+//! little.
 
 use std::ptr::NonNull;
 
@@ -23,18 +24,20 @@ use crate::memory;
 pub const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Maximum number of different frames in all cached walks together. Once this number is reached, the cache is emptied.
+/// Maximum number of different frames in all cached walks together. When this number is reached, the cache is emptied.
 const MAX_FRAMES: usize = 4096;
 /// Number of slots in the hash table of all stored frames.
 const FRAME_SLOTS: usize = 2 * MAX_FRAMES;
-/// Maximum number of frames per walk, and maximum number of texts that identify the walk's code objects (see `code`).
+/// Maximum number of frames per walk, and maximum number of texts per walk (names and paths that identify the walk's
+/// code objects, see `code`).
 const MAX_FRAMES_PER_WALK: usize = 80;
 const MAX_TEXTS_PER_WALK: usize = 32;
 /// Number of slots in the table that predicts the next walk from the previous two walks and the native frames.
 const FOLLOWERS: usize = 1024;
 /// Maximum number of walks compared per look-up, in addition to the predicted walk.
 const MAX_TRIED_WALKS: usize = 4;
-/// Weight of a hit for the back-off: look-ups become rarer if more than a third of the comparisons fail.
+/// Amount that a hit subtracts from the sum of misses: look-ups become rarer if more than a third of the comparisons
+/// fail.
 const HIT_WEIGHT: u32 = 1;
 
 /// The cached walks of one thread. Zeroed memory is an empty cache.
@@ -45,11 +48,11 @@ pub(super) struct WalkCache {
     contents: Option<NonNull<WalkCacheMemory>>,
     /// Number of bytes of `contents` that are counted as used.
     used: usize,
-    /// Numbers of the last two walks that were hit or inserted.
+    /// Indices of the last two walks that were hit or inserted.
     last: [u16; 2],
-    /// Value that identifies the thread's native frames, as far as these are known.
+    /// Value that identifies the thread's native frames, if these are known.
     native: usize,
-    /// Number of stored frames of all walks together.
+    /// Number of stored frames of all cached walks together.
     frames: usize,
     backoff: LookupBackoff<HIT_WEIGHT>,
     budget: InsertBudget,
@@ -60,9 +63,9 @@ struct WalkCacheMemory {
     sets: [WalkSet; SETS],
     followers: [u16; FOLLOWERS],
     walks: [CachedWalk; WALKS],
-    /// For each hash slot, 1 + the number of a frame; 0 for a free slot.
+    /// For each slot of the hash table, 1 + the index of a frame, or 0 for a free slot.
     frame_slots: [u16; FRAME_SLOTS],
-    /// For each frame, 1 + the number of its caller's frame; 0 for an outermost frame.
+    /// For each frame, 1 + the index of its caller's frame, or 0 for an outermost frame.
     around: [u16; MAX_FRAMES],
     frames: [InterpreterFrame; MAX_FRAMES],
 }
@@ -72,7 +75,8 @@ struct WalkCacheMemory {
 struct WalkSet {
     /// Hashes of the walks' innermost frames; 0 marks a free slot.
     tags: [u32; WAYS],
-    /// Number of recent hits per walk, at most 3; each insertion into the set subtracts one from every walk's number.
+    /// Number of recent hits of each walk, at most 3. Each insertion into the set subtracts one from the numbers of
+    /// all its walks.
     hits: [u8; WAYS],
 }
 
@@ -84,7 +88,7 @@ struct CachedWalk {
     count: u16,
     text_count: u16,
     texts: [u16; MAX_TEXTS_PER_WALK],
-    /// Numbers of the walk's frames, root first.
+    /// Indices of the walk's frames in `WalkCacheMemory::frames`, root first.
     frames: [u16; MAX_FRAMES_PER_WALK],
 }
 
@@ -94,15 +98,15 @@ const _: () = assert!(
 );
 
 impl WalkCache {
-    /// Sets the value that identifies the thread's native frames. The value is set by a separate function, so that it
-    /// takes no register during the walk.
+    /// Sets the value that identifies the thread's native frames. A separate function sets the value, so that the
+    /// value takes no register during the walk.
     #[inline(always)]
     pub(super) fn set_native(&mut self, native: usize) {
         self.native = native;
     }
 
-    /// Returns the number of a cached walk that has the same frames as the thread. `None` if there is no such walk, or
-    /// if the back-off skips the look-up.
+    /// Returns the index of a cached walk that has the same frames as the thread. Returns `None` if the cache contains
+    /// no such walk, or if the back-off skips the look-up.
     #[inline(always)]
     pub(super) fn look_up(
         &mut self,
@@ -136,7 +140,7 @@ impl WalkCache {
         self.budget.can_insert()
     }
 
-    /// Caches the last walk and returns its number. `None` if the walk cannot be cached.
+    /// Caches the last walk and returns its index. Returns `None` if the walk cannot be cached.
     #[inline(never)]
     pub(super) fn insert(&mut self, walk: &PythonWalk) -> Option<usize> {
         self.budget.charge_insertion();
@@ -186,7 +190,7 @@ impl WalkCache {
         Some(number)
     }
 
-    /// Empties the cache. Call this when the texts to which the entries refer are dropped.
+    /// Empties the cache. Call this function when the texts to which the entries refer are dropped.
     #[cold]
     pub(super) fn clear(&mut self) {
         // SAFETY: `insert` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
@@ -198,8 +202,8 @@ impl WalkCache {
         self.frames = 0;
     }
 
-    /// Counts newly used memory. The count is an upper bound, because a new entry may reuse the memory of an evicted
-    /// entry.
+    /// Counts memory that the cache now uses. The count is an upper bound, because a new entry may reuse the memory of
+    /// an evicted entry.
     fn count_memory(&mut self, bytes: usize) {
         let bytes = bytes.min(size_of::<WalkCacheMemory>() - self.used);
         memory::count_used(bytes);
@@ -218,7 +222,7 @@ impl WalkCache {
 }
 
 impl WalkCacheMemory {
-    /// Whether the thread's frames are the same as those of the cached walk `number`.
+    /// Whether the thread's frames are the same as the frames of the cached walk with the index `number`.
     #[inline(always)]
     fn matches(&self, number: usize, walk: &PythonWalk, interpreter: &Interpreter, thread: u64) -> bool {
         let cached = &self.walks[number];
@@ -253,7 +257,7 @@ impl WalkCacheMemory {
         number
     }
 
-    /// Returns the number of a frame whose caller's frame is `around`. Stores the frame if it is new.
+    /// Returns the index of a frame whose caller's frame is `around`. Stores the frame if it is new.
     fn intern_frame(&mut self, item: &InterpreterFrame, around: u16, count: &mut usize) -> u16 {
         let mut slot = mix(item.at ^ u64::from(around), item.position) as usize % FRAME_SLOTS;
         while let Some(number) = self.frame_slots[slot].checked_sub(1) {
@@ -269,7 +273,7 @@ impl WalkCacheMemory {
         number
     }
 
-    /// Stores a walk. Returns its number, and whether it replaced a walk that has no hits.
+    /// Stores a walk. Returns its index, and whether it replaced a walk that was never hit.
     fn put(&mut self, (set_index, tag): (usize, u32), cached: CachedWalk) -> (usize, bool) {
         let set = &mut self.sets[set_index];
         let walks = &mut self.walks[set_index * WAYS..][..WAYS];
@@ -286,7 +290,7 @@ impl WalkCacheMemory {
     }
 }
 
-/// Returns the index of the set that stores walks with this innermost frame, and the tag that these walks have in the
+/// Returns the index of the set that stores walks with this innermost frame, and the tag that such walks have in the
 /// set.
 #[inline(always)]
 fn set_and_tag(at: u64, position: u64) -> (usize, u32) {
@@ -300,9 +304,9 @@ fn mix(one: u64, other: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Returns the slot that predicts the next walk from the last two walks and these native frames. The native frames are
-/// needed because one line of Python usually launches several kernels in a row, and these launches differ only in their
-/// native frames.
+/// Returns the index in `followers` of the prediction of the next walk, from the last two walks and these native
+/// frames. The native frames are needed because one line of Python usually launches several kernels in a row, and
+/// these launches differ only in their native frames.
 #[inline(always)]
 fn follower_slot(last: [u16; 2], native: usize) -> usize {
     (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1]) ^ native.wrapping_mul(389)) % FOLLOWERS
@@ -313,7 +317,7 @@ mod tests {
     use super::super::walk::tests::{FakeInterpreter, MappedWalk, Numbers, layouts, words};
     use super::*;
 
-    /// Simulates a thread that changes its frames and sometimes returns to earlier ones. Compares each walk that the
+    /// Simulates a thread that changes its frames and sometimes returns to earlier frames. Compares each walk that the
     /// cache recognizes with a walk without caches. Returns the number of recognized walks.
     fn compare(made: &mut FakeInterpreter, steps: usize) -> usize {
         let (mut mapped, mut walks, mut numbers) =

@@ -6,11 +6,11 @@ use super::CachedCode;
 use crate::memory;
 
 const MIN_SLOTS: usize = 256;
-/// Maximum number of slots, which take 2.5 MiB and hold 16,384 code objects. If a thread's walks reach more code
+/// Maximum number of slots. They take 2.5 MiB and hold 16,384 code objects. If a thread's walks reach more code
 /// objects, the table is emptied.
 const MAX_SLOTS: usize = 1 << 15;
 
-/// The code objects that a thread's walks have reached.
+/// The table of code objects that a thread's walks have reached.
 #[derive(Debug)]
 pub(in crate::python) struct CodeTable {
     slots: NonNull<CachedCode>,
@@ -53,8 +53,9 @@ impl CodeTable {
         2 * (self.used + 1) > self.capacity
     }
 
-    /// Makes room for more entries: doubles the capacity, or empties the table if it has the maximum capacity. Old slot
-    /// numbers stay in range, but may now refer to other code objects. Returns false if the kernel refuses the memory.
+    /// Makes room for more entries: doubles the capacity, or empties the table if it has the maximum capacity. Old
+    /// slot numbers stay in range, but may refer to other code objects after this call. Returns false if the kernel
+    /// refuses the memory.
     #[cold]
     pub(in crate::python) fn reserve(&mut self) -> bool {
         let keeps = 2 * self.capacity <= MAX_SLOTS;
@@ -76,7 +77,7 @@ impl CodeTable {
 
 impl Drop for CodeTable {
     fn drop(&mut self) {
-        // SAFETY: `map_places` mapped the table with this capacity, and only `self` refers to it.
+        // SAFETY: `map_slots` mapped the table with this capacity, and only `self` refers to it.
         unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<CachedCode>()) };
     }
 }

@@ -1,64 +1,66 @@
-//! Detects whether a code object's path or name has changed: checks whether the string at an address still has the same
-//! contents.
+//! Detects whether a code object's path or name has changed, by checking whether the string at an address still has
+//! the same contents.
 
 use super::MAX_TEXT_CHARS;
 use crate::memory;
 use crate::python::layout::{self, Layout};
 
-/// The texts of the code objects that a thread's walks have reached: the path of each code object, and some of the
-/// names for which Python has no hash. Many functions have the same path, so each text is compared only once per walk.
+/// The texts of the code objects that a thread's walks have reached: the path of each code object, and those names for
+/// which Python has no hash and that the fingerprint cannot contain. Many functions have the same path, so each text
+/// is compared only once per walk.
 #[repr(C)]
 pub(in crate::python) struct CodeTexts {
     /// Number of walks so far.
     walk: u64,
     count: usize,
-    /// For each pair of texts, the number of the last walk in which the pair was found unchanged.
+    /// For each pair of texts, the value of `walk` in the last walk that found the pair unchanged.
     unchanged_in: [u64; MAX_PAIRS],
-    /// Numbers of the pairs that were compared in the last walk, without duplicates.
+    /// Indices of the pairs that were compared in the last walk, without duplicates.
     in_walk: [u16; MAX_PAIRS],
     count_in_walk: usize,
     pairs: [TextPair; MAX_PAIRS],
 }
 
-/// Addresses of a path and a name (each may be null), and the hash of their contents.
+/// A pair of texts: the addresses of a path and of a name (each may be null), and the hash of their contents.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct TextPair {
     path: u64,
     name: u64,
     hash: u64,
-    /// Number of letters in `letters`, which is the length of the path. If this is 0, the letters are not stored, and
-    /// the hash is compared instead.
+    /// Number of letters in `letters`, which is the length of the path. If the number is 0, the letters are not
+    /// stored, and the hash is compared instead.
     count: u64,
     letters: [u8; MAX_STORED_LETTERS],
 }
 
-/// Maximum length of a path whose letters are stored. Longer paths are compared by their hash, which takes three times
-/// as long.
+/// Maximum length in bytes of a path whose letters are stored. Longer paths are compared by their hash, which takes
+/// three times as long.
 const MAX_STORED_LETTERS: usize = 224;
 
 const MAX_PAIRS: usize = 2048;
 
 impl CodeTexts {
-    /// Starts a new walk, in which all texts must be compared again, because any of them may have changed.
+    /// Starts a new walk. All texts must be compared again in this walk, because any of them may have changed.
     #[inline(always)]
     pub(in crate::python) fn forget(&mut self) {
         self.walk += 1;
         self.count_in_walk = 0;
     }
 
-    /// Whether there is no room for another pair of texts.
+    /// Whether no further pair of texts can be stored.
     pub(in crate::python) fn are_full(&self) -> bool {
         self.count >= MAX_PAIRS
     }
 
-    /// Removes all pairs. The numbers of the pairs become invalid, so the caller must drop everything that contains the
-    /// number of a pair.
+    /// Removes all pairs. The indices of the pairs become invalid, so the caller must drop all data that contains such
+    /// an index.
     pub(in crate::python) fn clear(&mut self) {
         (self.count, self.count_in_walk) = (0, 0);
     }
 
-    /// Returns the number of this pair of texts, and stores the pair if it is new. `None` if there are too many pairs.
+    /// Returns the index of this pair of texts, and stores the pair if it is new. Returns `None` if no further pair
+    /// can be stored.
     ///
     /// # Safety
     /// Each text must be null or a readable string.
@@ -96,12 +98,12 @@ impl CodeTexts {
         }
     }
 
-    /// The numbers of all pairs that were compared in the last walk.
+    /// Returns the indices of all pairs that were compared in the last walk.
     pub(in crate::python) fn in_walk(&self) -> &[u16] {
         &self.in_walk[..self.count_in_walk.min(MAX_PAIRS)]
     }
 
-    /// Whether all pairs of texts with these numbers are unchanged.
+    /// Whether all pairs of texts with these indices are unchanged.
     ///
     /// # Safety
     /// Each text must be a string, or at least readable memory.
@@ -121,8 +123,8 @@ impl CodeTexts {
         unsafe { self.are_as_cached(self.in_walk(), layout) }
     }
 
-    /// As [`CodeTexts::are_as_cached`], but requires at least one number. Not inlined, so that this function takes no
-    /// registers in the usual case, in which there are no numbers.
+    /// Does the same as [`CodeTexts::are_as_cached`], for at least one index. This function is not inlined, so that it
+    /// takes no registers in the usual case, in which `numbers` is empty.
     ///
     /// # Safety
     /// The conditions of [`CodeTexts::are_as_cached`] apply.
@@ -137,10 +139,11 @@ impl CodeTexts {
         true
     }
 
-    /// Whether the pair of texts with this number is unchanged.
+    /// Whether the pair of texts with this index is unchanged. Compares each pair at most once per walk if it is
+    /// unchanged.
     ///
     /// # Safety
-    /// The number must be from [`CodeTexts::add`]; each text must be a string, or at least readable memory.
+    /// The index must be from [`CodeTexts::add`]; each text must be a string, or at least readable memory.
     #[inline(always)]
     pub(super) unsafe fn are_unchanged(&mut self, number: u16, layout: &Layout) -> bool {
         // SAFETY: numbers are less than the count, which is at most the array's length.
@@ -149,8 +152,8 @@ impl CodeTexts {
         unchanged_in == self.walk || unsafe { self.compare(number, layout) }
     }
 
-    /// Compares a pair of texts with its stored contents. If the pair is unchanged, notes that it need not be compared
-    /// again in this walk.
+    /// Compares a pair of texts with its stored contents. If the pair is unchanged, records that the pair need not be
+    /// compared again in this walk.
     ///
     /// # Safety
     /// The conditions of [`CodeTexts::are_unchanged`] apply.
@@ -181,7 +184,7 @@ impl TextPair {
         }
     }
 
-    /// Stores the path's letters, if all of them are ASCII and their number is from 8 to `MAX_STORED_LETTERS`.
+    /// Stores the letters of the path, if all letters are ASCII and their number is from 8 to `MAX_STORED_LETTERS`.
     ///
     /// # Safety
     /// The path must be a readable string.
@@ -207,14 +210,14 @@ impl TextPair {
         if unsafe { memory::word(self.path + layout::LENGTH) } != self.count {
             return false;
         }
-        // A non-ASCII string has a pointer at this offset, and the pointer's bytes do not equal the stored letters.
+        // A non-ASCII string has a pointer at this offset, so its bytes there do not equal the stored letters.
         let theirs = self.path + u64::from(layout.text.ascii);
         let ours = self.letters.as_ptr() as u64;
         // SAFETY: the caller guarantees that the path is readable; our copy is as long, and a path has at least eight
         // letters.
         unsafe {
             match self.count {
-                // Most paths have a length in this range; they are compared without a loop.
+                // Most paths have a length in this range, so they are compared without a loop.
                 33..=64 => are_same::<32>(theirs, ours) && self.has_same_end(theirs, ours),
                 _ => self.has_same_end(theirs, ours) && self.has_same_beginning(theirs, ours),
             }
@@ -238,7 +241,7 @@ impl TextPair {
         true
     }
 
-    /// Whether the last 32 letters are the same. If there are fewer letters, all are compared.
+    /// Whether the last 32 letters are the same. If the path has fewer letters, all letters are compared.
     ///
     /// # Safety
     /// `count` letters must be readable at both addresses, and `count` must be at least eight.
@@ -266,7 +269,7 @@ unsafe fn are_same<const BYTES: usize>(one: u64, other: u64) -> bool {
     unsafe { *(one as *const [u8; BYTES]) == *(other as *const [u8; BYTES]) }
 }
 
-/// Hash of two strings.
+/// Hash of the contents of a path and a name.
 ///
 /// # Safety
 /// Each text must be null, a string, or at least readable memory.
@@ -277,8 +280,8 @@ unsafe fn hash_pair(path: u64, name: u64, layout: &Layout) -> u64 {
     if name == 0 { of(path) } else { of(path).rotate_left(32) ^ of(name) }
 }
 
-/// Hash of a string, over all letters up to the limit. Each step hashes two words, and no step depends on the result of
-/// another step.
+/// Hash of a string, over all letters up to the limit `MAX_TEXT_CHARS`. Each step hashes two words, and no step
+/// depends on the result of another step.
 ///
 /// # Safety
 /// `text` must be null, or point to readable memory, which need not be a string.
@@ -310,7 +313,7 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
         salt = salt.wrapping_add(0xa076_1d64_78bd_642f);
         at += 16;
     }
-    // The last two words may overlap the words that were hashed before.
+    // The last two words may overlap the words that the loop has hashed.
     hash.wrapping_add(mix(word(end - 16), word(end - 8), salt))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{MAX_LINE_TABLE_BYTES, MAX_TEXT_CHARS};
 
-/// The description of a code object as bytes. If two code objects of a process have equal descriptions, they are
+/// The description of a code object, as bytes. If two code objects of a process have equal descriptions, they are
 /// treated as one code object.
 ///
 /// ```text
@@ -12,7 +12,7 @@ use super::{MAX_LINE_TABLE_BYTES, MAX_TEXT_CHARS};
 pub struct Description<'a>(pub &'a [u8]);
 
 pub(super) const HEAD: usize = 16;
-/// Maximum size of a description in bytes. A letter of the path or name takes at most four bytes.
+/// Maximum size of a description in bytes. A letter of the path or name takes at most four bytes in UTF-8.
 pub(super) const MAX_BYTES: usize = HEAD + 2 * 4 * MAX_TEXT_CHARS + MAX_LINE_TABLE_BYTES;
 
 /// The parts of a [`Description`].
@@ -26,7 +26,7 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Description<'a> {
-    /// Splits the description into its parts. `None` if the description is malformed.
+    /// Splits the description into its parts. Returns `None` if the description is malformed.
     pub fn parts(self) -> Option<Parts<'a>> {
         let (head, rest) = self.0.split_at_checked(HEAD)?;
         let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);

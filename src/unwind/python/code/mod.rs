@@ -1,26 +1,26 @@
-//! Identifies CPython's code objects (a code object describes one function), and reads their names.
+//! Identifies CPython's code objects, and reads their names. A code object describes one function.
 //!
 //! An address alone does not identify a code object, because most short-lived functions get the address of a freed
-//! function. So a code object counts as seen before only if these data are the same: its address; the addresses of its
-//! name, file and line table; its first line; and its version number. CPython gives each code object a unique version
-//! number since 3.12. If a code object has no version number, the contents of its name, file and line table are
-//! compared instead:
+//! function. So a code object is recognized only if all of these data are the same as before: its address; the
+//! addresses of its name, file and line table; its first line; and its version number. Since 3.12, CPython gives each
+//! code object a unique version number. If a code object has no version number, the contents of its name, file and
+//! line table are compared instead:
 //! - the name, by the hash that Python caches (or by the letters if 3.11 has not computed the hash);
 //! - the whole path of the file, once per walk and file;
 //! - the length, beginning, middle and end of the line table.
 //!
-//! So a function is never shown under the name of a freed function at its address. There is one exception, before 3.12:
-//! a function is mistaken for a freed function if both have the same name, file and first line, their parts have the
-//! same addresses, and their line tables differ only in words that are not compared.
+//! So a function is never shown under the name of a freed function that was at the same address. Before 3.12 there is
+//! one exception. A function is mistaken for a freed function if both functions have the same name, file and first
+//! line, their parts have the same addresses, and their line tables differ only in words that are not compared.
 //!
-//! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). But a thread that
-//! holds the GIL must register the watcher, once per interpreter. To run on such a thread, gpuflame would need a
-//! pending call (`Py_AddPendingCall`), which runs in the middle of the program's code at an unpredictable time.
-//! Comparing the object's contents needs neither a watcher nor the GIL.
+//! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). gpuflame does not use
+//! it, because a thread that holds the GIL must register the watcher, once per interpreter. To run on such a thread,
+//! gpuflame would need a pending call (`Py_AddPendingCall`), which runs in the middle of the program's code at an
+//! unpredictable time. Comparing the object's contents needs neither a watcher nor the GIL.
 //!
-//! A new code object is copied through the kernel, the type of each part is checked, and a description is stored. Later
-//! walks read the object's name, file and line table in place, but only if the object still refers to them by the same
-//! addresses.
+//! When a walk reaches a new code object, the object is copied through the kernel, the type of each part is checked,
+//! and a description is stored. Later walks read the object's name, file and line table in place, but only if the
+//! object still refers to them by the same addresses.
 
 mod code_table;
 mod code_texts;
@@ -35,14 +35,14 @@ pub(super) use code_texts::CodeTexts;
 pub use description::Description;
 pub(super) use read::{Scratch, copy_parts, read};
 
-/// Maximum number of letters of a name or path that are stored. Longer texts are truncated.
+/// Maximum number of letters of a name or path that are stored. A longer text is truncated.
 const MAX_TEXT_CHARS: usize = 1024;
-/// Maximum length of a line table in bytes. Longer line tables, of functions with more than about 10,000 lines, are
-/// omitted.
+/// Maximum length of a line table in bytes. A longer line table, which only a function with more than about 10,000
+/// lines has, is omitted.
 const MAX_LINE_TABLE_BYTES: usize = 32 << 10;
 
-/// Data that distinguish a code object from other code objects at the same address, if Python gives the code object no
-/// version number.
+/// Data that distinguishes a code object from other code objects at the same address. Used if Python gave the code
+/// object no version number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct CodeFingerprint {
@@ -53,22 +53,23 @@ pub(super) struct CodeFingerprint {
     /// Length of the line table in bytes.
     length: u64,
     /// Hash of the words at `offsets`, of the first line, and of the line table's first word. The words themselves are
-    /// not stored, because a comparison would have to load each of them, and loads dominate the cost of a comparison.
+    /// not stored, because a comparison would then have to load each stored word, and loads dominate the cost of a
+    /// comparison.
     words: u64,
     offsets: WordOffsets,
 }
 
-/// Offsets of the compared words, packed into one word that is read with a single load.
+/// Offsets of the compared words, packed into one word, so that a single load reads all offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 struct WordOffsets(u64);
 
 impl WordOffsets {
-    /// Packs the offsets. `second` and `third` are the offsets of the second and third word of the name's letters.
-    /// These words, together with the first one, contain the whole name, and are needed if Python has not computed the
-    /// name's hash (which is frequent in 3.11). If Python has computed it, both offsets are 0. `end_of_lines` is the
-    /// offset of the line table's last word. `texts` is the number of the pair in [`CodeTexts`] that contains the path,
-    /// and the name too if it is longer than three words.
+    /// Packs the offsets. `second` and `third` are the offsets of two words of the name's letters. Together with the
+    /// first word, these two words contain the whole name. They are needed if Python has not computed the name's hash,
+    /// which is frequent in 3.11. If Python has computed the hash, both offsets are 0. `end_of_lines` is the offset of
+    /// the line table's last word. `texts` is the index of the pair in [`CodeTexts`] that contains the path. If the
+    /// name has no hash and is longer than three words, the same pair also contains the name.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
@@ -100,14 +101,14 @@ const _: () = assert!(
     "CodeFingerprint grew: every frame of every launch compares one"
 );
 
-/// First version in which a code object's name may have no hash yet.
+/// First version of CPython in which a code object's name may have no hash yet.
 const FIRST_WITHOUT_NAME_HASH: u16 = 0x030b;
 
-/// Length of the line table in a fingerprint that must never match, because no line table has this length. So the
-/// object is read again in each walk.
+/// Length of the line table in a fingerprint that must never match. No line table has this length, so the code object
+/// is read again in each walk.
 const NEVER_MATCHES: u64 = u64::MAX;
-/// Readable memory to which a fingerprint with the length `NEVER_MATCHES` refers instead of a name and a line table,
-/// because no code object has its name or line table at this address.
+/// Readable memory that replaces the name and the line table in a fingerprint with the length `NEVER_MATCHES`. No code
+/// object has its name or line table at this address.
 static NO_OBJECT: [u64; 8] = [0; 8];
 
 impl CodeFingerprint {
@@ -144,7 +145,7 @@ impl CodeFingerprint {
         Self { words: unsafe { fingerprint.hash_words(first_line, layout) }, ..fingerprint }
     }
 
-    /// Whether the object at `code` has this fingerprint. Does not compare the texts in [`CodeTexts`].
+    /// Whether the object at `code` has this fingerprint. Does not compare the texts that are stored in [`CodeTexts`].
     ///
     /// # Safety
     /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory
@@ -154,16 +155,16 @@ impl CodeFingerprint {
         // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached
         // the object.
         unsafe {
-            // Check the length of the line table before its words, because a shorter table may end where mapped memory
-            // ends.
+            // Check the length of the line table before its words, because a shorter table may end at the end of
+            // mapped memory.
             self.has_same_objects(code, layout)
                 && memory::word(self.lines + layout::LENGTH) == self.length
                 && self.hash_words(first_line_of(code, layout), layout) == self.words
         }
     }
 
-    /// Whether the path, and the name if it is stored in the same pair of texts, still have the same letters. `texts`
-    /// caches the results of the comparisons in this walk.
+    /// Whether the path still has the same letters. Also compares the name if it is stored in the same pair of texts.
+    /// `texts` caches the results of the comparisons in this walk.
     ///
     /// # Safety
     /// The texts must belong to a code object that has all other parts of this fingerprint.
@@ -188,12 +189,13 @@ impl CodeFingerprint {
     /// Computes the hash over the words of the name and the line table, and over the object's first line.
     ///
     /// # Safety
-    /// The name and the line table must be readable, and the line table must be as long as it was.
+    /// The name and the line table must be readable, and the line table must be as long as when the fingerprint was
+    /// computed.
     #[inline(always)]
     unsafe fn hash_words(&self, first_line: u64, layout: &Layout) -> u64 {
-        // SAFETY: the caller guarantees that both are readable. The name and the line table end with a zero byte, and
-        // objects are aligned to eight bytes. If the name is now shorter, at most the first bytes of the next object in
-        // the name's pool are read.
+        // SAFETY: the caller guarantees that the name and the line table are readable. Both end with a zero byte, and
+        // objects are aligned to eight bytes. If the name is now shorter, at most the first bytes of the next object
+        // in the name's pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
         let offsets = self.offsets;
@@ -211,9 +213,9 @@ impl CodeFingerprint {
     }
 }
 
-/// Three words together contain the whole name with its final zero byte. Returns the offsets of the second and the
-/// third word in the name. Both offsets are 0 if Python has computed the name's hash. `None` if Python has not computed
-/// the hash, and the name has more than 23 letters or is not ASCII.
+/// Returns the offsets of the second and the third word of a name. Together with the first word, these two words
+/// contain the whole name with its final zero byte. Both offsets are 0 if Python has computed the name's hash. Returns
+/// `None` if Python has not computed the hash, and the name has more than 23 letters or is not ASCII.
 ///
 /// # Safety
 /// `name` must be a readable string.
@@ -236,9 +238,9 @@ pub(super) struct CachedCode {
     /// Address of the code object; 0 for an empty slot of the table.
     code: u64,
     pub(super) fingerprint: CodeFingerprint,
-    /// The version number that Python gave the code object; 0 if Python gave none.
+    /// The version number that Python gave the code object; 0 if Python gave no number.
     pub(super) version: u32,
-    /// Number that this process has given the code object.
+    /// The id that this process has given the code object.
     pub(super) number: u32,
     /// Number of instruction bytes before the first instruction at which a frame of the function is complete. Python
     /// hides a frame that has not reached this instruction.
@@ -246,15 +248,15 @@ pub(super) struct CachedCode {
 }
 
 impl CachedCode {
-    /// Whether the object at `code` is the code object of this entry. `texts` caches the results of the comparisons in
-    /// this walk.
+    /// Whether the object at `code` is the code object of this entry. `texts` caches the results of text comparisons
+    /// in this walk.
     ///
     /// # Safety
     /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory
     /// is readable.
     #[inline(always)]
     pub(super) unsafe fn matches(&self, code: u64, layout: &Layout, texts: &mut CodeTexts) -> bool {
-        // A frame under construction has a null pointer instead of a code object, and a null pointer would match an
+        // A frame that is being constructed has a null pointer instead of a code object. A null pointer would match an
         // empty slot.
         if self.code != code || code == 0 {
             return false;

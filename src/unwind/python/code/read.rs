@@ -22,14 +22,14 @@ impl Scratch {
     }
 }
 
-/// A description being written.
+/// Writes the description of one code object into a buffer.
 struct DescriptionWriter<'a> {
     bytes: &'a mut [u8; MAX_BYTES],
     at: usize,
 }
 
 /// The parts of a code object, copied from its memory: the addresses of its texts (0 if a part is missing), and its
-/// numbers.
+/// numbers, such as the first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::python) struct CodeParts {
     name: u64,
@@ -39,12 +39,12 @@ pub(in crate::python) struct CodeParts {
     version: u32,
     /// See [`CachedCode::traceable`].
     pub(in crate::python) traceable: u32,
-    /// Size of the instructions, if they are inside the object.
+    /// Size of the instructions in bytes, if they are inside the object.
     pub(in crate::python) instruction_bytes: u32,
 }
 
-/// Copies the parts of the code object at `code`, without checking the types of its texts. `None` if there is no code
-/// object at this address.
+/// Copies the parts of the code object at `code`, without checking the types of its texts. Returns `None` if the
+/// memory at this address does not contain a code object.
 pub(in crate::python) fn copy_parts(code: u64, layout: &Layout, types: &Types) -> Option<CodeParts> {
     let mut copied = [0; layout::MAX_CODE_BYTES];
     let object = copied.get_mut(..layout.code.bytes as usize)?;
@@ -66,9 +66,9 @@ pub(in crate::python) fn copy_parts(code: u64, layout: &Layout, types: &Types) -
 }
 
 impl CodeParts {
-    /// Hash that distinguishes code objects. The hash covers these parts and, if the code object has no version number,
-    /// the beginnings of its name and path and the length of its line table. All memory is read through the kernel, so
-    /// the object may already be freed.
+    /// Hash that distinguishes code objects. The hash covers these parts. If the code object has no version number,
+    /// the hash also covers the beginnings of its name and path and the length of its line table. All memory is read
+    /// through the kernel, so the object may already be freed.
     pub(in crate::python) fn hash(&self) -> u64 {
         let Self { name, file, lines, first_line, version, traceable, .. } = *self;
         let numbers = [name, file, lines, u64::from(first_line) << 32 | u64::from(version), traceable.into()];
@@ -78,7 +78,7 @@ impl CodeParts {
             for (object, bytes) in [(name, 64), (file, 64), (lines, 24)] {
                 let mut head = [0; 64];
                 // Skip the first two words of the object, which are its reference count and its type. If not all
-                // `bytes` are readable, use 40 bytes, because the shortest string has 41.
+                // `bytes` bytes are readable, use 40 bytes, because the shortest string has 41 bytes.
                 let is_copied = copy_into(object, &mut head[..bytes]) || copy_into(object, &mut head[..40]);
                 let (words, _) = head[16..].as_chunks::<8>();
                 hash = words
@@ -90,7 +90,7 @@ impl CodeParts {
     }
 
     /// Writes the description of the code object. All memory is read through the kernel. If a part is missing or has
-    /// another type, its address is set to 0.
+    /// an unexpected type, its address is set to 0.
     pub(in crate::python) fn describe<'a>(
         &mut self,
         layout: &Layout,
@@ -98,8 +98,8 @@ impl CodeParts {
         scratch: &'a mut Scratch,
     ) -> Description<'a> {
         let mut out = DescriptionWriter { bytes: &mut scratch.bytes, at: HEAD };
-        // A program may replace a part by an object of another type. Such parts, and unreadable parts, are treated as
-        // missing.
+        // A program may replace a part by an object of another type. Such a part is treated as missing, and so is an
+        // unreadable part.
         let Self { name, file, lines, first_line, .. } = *self;
         self.file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
         let file_length = out.at - HEAD;
@@ -115,7 +115,7 @@ impl CodeParts {
     }
 }
 
-/// Reads the code object at `code`. `None` if there is no code object at this address.
+/// Reads the code object at `code`. Returns `None` if the memory at this address does not contain a code object.
 pub(in crate::python) fn read<'a>(
     code: u64,
     layout: &Layout,
@@ -147,7 +147,8 @@ fn word(bytes: &[u8], at: u64) -> Option<u64> {
     bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Calls `each` with pieces of the beginning of a string, converted to UTF-8. `None` if the string is unreadable.
+/// Calls `each` with successive pieces of a string's beginning, converted to UTF-8. Returns `None` if the string is
+/// unreadable.
 fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()> {
     let mut head = [0; 40];
     if !copy_into(text, &mut head) {
@@ -170,7 +171,7 @@ fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()
         }
         for letter in piece.chunks_exact(kind) {
             let letter = letter.iter().rev().fold(0, |letter, byte| letter << 8 | u32::from(*byte));
-            // Lone surrogates in a path represent its non-UTF-8 bytes.
+            // Lone surrogates in a path represent the bytes of the path that are not UTF-8.
             let letter = char::from_u32(letter).unwrap_or(char::REPLACEMENT_CHARACTER);
             each(letter.encode_utf8(&mut [0; 4]).as_bytes());
         }
@@ -196,7 +197,7 @@ impl DescriptionWriter<'_> {
         is_read
     }
 
-    /// Appends a question mark for a missing part.
+    /// Appends a question mark in place of a missing part.
     fn unknown(&mut self) -> u64 {
         self.push(b"?");
         0
