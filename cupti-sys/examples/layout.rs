@@ -1,5 +1,5 @@
-//! Prints C macros that check our layouts against NVIDIA's headers, for `tests/cupti-wheels.sh`:
-//! `CHECK_Kernel(CUpti_ActivityKernel9);` then fails to compile if a field of that struct is at another offset.
+//! Prints C macros that check our layouts against NVIDIA's headers, for `tests/cupti-wheels.sh`. For example,
+//! `CHECK_Kernel(CUpti_ActivityKernel9);` fails to compile if a field of that struct is at another offset.
 
 #![allow(clippy::print_stdout, reason = "the output is the point")]
 
@@ -13,7 +13,7 @@ use cupti_sys::record::{
 };
 use std::mem::offset_of;
 
-/// A check of one struct: our field against NVIDIA's.
+/// Prints a check of one struct, which compares the offset of each of our fields with that of NVIDIA's field.
 macro_rules! check {
     ($ours:ident: $($field:ident = $($theirs:tt).+),* $(,)?) => {
         println!("#define CHECK_{}(S) \\", stringify!($ours));
@@ -22,7 +22,7 @@ macro_rules! check {
     };
 }
 
-/// A check of the offsets of fields that only some structs have.
+/// Prints a check of the offsets of fields that only some structs have.
 fn check_late(name: &str, fields: &[(&str, usize)]) {
     println!("#define CHECK_{name}(S) \\");
     for (field, at) in fields {

@@ -1,6 +1,7 @@
-//! Defines the arguments of callbacks. The layouts of these structs are the same from CUPTI 11.8 to 13.5.
+//! Defines the data that CUPTI passes to callbacks. The layouts of these structs are the same from CUPTI 11.8 to 13.5.
 //!
-//! All pointers belong to CUPTI or CUDA and are valid only during the callback, unless stated otherwise.
+//! All pointers in these structs belong to CUPTI or CUDA and are valid only during the callback, unless stated
+//! otherwise.
 
 use crate::{Site, Status};
 use std::ffi::{c_char, c_void};
@@ -12,22 +13,22 @@ use std::mem::offset_of;
 pub struct CallbackData {
     /// Whether the callback is made before or after the API call.
     pub site: Site,
-    /// Name of the call.
+    /// Name of the API call.
     pub function_name: *const c_char,
-    /// Arguments of the call, as a struct whose type depends on the call.
+    /// Arguments of the API call, as a struct whose type depends on the call.
     pub function_params: *const c_void,
-    /// Result of the call, 32 bits (`CUresult` or `cudaError_t`); valid only after the call.
+    /// Result of the API call, 32 bits (`CUresult` or `cudaError_t`). Valid only after the call.
     pub function_return_value: *const c_void,
-    /// The kernel's mangled name for launches; null for other calls.
+    /// The kernel's mangled name if the API call is a launch, otherwise null.
     pub symbol_name: *const c_char,
-    /// The current context (`CUcontext`); may be null before the first context is created.
+    /// The current CUDA context (`CUcontext`). May be null before the first context is created.
     pub context: *mut c_void,
-    /// CUPTI's id of the context.
+    /// CUPTI's id of the CUDA context.
     pub context_uid: u32,
-    /// Pointer to a word that the client may set before the call and read after the call. CUPTI sets it to zero
-    /// before the call.
+    /// Pointer to a word that the client may set before the API call and read after the call. CUPTI sets the word to
+    /// zero before the call.
     pub correlation_data: *mut u64,
-    /// Correlation id that the call's activity records will carry.
+    /// Correlation id that the activity records of the API call will contain.
     pub correlation_id: u32,
 }
 
@@ -35,31 +36,31 @@ pub struct CallbackData {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ResourceData {
-    /// The context (`CUcontext`).
+    /// The CUDA context (`CUcontext`).
     pub context: *mut c_void,
-    /// The stream, for events about streams.
+    /// The stream, if the callback is about a stream.
     pub stream: *mut c_void,
-    /// Details of the event: a [`GraphData`] for graphs, a [`ModuleResourceData`] for modules.
+    /// Details of the resource: a [`GraphData`] for graphs, a [`ModuleResourceData`] for modules.
     pub descriptor: *const c_void,
 }
 
-/// Details of a graph event (`CUpti_GraphData`).
+/// Details of a callback about a CUDA graph (`CUpti_GraphData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct GraphData {
-    /// The graph of the event.
+    /// The graph that the callback is about.
     pub graph: *mut c_void,
     /// The graph from which `graph` was copied.
     pub original_graph: *mut c_void,
-    /// The node of the event.
+    /// The node that the callback is about.
     pub node: *mut c_void,
     /// The node from which `node` was copied.
     pub original_node: *mut c_void,
     /// Type of the node (`CUgraphNodeType`).
     pub node_type: u32,
-    /// The other node, for an event about a dependency between two nodes.
+    /// The other node, if the callback is about a dependency between two nodes.
     pub dependency: *mut c_void,
-    /// The executable graph.
+    /// The executable graph that the callback is about.
     pub graph_exec: *mut c_void,
 }
 
@@ -79,28 +80,28 @@ pub struct ModuleResourceData {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SynchronizeData {
-    /// The context.
+    /// The CUDA context.
     pub context: *mut c_void,
-    /// The stream for which the call waited; null if it waited for a context.
+    /// The stream for which the API call waited, or null if the call waited for a CUDA context.
     pub stream: *mut c_void,
 }
 
-/// Data of a callback in the domain STATE, which exists from 12.2 on (`CUpti_StateData`).
+/// Data of a callback in the domain STATE, which exists since CUPTI 12.2 (`CUpti_StateData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StateData {
     /// Status code of the error.
     pub result: Status,
-    /// Message of the error; may be null.
+    /// Message of the error. May be null.
     pub message: *const c_char,
 }
 
-/// In and out parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of 13.2. CUPTI 13.0 and 13.1 know only
-/// the first 32 bytes, but accept this longer struct, because it begins with `struct_size`.
+/// In and out parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of CUPTI 13.2. CUPTI 13.0 and 13.1 know
+/// only the first 32 bytes, but accept this longer struct, because its first field is `struct_size`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SubscriberParams {
-    /// Number of bytes of this struct that the caller filled.
+    /// Number of bytes of this struct that the caller has filled.
     pub struct_size: usize,
     /// Name of the caller, which CUPTI reports to a tool that tries to subscribe later.
     pub subscriber_name: *const c_char,
@@ -108,7 +109,7 @@ pub struct SubscriberParams {
     pub old_subscriber_name: *mut c_char,
     /// Size of `old_subscriber_name` in bytes.
     pub old_subscriber_size: usize,
-    /// Whether other clients may subscribe too (13.2 on).
+    /// Whether other clients may also subscribe (13.2 and later).
     pub allow_multiple_subscribers: u8,
     /// Padding, which must be zero.
     pub padding: [u8; 7],
@@ -118,7 +119,7 @@ pub struct SubscriberParams {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct BufferCompleteInfo {
-    /// Number of bytes that CUPTI filled.
+    /// Number of bytes of this struct that CUPTI has filled.
     pub struct_size: usize,
     /// The thread to which the buffer belongs.
     pub thread_id: u64,

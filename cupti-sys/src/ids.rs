@@ -1,7 +1,7 @@
 //! Defines the numbers in CUPTI's interface: results, domains, callback ids, activity kinds, attributes.
 //!
-//! Each set of numbers is a newtype around `u32`, so that a number that only a newer CUPTI uses is a valid value. In a
-//! Rust enum, such a number would be undefined behaviour.
+//! Each set of numbers is a newtype around `u32`. So a number that only a newer CUPTI uses is still a valid value. In
+//! a Rust enum, such a number would be undefined behaviour.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -16,8 +16,8 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $doc] pub const $name: Self = Self($number);)*
 
-            /// Returns the name of the status without the prefix `CUPTI_` or `CUPTI_ERROR_`; `None` if these bindings
-            /// do not know the number.
+            /// Returns the name of the status without the prefix `CUPTI_` or `CUPTI_ERROR_`. Returns `None` if these
+            /// bindings do not know the number.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -68,7 +68,7 @@ statuses! {
 }
 
 impl Status {
-    /// Whether the call succeeded.
+    /// Whether the CUPTI call succeeded.
     pub fn is_success(self) -> bool {
         self == Self::SUCCESS
     }
@@ -83,36 +83,36 @@ impl fmt::Display for Status {
     }
 }
 
-/// Family of events to which a callback belongs (`CUpti_CallbackDomain`).
+/// Group of callbacks to which a callback belongs (`CUpti_CallbackDomain`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Domain(pub u32);
 
 impl Domain {
-    /// Calls of the driver API (`cu…`).
+    /// Callbacks about calls of the driver API (`cu…`).
     pub const DRIVER_API: Self = Self(1);
-    /// Calls of the runtime API (`cuda…`).
+    /// Callbacks about calls of the runtime API (`cuda…`).
     pub const RUNTIME_API: Self = Self(2);
-    /// Creation and destruction of contexts, streams, modules and graphs.
+    /// Callbacks about the creation and destruction of contexts, streams, modules and graphs.
     pub const RESOURCE: Self = Self(3);
-    /// Finished waits for streams and contexts.
+    /// Callbacks about finished waits for streams and contexts.
     pub const SYNCHRONIZE: Self = Self(4);
-    /// NVTX calls.
+    /// Callbacks about NVTX calls.
     pub const NVTX: Self = Self(5);
-    /// CUPTI's own errors and warnings (12.2 on).
+    /// Callbacks about CUPTI's own errors and warnings (12.2 and later).
     pub const STATE: Self = Self(6);
 }
 
-/// Event of a [`Domain`] (`CUpti_CallbackId`). To find the number of an API call, pass successive numbers to
-/// `cuptiGetCallbackName`. The numbers in the RESOURCE and STATE domains are listed below.
+/// Id of a callback in its [`Domain`] (`CUpti_CallbackId`). To find the id of an API call, pass successive ids to
+/// `cuptiGetCallbackName`. The ids in the RESOURCE and STATE domains are listed below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct CallbackId(pub u32);
 
 impl CallbackId {
-    /// Resource: a context was created.
+    /// Resource: a CUDA context was created.
     pub const CONTEXT_CREATED: Self = Self(1);
-    /// Resource: a context is about to be destroyed.
+    /// Resource: a CUDA context is about to be destroyed.
     pub const CONTEXT_DESTROY_STARTING: Self = Self(2);
     /// Resource: a stream was created.
     pub const STREAM_CREATED: Self = Self(3);
@@ -134,19 +134,19 @@ impl CallbackId {
     pub const GRAPH_NODE_CREATED: Self = Self(13);
     /// Resource: a graph node is about to be destroyed.
     pub const GRAPH_NODE_DESTROY_STARTING: Self = Self(14);
-    /// Resource: from now on, a node of a graph depends on another node.
+    /// Resource: a dependency of one graph node on another graph node was created.
     pub const GRAPH_DEPENDENCY_CREATED: Self = Self(15);
     /// Resource: a graph was instantiated.
     pub const GRAPH_EXEC_CREATED: Self = Self(18);
     /// Resource: an executable graph is about to be destroyed.
     pub const GRAPH_EXEC_DESTROY_STARTING: Self = Self(19);
-    /// Resource: a graph node was copied, as by instantiation.
+    /// Resource: a graph node was copied, for example by instantiation.
     pub const GRAPH_NODE_CLONED: Self = Self(20);
     /// State: CUPTI has encountered a fatal error and has already finalised itself.
     pub const FATAL_ERROR: Self = Self(1);
-    /// State: an error.
+    /// State: CUPTI has encountered an error.
     pub const ERROR: Self = Self(2);
-    /// State: a warning.
+    /// State: CUPTI reports a warning.
     pub const WARNING: Self = Self(3);
 }
 
@@ -156,9 +156,9 @@ impl CallbackId {
 pub struct Site(pub u32);
 
 impl Site {
-    /// Before the call.
+    /// The callback is made before the API call.
     pub const ENTER: Self = Self(0);
-    /// After the call.
+    /// The callback is made after the API call.
     pub const EXIT: Self = Self(1);
 }
 
@@ -168,9 +168,9 @@ impl Site {
 pub struct ActivityKind(pub u32);
 
 impl ActivityKind {
-    /// Copies, except those between two devices.
+    /// Copies of memory, except copies between two devices.
     pub const MEMCPY: Self = Self(1);
-    /// Fills.
+    /// Fills of memory.
     pub const MEMSET: Self = Self(2);
     /// Kernels. While this kind is enabled, CUPTI makes kernels run one at a time.
     pub const KERNEL: Self = Self(3);
@@ -178,9 +178,9 @@ impl ActivityKind {
     pub const DRIVER: Self = Self(4);
     /// Runtime API calls.
     pub const RUNTIME: Self = Self(5);
-    /// Devices.
+    /// Properties of the devices.
     pub const DEVICE: Self = Self(8);
-    /// Contexts.
+    /// Properties of the CUDA contexts.
     pub const CONTEXT: Self = Self(9);
     /// Kernels, which may still run concurrently while this kind is enabled.
     pub const CONCURRENT_KERNEL: Self = Self(10);
@@ -192,9 +192,9 @@ impl ActivityKind {
     pub const UNIFIED_MEMORY_COUNTER: Self = Self(25);
     /// CUDA events.
     pub const CUDA_EVENT: Self = Self(36);
-    /// Streams.
+    /// Properties of the streams.
     pub const STREAM: Self = Self(37);
-    /// Calls that wait.
+    /// API calls that wait.
     pub const SYNCHRONIZATION: Self = Self(38);
     /// External correlation ids: for each API call, the id that a tool has pushed before the call.
     pub const EXTERNAL_CORRELATION: Self = Self(39);
@@ -216,15 +216,15 @@ impl ActivityAttribute {
     pub const DEVICE_BUFFER_POOL_LIMIT: Self = Self(2);
     /// `u8`: whether the client provides buffers that are already zeroed.
     pub const ZEROED_OUT_ACTIVITY_BUFFER: Self = Self(5);
-    /// `usize`: number of device buffers that are created with a context.
+    /// `usize`: number of device buffers that are created together with a CUDA context.
     pub const DEVICE_BUFFER_PRE_ALLOCATE_VALUE: Self = Self(6);
     /// `u8`: whether device buffers are in pinned host memory.
     pub const MEM_ALLOCATION_TYPE_HOST_PINNED: Self = Self(8);
-    /// `u8`: whether each thread fills its own buffer (12.3 on).
+    /// `u8`: whether each thread fills its own buffer (12.3 and later).
     pub const PER_THREAD_ACTIVITY_BUFFER: Self = Self(9);
 }
 
-/// Treatment of unfinished records by `cuptiActivityFlushAll` (`CUpti_ActivityFlag`).
+/// How `cuptiActivityFlushAll` treats unfinished records (`CUpti_ActivityFlag`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlushFlag(pub u32);
@@ -232,7 +232,7 @@ pub struct FlushFlag(pub u32);
 impl FlushFlag {
     /// CUPTI keeps buffers that contain an unfinished record, and delivers all other buffers.
     pub const NONE: Self = Self(0);
-    /// CUPTI delivers all buffers. Records of running work then have no end time, and are not delivered again.
+    /// CUPTI delivers all buffers. The records of running GPU work have no end time, and are not delivered again.
     pub const FORCED: Self = Self(1);
 }
 
@@ -244,13 +244,13 @@ pub struct ChannelType(pub u32);
 impl ChannelType {
     /// Invalid type: the channel id in the same record is meaningless.
     pub const INVALID: Self = Self(0);
-    /// Kernels.
+    /// Channel for kernels.
     pub const COMPUTE: Self = Self(1);
-    /// Copies.
+    /// Channel for asynchronous copies.
     pub const ASYNC_MEMCPY: Self = Self(2);
 }
 
-/// Counter of unified memory (`CUpti_ActivityUnifiedMemoryCounterKind`).
+/// Kind of a unified-memory counter (`CUpti_ActivityUnifiedMemoryCounterKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct UnifiedMemoryKind(pub u32);
@@ -268,15 +268,15 @@ impl UnifiedMemoryKind {
     pub const BYTES_DTOD: Self = Self(8);
 }
 
-/// Configuration of one counter (`CUpti_ActivityUnifiedMemoryCounterConfig`).
+/// Configuration of one unified-memory counter (`CUpti_ActivityUnifiedMemoryCounterConfig`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct UnifiedMemoryConfig {
-    /// Scope of the counter (2 = all devices), which has no effect since CUDA 7.
+    /// Scope of the counter (2 = all devices). The scope has no effect since CUDA 7.
     pub scope: u32,
     /// Counter to configure.
     pub kind: UnifiedMemoryKind,
-    /// Device of the counter, which has no effect since CUDA 7.
+    /// Device of the counter. The device has no effect since CUDA 7.
     pub device_id: u32,
     /// Whether to collect the counter: 0 means no, any other value yes.
     pub enable: u32,
@@ -284,7 +284,7 @@ pub struct UnifiedMemoryConfig {
 
 const _: () = assert!(size_of::<UnifiedMemoryConfig>() == 16);
 
-/// A subscription (`CUpti_SubscriberHandle`).
+/// Handle of a CUPTI subscription (`CUpti_SubscriberHandle`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Subscriber(pub *mut c_void);

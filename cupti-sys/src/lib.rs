@@ -1,19 +1,19 @@
 //! Raw bindings to NVIDIA CUPTI 11.8 to 13.5, loaded at run time.
 //!
-//! The bindings are written by hand and do not need the CUDA toolkit at build time. The bindings contain only the
-//! numbers, names and byte offsets of CUPTI's interface, and no text of NVIDIA's headers. The caller decides, for
-//! example, which library to load and which callbacks to enable.
+//! The bindings are written by hand and do not need the CUDA toolkit at build time. They contain only the numbers,
+//! names and byte offsets of CUPTI's interface, and no text from NVIDIA's headers. The bindings make no decisions: the
+//! caller decides, for example, which library to load and which callbacks to enable.
 //!
-//! Two rules let one binary work with every CUPTI of that range:
+//! Because of two rules, one binary works with every CUPTI version of that range:
 //!
-//! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define, and an unknown
-//!   discriminant is undefined behaviour. Every enumeration is a newtype around `u32`.
+//! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define, and an unknown enum
+//!   discriminant is undefined behaviour. Therefore every enumeration is a newtype around `u32`.
 //! - **Records are prefixes.** New versions of CUPTI only add fields at the end of a record. The structs in [`record`]
 //!   contain the fields that are the same in all versions. A later field is read by its offset, and only if the record
 //!   is long enough to contain it. See [`record::Record`].
 //!
-//! Functions are looked up with `dlsym`. The [`Library`] struct contains each function as an `Option`, because an older
-//! CUPTI lacks some functions, and because a test may fill in its own functions.
+//! Functions are looked up with `dlsym`. The [`Library`] struct contains each function as an `Option`. One reason is
+//! that an older CUPTI lacks some functions; the other reason is that a test may fill in its own functions.
 
 pub mod callback;
 mod ids;

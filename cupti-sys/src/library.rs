@@ -1,7 +1,7 @@
 //! Looks up the functions of a loaded `libcupti`, each as an `Option`.
 //!
-//! The caller decides which file to load. A library is never closed, because CUPTI's threads and exit handlers run
-//! its code.
+//! The caller decides which file to load. A library is never closed, because CUPTI's threads and exit handlers run the
+//! library's code.
 
 use crate::callback::{BufferCompleteInfo, SubscriberParams};
 use crate::{
@@ -11,33 +11,35 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Function that CUPTI calls before and after API calls, and at events. The function's arguments are a pointer that the
-/// subscriber chose, the domain, the callback id, and a pointer to the data that [`crate::callback`] documents for the
-/// domain.
+/// Function that CUPTI calls before and after API calls, and when it reports about a resource or its own state. The
+/// function's arguments are a pointer that the subscriber chose, the domain, the callback id, and a pointer to the
+/// data that [`crate::callback`] documents for the domain.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
-/// Function that CUPTI calls when it needs a buffer. Through its arguments, the function returns the buffer (aligned to
-/// 8 bytes), its size in bytes, and the maximum number of records in it (0 = as many as fit).
+/// Function that CUPTI calls when it needs a buffer. Through its arguments, the function returns the buffer (aligned
+/// to 8 bytes), its size in bytes, and the maximum number of activity records in it (0 = as many as fit).
 pub type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 
-/// Function that CUPTI calls to return a buffer. Arguments: context and stream (both unused since CUDA 6), the
-/// buffer, its size in bytes, and the number of bytes that hold records.
+/// Function that CUPTI calls to return a buffer. Arguments: context and stream (both unused since CUDA 6), the buffer,
+/// its size in bytes, and the number of bytes that contain activity records.
 pub type BufferCompletedFn = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// Like [`BufferRequestedFn`], with an additional struct about the request; the first field of the struct is its size.
+/// Like [`BufferRequestedFn`], with an additional struct that describes the request. The first field of the struct is
+/// its size.
 pub type BufferRequestedV2Fn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize, *mut c_void);
 
-/// Like [`BufferCompletedFn`], but without context and stream, and with an additional struct about the buffer.
+/// Like [`BufferCompletedFn`], but without context and stream, and with an additional struct that describes the
+/// buffer.
 pub type BufferCompletedV2Fn = unsafe extern "C" fn(*mut u8, usize, usize, *mut BufferCompleteInfo);
 
-/// Function that returns the time in nanoseconds.
+/// Function that returns the current time in nanoseconds. CUPTI uses it as the clock of activity records.
 pub type TimestampFn = unsafe extern "C" fn() -> u64;
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $field:ident = $symbol:ident($($argument:ty),*);)*) => {
-        /// The functions of a loaded `libcupti`; a field is `None` if the library lacks that function.
+        /// The functions of a loaded `libcupti`. A field is `None` if the library lacks the function.
         ///
-        /// The fields are public so that a test can fill in its own functions: `Library { get_version: Some(mine),
+        /// The fields are public, so that a test can fill in its own functions: `Library { get_version: Some(mine),
         /// ..Library::default() }`.
         #[derive(Clone, Copy, Debug, Default)]
         pub struct Library {
@@ -49,7 +51,7 @@ macro_rules! functions {
             /// Looks up every function in a library that is already loaded.
             ///
             /// # Safety
-            /// `handle` comes from `dlopen` of a `libcupti`, and is never closed.
+            /// `handle` was returned by `dlopen` for a `libcupti`, and is never closed.
             pub unsafe fn from_handle(handle: *mut c_void) -> Self {
                 Self {
                     // SAFETY: the caller's handle is open, and in a libcupti the symbol of this name has this type.
@@ -57,7 +59,7 @@ macro_rules! functions {
                 }
             }
 
-            /// Returns the name of every function in the order of the fields, and whether this library has the
+            /// Returns the name of every function, in the order of the fields, and whether this library has the
             /// function.
             pub fn symbols(&self) -> impl Iterator<Item = (&'static str, bool)> {
                 [$((stringify!($symbol), self.$field.is_some()),)*].into_iter()
@@ -75,15 +77,16 @@ macro_rules! function {
 }
 
 functions! {
-    /// Returns the API version: 18 for CUDA 11.8, 28 for 12.9; from 13.0 on, MMmmpp (130000 and up).
+    /// Returns the API version: 18 for CUDA 11.8, 28 for 12.9; since 13.0, a number of the form MMmmpp (130000 and
+    /// up).
     get_version = cuptiGetVersion(*mut u32);
-    /// Returns the text that describes a status.
+    /// Returns the text that describes a status code.
     get_result_string = cuptiGetResultString(Status, *mut *const c_char);
-    /// Returns the error of this thread's last call.
+    /// Returns the error of this thread's last CUPTI call.
     get_last_error = cuptiGetLastError();
     /// Returns the name of the API call with this domain and id. Fails if the domain has no call with that id.
     get_callback_name = cuptiGetCallbackName(Domain, CallbackId, *mut *const c_char);
-    /// Subscribes the callback function, with a pointer that is passed to it.
+    /// Subscribes the callback function. The last argument is a pointer that CUPTI passes to the function.
     subscribe = cuptiSubscribe(*mut Subscriber, CallbackFn, *mut c_void);
     /// Ends a subscription.
     unsubscribe = cuptiUnsubscribe(Subscriber);
@@ -93,76 +96,80 @@ functions! {
     enable_domain = cuptiEnableDomain(u32, Subscriber, Domain);
     /// Shuts CUPTI down in this process.
     finalize = cuptiFinalize();
-    /// Returns the current time in nanoseconds, on the clock of the records.
+    /// Returns the current time in nanoseconds, on the clock of the activity records.
     get_timestamp = cuptiGetTimestamp(*mut u64);
-    /// Makes CUPTI use another clock for the records.
+    /// Makes CUPTI use another clock for the timestamps of activity records.
     register_timestamp_callback = cuptiActivityRegisterTimestampCallback(TimestampFn);
     /// Registers the two functions by which CUPTI requests and returns buffers.
     activity_register_callbacks = cuptiActivityRegisterCallbacks(BufferRequestedFn, BufferCompletedFn);
-    /// Starts collecting a kind of record.
+    /// Starts collecting activity records of one kind.
     activity_enable = cuptiActivityEnable(ActivityKind);
-    /// Stops collecting a kind of record.
+    /// Stops collecting activity records of one kind.
     activity_disable = cuptiActivityDisable(ActivityKind);
-    /// Starts collecting a kind of record in one context only.
+    /// Starts collecting activity records of one kind, in one CUDA context only.
     activity_enable_context = cuptiActivityEnableContext(*mut c_void, ActivityKind);
-    /// Reads a setting. Arguments: the attribute, the size of the value in bytes (in and out), the value.
+    /// Reads an attribute. Arguments: the attribute, the size of the value in bytes (in and out), and the value.
     activity_get_attribute = cuptiActivityGetAttribute(ActivityAttribute, *mut usize, *mut c_void);
-    /// Writes a setting. Arguments: the attribute, the size of the value in bytes, the value.
+    /// Writes an attribute. Arguments: the attribute, the size of the value in bytes, and the value.
     activity_set_attribute = cuptiActivitySetAttribute(ActivityAttribute, *mut usize, *mut c_void);
-    /// Steps through a buffer. Arguments: the buffer, the number of valid bytes, and a pointer to the previous record
-    /// (null at first), which CUPTI replaces by the next record.
+    /// Steps through a buffer. Arguments: the buffer, the number of valid bytes, and a pointer to the previous
+    /// activity record (null at first), which CUPTI replaces by a pointer to the next record.
     activity_get_next_record = cuptiActivityGetNextRecord(*mut u8, usize, *mut *mut u8);
-    /// Returns the number of records dropped since the last query. Arguments: context (null: all) and stream.
+    /// Returns the number of activity records dropped since the last query. Arguments: context (null: all), stream,
+    /// and the result.
     activity_get_num_dropped_records = cuptiActivityGetNumDroppedRecords(*mut c_void, u32, *mut usize);
-    /// Delivers buffers now.
+    /// Delivers buffers of activity records before it returns.
     activity_flush_all = cuptiActivityFlushAll(FlushFlag);
     /// Delivers full buffers periodically, at an interval in milliseconds (0: never).
     activity_flush_period = cuptiActivityFlushPeriod(u32);
-    /// Pushes an external id of the given kind. API calls on this thread have this external id until it is popped.
+    /// Pushes an external id of the given kind on this thread's stack. API calls on this thread have this external id
+    /// until it is popped.
     activity_push_external_correlation_id = cuptiActivityPushExternalCorrelationId(u32, u64);
     /// Pops the last external id of the given kind that was pushed on this thread, and returns that id.
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
     /// Sets whether to collect the times at which kernels were queued and submitted (1) or not (0).
     activity_enable_latency_timestamps = cuptiActivityEnableLatencyTimestamps(u8);
-    /// Sets whether queries of unfinished events and streams are recorded too (1, the default) or not (0) (12.8 on).
+    /// Sets whether queries of unfinished CUDA events and streams are also recorded (1, the default) or not (0).
+    /// Exists since 12.8.
     activity_enable_all_sync_records = cuptiActivityEnableAllSyncRecords(u8);
-    /// Selects the counters of unified memory to collect. Call this before enabling the kind of their records.
+    /// Selects the unified-memory counters to collect. Call this function before enabling the kind of their records.
     activity_configure_unified_memory_counter =
         cuptiActivityConfigureUnifiedMemoryCounter(*mut UnifiedMemoryConfig, u32);
-    /// Returns a graph node's id, as used in records.
+    /// Returns the id of a graph node, as used in activity records.
     get_graph_node_id = cuptiGetGraphNodeId(*mut c_void, *mut u64);
-    /// Returns a graph's id, as used in records.
+    /// Returns the id of a graph, as used in activity records.
     get_graph_id = cuptiGetGraphId(*mut c_void, *mut u32);
-    /// Returns an executable graph's id, as used in records (12.3 on).
+    /// Returns the id of an executable graph, as used in activity records (12.3 and later).
     get_graph_exec_id = cuptiGetGraphExecId(*mut c_void, *mut u32);
-    /// Returns a context's id, as used in records.
+    /// Returns the id of a CUDA context, as used in activity records.
     get_context_id = cuptiGetContextId(*mut c_void, *mut u32);
-    /// Returns a stream's id, as used in records. Arguments: context, stream, whether null means the per-thread
-    /// stream.
+    /// Returns the id of a stream, as used in activity records. Arguments: context, stream, and whether a null stream
+    /// means the per-thread stream.
     get_stream_id_ex = cuptiGetStreamIdEx(*mut c_void, *mut c_void, u8, *mut u32);
-    /// Returns the size of a record of the given kind, for a client of the given API version (13.2 on).
+    /// Returns the size of an activity record of the given kind, for a client of the given API version (13.2 and
+    /// later).
     activity_get_struct_size = cuptiActivityGetStructSize(ActivityKind, u32, *mut usize);
 
-    /// Like `subscribe`, but can allow other subscribers too (13.0 on).
+    /// Like `subscribe`, but can also allow other subscribers (13.0 and later).
     subscribe_v2 = cuptiSubscribe_v2(*mut Subscriber, CallbackFn, *mut c_void, *mut SubscriberParams);
-    /// Like `get_timestamp`, on the subscriber's clock (13.3 on).
+    /// Like `get_timestamp`, on the subscriber's clock (13.3 and later).
     get_timestamp_v2 = cuptiGetTimestamp_v2(Subscriber, *mut u64);
-    /// Like `activity_register_callbacks`, for one subscriber (13.2 on).
+    /// Like `activity_register_callbacks`, for one subscriber (13.2 and later).
     activity_register_callbacks_v2 =
         cuptiActivityRegisterCallbacks_v2(Subscriber, BufferRequestedV2Fn, BufferCompletedV2Fn);
-    /// Like `activity_enable`, for one subscriber, with an optional configuration (13.2 on).
+    /// Like `activity_enable`, for one subscriber, with an optional configuration (13.2 and later).
     activity_enable_v2 = cuptiActivityEnable_v2(Subscriber, ActivityKind, *mut c_void);
-    /// Like `activity_disable`, for one subscriber (13.2 on).
+    /// Like `activity_disable`, for one subscriber (13.2 and later).
     activity_disable_v2 = cuptiActivityDisable_v2(Subscriber, ActivityKind, *mut c_void);
-    /// Like `activity_get_attribute`, for one subscriber (13.2 on).
+    /// Like `activity_get_attribute`, for one subscriber (13.2 and later).
     activity_get_attribute_v2 =
         cuptiActivityGetAttribute_v2(Subscriber, ActivityAttribute, *mut usize, *mut c_void);
-    /// Like `activity_set_attribute`, for one subscriber (13.2 on).
+    /// Like `activity_set_attribute`, for one subscriber (13.2 and later).
     activity_set_attribute_v2 =
         cuptiActivitySetAttribute_v2(Subscriber, ActivityAttribute, *mut usize, *mut c_void);
-    /// Like `activity_get_next_record`, for one subscriber (13.3 on).
+    /// Like `activity_get_next_record`, for one subscriber (13.3 and later).
     activity_get_next_record_v2 = cuptiActivityGetNextRecord_v2(Subscriber, *mut u8, usize, *mut *mut u8);
-    /// Like `activity_get_num_dropped_records`, for one subscriber (13.3 on).
+    /// Like `activity_get_num_dropped_records`, for one subscriber (13.3 and later).
     activity_get_num_dropped_records_v2 =
         cuptiActivityGetNumDroppedRecords_v2(Subscriber, *mut c_void, u32, *mut usize);
 }
@@ -170,7 +177,7 @@ functions! {
 impl Library {
     /// Loads `file` (a path, or a bare name for the dynamic linker).
     ///
-    /// Errors: the dynamic linker's message.
+    /// Errors: the message of the dynamic linker.
     ///
     /// # Safety
     /// The file is a `libcupti`; its initialisers run.
@@ -185,8 +192,8 @@ impl Library {
         Ok(unsafe { Self::from_handle(handle) })
     }
 
-    /// Returns the path of the file that contains the functions; `None` if the functions are not in a library, as in a
-    /// test.
+    /// Returns the path of the file that contains the functions. Returns `None` if the functions are not in a library,
+    /// as in a test.
     pub fn file(&self) -> Option<PathBuf> {
         let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         let address = self.get_version? as *const c_void;

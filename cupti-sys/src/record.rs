@@ -1,35 +1,35 @@
-//! Defines activity records: their first fields, which are the same in CUPTI 11.8 to 13.5, and the offsets of later
-//! fields.
+//! Defines CUPTI's activity records: their first fields, which are the same in CUPTI 11.8 to 13.5, and the offsets of
+//! later fields.
 //!
-//! CUPTI only appends fields to its records, so the first fields stay valid in all later versions. The distance to the
-//! next record (the *stride*) shows which later fields a record has. Only the library's own
-//! `cuptiActivityGetNextRecord` knows the stride. Members named `_…` are fields that are not used yet.
+//! CUPTI only appends fields to its activity records, so the first fields stay valid in all later versions. The
+//! distance to the next record (the *stride*) shows which later fields a record has. Only the library's own
+//! `cuptiActivityGetNextRecord` knows the stride. Struct members named `_…` are fields that are not used yet.
 
 use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
 use std::mem::offset_of;
 
-/// An activity record: all bytes up to the next record.
+/// An activity record, as all bytes up to the next record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a>(&'a [u8]);
 
 impl<'a> Record<'a> {
-    /// Creates a record from `bytes`, which begin at the record's first byte and end at the next record.
+    /// Creates a record from `bytes`, which begin at the record's first byte and end where the next record begins.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the kind of the record; `None` if the record is too short to contain a kind.
+    /// Returns the kind of the record. Returns `None` if the record is too short to contain a kind.
     pub fn kind(self) -> Option<ActivityKind> {
         self.field(0).map(ActivityKind)
     }
 
-    /// Returns the first bytes of the record as a `T`; `None` if the record is too short.
+    /// Returns the first bytes of the record as a `T`. Returns `None` if the record is too short.
     pub fn prefix<T: Plain>(self) -> Option<T> {
         self.field(0)
     }
 
-    /// Returns the `T` at byte `offset`; `None` if the record is too short to contain it.
+    /// Returns the field of type `T` at byte `offset`. Returns `None` if the record is too short to contain the field.
     pub fn field<T: Plain>(self, offset: usize) -> Option<T> {
         let bytes = self.0.get(offset..)?.get(..size_of::<T>())?;
         // SAFETY: `bytes` has the size of a `T`, any bytes are a valid `T` (`Plain`), and the read may be unaligned.
@@ -37,7 +37,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Types that may be read from arbitrary bytes.
+/// A type that may be read from arbitrary bytes.
 ///
 /// # Safety
 /// Every bit pattern is a valid value of the type.
@@ -67,61 +67,62 @@ macro_rules! records {
 }
 
 records! {
-    /// Record of kinds KERNEL and CONCURRENT_KERNEL: `CUpti_ActivityKernel8` to `13`, up to the graph id.
+    /// Record of the kinds KERNEL and CONCURRENT_KERNEL: the structs `CUpti_ActivityKernel8` to `13`, up to the graph
+    /// id.
     struct Kernel {
         /// Kind of the record: KERNEL or CONCURRENT_KERNEL.
         pub kind: ActivityKind,
         _cache: [u8; 2],
-        /// Registers per thread.
+        /// Number of registers per thread.
         pub registers_per_thread: u16,
         _partitioned_cache: [u32; 2],
         /// Start time in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds; 0 if the time was not collected, or if the kernel was still running when a flush
-        /// was forced.
+        /// End time in nanoseconds. 0 if the end time was not collected, or if the kernel was still running at a
+        /// forced flush.
         pub end: u64,
-        /// End time in nanoseconds, including all child kernels.
+        /// Time in nanoseconds at which the kernel and all its child kernels had ended.
         pub completed: u64,
-        /// Number of the GPU.
+        /// Index of the GPU.
         pub device_id: u32,
-        /// Id of the context on that GPU.
+        /// Id of the CUDA context on that GPU.
         pub context_id: u32,
-        /// Id of the stream in that context.
+        /// Id of the stream in that CUDA context.
         pub stream_id: u32,
-        /// Blocks in x, y, z.
+        /// Number of blocks in x, y and z.
         pub grid: [i32; 3],
-        /// Threads per block in x, y, z.
+        /// Number of threads per block in x, y and z.
         pub block: [i32; 3],
-        /// Statically allocated shared memory, bytes per block.
+        /// Size of the statically allocated shared memory, in bytes per block.
         pub static_shared_memory: i32,
-        /// Dynamic shared memory requested at launch, bytes per block.
+        /// Size of the dynamic shared memory requested at the launch, in bytes per block.
         pub dynamic_shared_memory: i32,
-        /// Local memory, bytes per thread.
+        /// Size of the local memory, in bytes per thread.
         pub local_memory_per_thread: u32,
         _local_memory_total: u32,
-        /// Correlation id of the API call that launched this work.
+        /// Correlation id of the API call that launched this kernel.
         pub correlation_id: u32,
         /// Id of the grid.
         pub grid_id: i64,
-        /// Mangled name of the kernel. Several records share the string, which CUPTI owns and keeps while CUPTI is
-        /// loaded.
+        /// Mangled name of the kernel. Several records share the string. CUPTI owns the string and keeps it as long as
+        /// CUPTI is loaded.
         pub name: *const c_char,
         _reserved: u64,
-        /// Time in nanoseconds at which the kernel was queued; 0 unless latency timestamps are on.
+        /// Time in nanoseconds at which the kernel was queued, or 0 unless latency timestamps are on.
         pub queued: u64,
-        /// Time in nanoseconds at which the kernel was submitted; 0 unless latency timestamps are on.
+        /// Time in nanoseconds at which the kernel was submitted, or 0 unless latency timestamps are on.
         pub submitted: u64,
         /// Type of the launch: regular, cooperative, or launched by a device.
         pub launch_type: u8,
         _carveout: [u8; 7],
-        /// Id of the graph node that was executed; 0 if none.
+        /// Id of the graph node that ran, or 0 if no graph node did.
         pub graph_node_id: u64,
         _shared_memory_limit: u32,
-        /// Id of the executable graph to which the work belongs; 0 if none.
+        /// Id of the executable graph to which the kernel belongs, or 0 if it belongs to no graph.
         pub graph_id: u32,
     }
 
-    /// Record of kind MEMCPY: `CUpti_ActivityMemcpy5` to `7`, up to the graph id.
+    /// Record of the kind MEMCPY: the structs `CUpti_ActivityMemcpy5` to `7`, up to the graph id.
     struct Memcpy {
         /// Kind of the record: MEMCPY.
         pub kind: ActivityKind,
@@ -131,32 +132,32 @@ records! {
         pub src_kind: u8,
         /// Kind of the destination memory.
         pub dst_kind: u8,
-        /// Flags; bit 0 = the call was asynchronous.
+        /// Flags. Bit 0 is set if the API call was asynchronous.
         pub flags: u8,
-        /// Number of bytes copied or set.
+        /// Number of bytes copied.
         pub bytes: u64,
         /// Start time in nanoseconds.
         pub start: u64,
         /// End time in nanoseconds.
         pub end: u64,
-        /// Number of the GPU.
+        /// Index of the GPU.
         pub device_id: u32,
-        /// Id of the context on that GPU.
+        /// Id of the CUDA context on that GPU.
         pub context_id: u32,
-        /// Id of the stream in that context.
+        /// Id of the stream in that CUDA context.
         pub stream_id: u32,
-        /// Correlation id of the API call that requested this work.
+        /// Correlation id of the API call that requested this copy.
         pub correlation_id: u32,
         _runtime_correlation: u32,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that was executed; 0 if none.
+        /// Id of the graph node that ran, or 0 if no graph node did.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which the work belongs; 0 if none.
+        /// Id of the executable graph to which the copy belongs, or 0 if it belongs to no graph.
         pub graph_id: u32,
     }
 
-    /// Record of kind MEMCPY2: `CUpti_ActivityMemcpyPtoP4`, up to the graph id.
+    /// Record of the kind MEMCPY2: the struct `CUpti_ActivityMemcpyPtoP4`, up to the graph id.
     struct MemcpyPeer {
         /// Kind of the record: MEMCPY2.
         pub kind: ActivityKind,
@@ -166,157 +167,158 @@ records! {
         pub src_kind: u8,
         /// Kind of the destination memory.
         pub dst_kind: u8,
-        /// Flags; bit 0 = the call was asynchronous.
+        /// Flags. Bit 0 is set if the API call was asynchronous.
         pub flags: u8,
-        /// Number of bytes copied or set.
+        /// Number of bytes copied.
         pub bytes: u64,
         /// Start time in nanoseconds.
         pub start: u64,
         /// End time in nanoseconds.
         pub end: u64,
-        /// Number of the GPU that performed the copy.
+        /// Index of the GPU that performed the copy.
         pub device_id: u32,
-        /// Id of the context on that GPU.
+        /// Id of the CUDA context on that GPU.
         pub context_id: u32,
-        /// Id of the stream in that context.
+        /// Id of the stream in that CUDA context.
         pub stream_id: u32,
-        /// Number of the source GPU.
+        /// Index of the source GPU.
         pub src_device_id: u32,
-        /// Id of the context on the source GPU.
+        /// Id of the CUDA context on the source GPU.
         pub src_context_id: u32,
-        /// Number of the destination GPU.
+        /// Index of the destination GPU.
         pub dst_device_id: u32,
-        /// Id of the context on the destination GPU.
+        /// Id of the CUDA context on the destination GPU.
         pub dst_context_id: u32,
-        /// Correlation id of the API call that requested this work.
+        /// Correlation id of the API call that requested this copy.
         pub correlation_id: u32,
         _reserved: u64,
-        /// Id of the graph node that was executed; 0 if none.
+        /// Id of the graph node that ran, or 0 if no graph node did.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which the work belongs; 0 if none.
+        /// Id of the executable graph to which the copy belongs, or 0 if it belongs to no graph.
         pub graph_id: u32,
     }
 
-    /// Record of kind MEMSET: `CUpti_ActivityMemset4` and `5`, up to the graph id.
+    /// Record of the kind MEMSET: the structs `CUpti_ActivityMemset4` and `5`, up to the graph id.
     struct Memset {
         /// Kind of the record: MEMSET.
         pub kind: ActivityKind,
-        /// Value to which the memory was set.
+        /// Value with which the memory was filled.
         pub value: u32,
-        /// Number of bytes copied or set.
+        /// Number of bytes filled.
         pub bytes: u64,
         /// Start time in nanoseconds.
         pub start: u64,
         /// End time in nanoseconds.
         pub end: u64,
-        /// Number of the GPU.
+        /// Index of the GPU.
         pub device_id: u32,
-        /// Id of the context on that GPU.
+        /// Id of the CUDA context on that GPU.
         pub context_id: u32,
-        /// Id of the stream in that context.
+        /// Id of the stream in that CUDA context.
         pub stream_id: u32,
-        /// Correlation id of the API call that requested this work.
+        /// Correlation id of the API call that requested this fill.
         pub correlation_id: u32,
-        /// Flags; bit 0 = the call was asynchronous.
+        /// Flags. Bit 0 is set if the API call was asynchronous.
         pub flags: u16,
-        /// Kind of the destination memory.
+        /// Kind of the filled memory.
         pub memory_kind: u16,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that was executed; 0 if none.
+        /// Id of the graph node that ran, or 0 if no graph node did.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which the work belongs; 0 if none.
+        /// Id of the executable graph to which the fill belongs, or 0 if it belongs to no graph.
         pub graph_id: u32,
     }
 
-    /// Record of kind SYNCHRONIZATION: `CUpti_ActivitySynchronization`.
+    /// Record of the kind SYNCHRONIZATION: the struct `CUpti_ActivitySynchronization`.
     struct Synchronization {
         /// Kind of the record: SYNCHRONIZATION.
         pub kind: ActivityKind,
-        /// Type of the wait, and of the awaited object.
+        /// Type of the wait, which includes the type of the awaited object.
         pub sync_type: u32,
         /// Start time in nanoseconds.
         pub start: u64,
         /// End time in nanoseconds.
         pub end: u64,
-        /// Correlation id of the API call.
+        /// Correlation id of the API call that waited.
         pub correlation_id: u32,
-        /// Id of the context.
+        /// Id of the CUDA context.
         pub context_id: u32,
-        /// Id of the stream; all bits are 1 if there is none.
+        /// Id of the stream. All bits are 1 if the wait was not for a stream.
         pub stream_id: u32,
-        /// Id of the event; all bits are 1 if there is none.
+        /// Id of the CUDA event. All bits are 1 if the wait was not for a CUDA event.
         pub cuda_event_id: u32,
     }
 
-    /// Record of kind CUDA_EVENT: `CUpti_ActivityCudaEvent`.
+    /// Record of the kind CUDA_EVENT: the struct `CUpti_ActivityCudaEvent`.
     struct CudaEvent {
         /// Kind of the record: CUDA_EVENT.
         pub kind: ActivityKind,
-        /// Correlation id of the API call.
+        /// Correlation id of the API call that recorded the CUDA event.
         pub correlation_id: u32,
-        /// Id of the context.
+        /// Id of the CUDA context.
         pub context_id: u32,
-        /// Id of the stream.
+        /// Id of the stream on which the CUDA event was recorded.
         pub stream_id: u32,
-        /// Id of the event.
+        /// Id of the CUDA event.
         pub event_id: u32,
         _pad: u32,
     }
 
-    /// Record of kind UNIFIED_MEMORY_COUNTER: `CUpti_ActivityUnifiedMemoryCounter2` and `3`, up to the flags.
+    /// Record of the kind UNIFIED_MEMORY_COUNTER: the structs `CUpti_ActivityUnifiedMemoryCounter2` and `3`, up to the
+    /// flags.
     struct UnifiedMemoryCounter {
         /// Kind of the record: UNIFIED_MEMORY_COUNTER.
         pub kind: ActivityKind,
-        /// Kind of the counter.
+        /// Kind of the unified-memory counter.
         pub counter_kind: UnifiedMemoryKind,
-        /// Value of the counter: bytes, or page faults.
+        /// Value of the counter: a number of bytes, or a number of page faults.
         pub value: u64,
         /// Start time in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds; 0 if the record describes an instant.
+        /// End time in nanoseconds, or 0 if the record describes an instant.
         pub end: u64,
         /// First address of the memory.
         pub address: u64,
-        /// Number of the source GPU.
+        /// Index of the source GPU.
         pub src_id: u32,
-        /// Number of the destination GPU.
+        /// Index of the destination GPU.
         pub dst_id: u32,
         /// Id of the stream.
         pub stream_id: u32,
         /// Id of the process.
         pub process_id: u32,
-        /// Cause of the counted event; the meaning depends on the counter.
+        /// Cause of the counted transfer or page fault. The meaning of the value depends on the counter.
         pub flags: u32,
         _pad: u32,
     }
 
-    /// Record of kind GRAPH_TRACE: `CUpti_ActivityGraphTrace`.
+    /// Record of the kind GRAPH_TRACE: the struct `CUpti_ActivityGraphTrace`.
     struct GraphTrace {
         /// Kind of the record: GRAPH_TRACE.
         pub kind: ActivityKind,
-        /// Correlation id of the API call that launched this work.
+        /// Correlation id of the API call that launched this graph.
         pub correlation_id: u32,
         /// Start time in nanoseconds.
         pub start: u64,
         /// End time in nanoseconds.
         pub end: u64,
-        /// Number of the GPU on which the graph started.
+        /// Index of the GPU on which the graph started.
         pub device_id: u32,
         /// Id of the executable graph.
         pub graph_id: u32,
-        /// Id of the context.
+        /// Id of the CUDA context.
         pub context_id: u32,
         /// Id of the stream.
         pub stream_id: u32,
         _reserved: u64,
     }
 
-    /// Record of kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API: `CUpti_ActivityAPI`.
+    /// Record of the kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API: the struct `CUpti_ActivityAPI`.
     struct ApiCall {
         /// Kind of the record: DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
         pub kind: ActivityKind,
-        /// Callback id of the call.
+        /// Callback id of the API call.
         pub cbid: u32,
         /// Start time in nanoseconds.
         pub start: u64,
@@ -324,15 +326,15 @@ records! {
         pub end: u64,
         /// Id of the process.
         pub process_id: u32,
-        /// Id of the thread; by default, the low half of its pthread handle.
+        /// Id of the thread. By default, the id is the low half of the thread's pthread handle.
         pub thread_id: u32,
-        /// Correlation id of the call.
+        /// Correlation id of the API call.
         pub correlation_id: u32,
-        /// Result of the call.
+        /// Result of the API call.
         pub return_value: u32,
     }
 
-    /// Record of kind EXTERNAL_CORRELATION: `CUpti_ActivityExternalCorrelation`.
+    /// Record of the kind EXTERNAL_CORRELATION: the struct `CUpti_ActivityExternalCorrelation`.
     struct ExternalCorrelation {
         /// Kind of the record: EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
@@ -340,15 +342,15 @@ records! {
         pub external_kind: u32,
         /// The external id that was pushed.
         pub external_id: u64,
-        /// Correlation id of an API call that was made while the id was pushed.
+        /// Correlation id of an API call that was made between the push and the pop of the external id.
         pub correlation_id: u32,
         _reserved: u32,
     }
 }
 
-/// Offsets of fields that only some records have. Read these fields with [`Record::field`].
+/// Offsets of fields that only some activity records have. Read these fields with [`Record::field`].
 pub mod offset {
-    /// The hardware channel, `u32`, followed by its [`crate::ChannelType`], `u32`.
+    /// Offset of the hardware channel, a `u32`. The next field is its [`crate::ChannelType`], a `u32`.
     pub mod channel {
         /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 168;
@@ -360,8 +362,8 @@ pub mod offset {
         pub const MEMSET: usize = 76;
     }
 
-    /// Id of the graph from which the executable graph was instantiated, `u32` (13.4 on). The id of the source node,
-    /// `u64`, is 8 bytes later.
+    /// Offset of the id of the graph from which the executable graph was instantiated, a `u32` (13.4 and later). The
+    /// id of the source node, a `u64`, is 8 bytes later.
     pub mod source_graph {
         /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
@@ -371,20 +373,21 @@ pub mod offset {
         pub const MEMSET: usize = 88;
     }
 
-    /// Blocks per cluster in x, y, z, `u32` each, in a [`super::Kernel`].
+    /// Offset in a [`super::Kernel`] of the number of blocks per cluster in x, y and z, a `u32` each.
     pub const KERNEL_CLUSTER: usize = 176;
-    /// Whether a kernel was launched by the device, `u8` (13.0 on), in a [`super::Kernel`].
+    /// Offset in a [`super::Kernel`] of the flag whether a device launched the kernel, a `u8` (13.0 and later).
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
-    /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
+    /// Offset in a [`super::Kernel`] of the launch priority, an `i32` (13.1 and later).
     pub const KERNEL_PRIORITY: usize = 216;
-    /// Sync id of the `cudaEventRecord` call for which a stream waits, `u64` (12.8 on), in a
-    /// [`super::Synchronization`]; 0xFFFF_FFFF if there is none.
+    /// Offset in a [`super::Synchronization`] of the sync id of the `cudaEventRecord` call for which a stream waits, a
+    /// `u64` (12.8 and later). The sync id is 0xFFFF_FFFF if the wait was not for a CUDA event.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
-    /// Result of the call, `u32` (12.8 on), in a [`super::Synchronization`].
+    /// Offset in a [`super::Synchronization`] of the result of the API call, a `u32` (12.8 and later).
     pub const SYNCHRONIZATION_RESULT: usize = 48;
-    /// Sync id of an event that was recorded on a stream, `u64` (12.8 on), in a [`super::CudaEvent`].
+    /// Offset in a [`super::CudaEvent`] of the sync id of a CUDA event that was recorded on a stream, a `u64` (12.8
+    /// and later).
     pub const CUDA_EVENT_SYNC_ID: usize = 48;
-    /// Number of copies in a batch, `u64` (12.8 on), in a [`super::Memcpy`].
+    /// Offset in a [`super::Memcpy`] of the number of copies in a batch, a `u64` (12.8 and later).
     pub const MEMCPY_COPY_COUNT: usize = 88;
 }
 
@@ -422,9 +425,9 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// A struct must not be longer than the record of any version, because records of a version in which they are shorter
-// could not be read. In CUPTI 11.8, a kernel record has 200 bytes, and a copy record has 88 bytes. Both begin with the
-// fields above.
+// A struct must not be longer than the record of any CUPTI version, because the shorter records of that version could
+// not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes, and a copy record has 88 bytes. Both
+// records begin with the fields above.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! Reads activity buffers: turns the bytes of CUPTI's records into rows.
+//! Reads buffers of activity records: converts the bytes of CUPTI's records to rows.
 //!
-//! Only the loaded CUPTI knows the length of its records, so its own `GetNextRecord` steps from record to record. From
-//! each record we read the first fields, which are the same in all CUPTI versions, and a later field only if the record
-//! is long enough to contain it. Times are passed on unchecked; the join checks their validity.
+//! Only the loaded CUPTI library knows the length of its records, so its own `GetNextRecord` steps from record to
+//! record. From each record we read the first fields, which are the same in all CUPTI versions. We read a later field
+//! only if the record is long enough to contain it. Timestamps are passed on unchecked, because the join checks
+//! whether they are valid.
 
 use super::delivery_counts;
 use super::kinds;
@@ -17,24 +18,24 @@ use gpuflame_model::record::{
     GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, SyncId, SyncRecord, Unified,
 };
 
-/// Result of reading a buffer: counts of its records.
+/// Result of reading a buffer: how many of its activity records were readable and unreadable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTally {
-    /// Number of records that became activity rows.
+    /// Number of activity records that became activity rows.
     pub activities: u64,
-    /// Number of records with an unknown layout, or of a kind that we did not enable. If CUPTI cannot step through the
-    /// rest of a buffer, that rest counts as one record.
+    /// Number of activity records that have an unknown layout, or are of a kind that we did not enable. If CUPTI
+    /// cannot step through the rest of a buffer, that rest counts as one record.
     pub unreadable: u64,
 }
 
-/// Bit 0 of the flags of copies and fills, which is set if the call was asynchronous.
+/// Bit 0 of the flags of a copy or fill record. The bit is set if the call was asynchronous.
 const FLAG_ASYNC: u32 = 1;
 
-/// Passes each record in `bytes` to `sink` as a row. If the kernel of an activity has a new name, passes the row of
-/// the name first. `step` is a [`NextRecord`].
+/// Passes each activity record in `bytes` to `sink` as a row. If an activity's kernel has a new name, passes the row
+/// of the name first. `step` is a [`NextRecord`].
 ///
 /// # Safety
-/// `bytes` was filled by the library that `step` calls, and the names that its records point to are still readable.
+/// `bytes` was filled by the library that `step` calls, and the names to which its records point are still readable.
 pub(super) unsafe fn read_records(
     bytes: &[u8],
     step: &NextRecord<'_>,
@@ -64,7 +65,7 @@ pub(super) unsafe fn read_records(
     tally
 }
 
-/// Whether `kind` is a kind of CUPTI that we never enable. (CUPTI's last kind is 57 in 13.5.)
+/// Whether `kind` is an activity kind of CUPTI that we never enable. (The last activity kind in CUPTI 13.5 is 57.)
 fn is_foreign_kind(kind: ActivityKind) -> bool {
     const OURS: [ActivityKind; 9] = [
         ActivityKind::CONCURRENT_KERNEL,
@@ -80,18 +81,18 @@ fn is_foreign_kind(kind: ActivityKind) -> bool {
     (1..64).contains(&kind.0) && !OURS.contains(&kind)
 }
 
-/// Returns the number of records in `bytes`, of any kind.
+/// Returns the number of activity records in `bytes`, of any kind.
 pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
     RecordIterator::new(bytes, step).count() as u64
 }
 
 /// The loaded library's `cuptiActivityGetNextRecord`, in either API version. The arguments are a buffer, the number of
-/// its valid bytes, and a pointer to the last record (null at first). The function replaces this pointer by one to the
-/// next record.
+/// its valid bytes, and a pointer to the last record (null at first). The function replaces this pointer by a pointer
+/// to the next record.
 pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
-/// Iterator over the records of a buffer. An item contains all bytes up to the next record. If the library cannot
-/// step through the rest of the buffer, a last item of `None` stands for that rest.
+/// Iterator over the activity records of a buffer. An item contains all bytes of a record up to the next record. If
+/// the library cannot step through the rest of the buffer, a last item of `None` represents the rest.
 struct RecordIterator<'a> {
     bytes: &'a [u8],
     base: *mut u8,
@@ -99,7 +100,7 @@ struct RecordIterator<'a> {
     current: WalkState,
 }
 
-/// Current position of a walk over the records of a buffer.
+/// Current position of an iterator over the activity records of a buffer.
 #[derive(Clone, Copy)]
 enum WalkState {
     Record(*mut u8),
@@ -118,8 +119,8 @@ impl<'a> RecordIterator<'a> {
         walk
     }
 
-    /// Returns the record after `last`. Checks the library's result: unless the next record is after `last` and inside
-    /// the buffer, the walk ends as `Broken`.
+    /// Returns the activity record after `last`. Checks the library's result: the next record must be after `last` and
+    /// inside the buffer, otherwise the iteration ends as `Broken`.
     fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
@@ -155,10 +156,10 @@ impl<'a> Iterator for RecordIterator<'a> {
     }
 }
 
-/// Returns the row of a GPU activity; `None` if the record is of another kind, or too short for its kind.
+/// Returns the row of a GPU activity. Returns `None` if the record is of another kind, or too short for its kind.
 ///
 /// # Safety
-/// The name that a kernel's record points to is readable.
+/// The name to which a kernel's record points is readable.
 unsafe fn activity(
     record: Record<'_>,
     names: &mut KernelNames,
@@ -198,7 +199,7 @@ unsafe fn activity(
     }
 }
 
-/// Returns the row of a record about an event, a wait or unified memory; `None` for other records.
+/// Returns the row of a record about a CUDA event, a wait or unified memory. Returns `None` for other records.
 fn event_row(record: Record<'_>) -> Option<Row<'static>> {
     match record.kind()? {
         ActivityKind::CUDA_EVENT => {
@@ -243,28 +244,29 @@ fn event_row(record: Record<'_>) -> Option<Row<'static>> {
     }
 }
 
-/// Value by which CUPTI marks that a record has no stream, no event or no sync id.
+/// Value by which CUPTI indicates that a record has no stream, no CUDA event or no sync id.
 const NOT_APPLICABLE: u32 = u32::MAX;
 
-/// Returns the sync id of an event, which identifies one recording of that event; `None` if the record lacks this
-/// field.
+/// Returns the sync id of a CUDA event, which identifies one recording of that event. Returns `None` if the record has
+/// no sync id.
 fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }
 
-/// Returns the hardware channel; `None` if the record lacks this field or marks it as invalid.
+/// Returns the hardware channel of an activity. Returns `None` if the record lacks this field or marks it as invalid.
 fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
     let kind = ChannelType(record.field(offset + 4)?);
     if kind == ChannelType::INVALID { None } else { record.field(offset) }
 }
 
-/// Returns the node from which the record's graph node was created or last updated; 0 if the record lacks this field.
+/// Returns the id of the node from which the record's graph node was created or last updated. Returns 0 if the record
+/// lacks this field.
 fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }
 
-/// Builds the row of a record from `detail` (the fields of its kind) and from the fields that the records of all
-/// kinds have.
+/// Builds the row of an activity record from `detail` (the fields of its kind) and from the fields that the records of
+/// all kinds have.
 macro_rules! row {
     ($record:ident, $channel:ident, $detail:expr) => {
         Activity {

@@ -1,13 +1,15 @@
-//! Tests with buffers built byte by byte, at the record sizes of every CUPTI from 11.8 to 13.4.
+//! Tests with buffers built byte by byte. Their records have the sizes of the activity records of every CUPTI from
+//! 11.8 to 13.4.
 //!
-//! Offsets in these tests are literal numbers, because the tests must also check the constants of `cupti-sys`.
+//! Offsets in these tests are literal numbers, so that the tests also check the offset constants of `cupti-sys`.
 
 use super::*;
 use gpuflame_model::record::testing::Rng;
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
-/// Name and record sizes of each CUPTI release. The sizes are for records of a kernel, a copy, a copy between GPUs and
-/// a fill. The sizes were measured by the steps that the release's own library makes.
+/// Name and record sizes of each CUPTI release. The sizes are those of the activity records of a kernel, a copy, a
+/// copy between GPUs and a fill. They were measured as the distances between the steps that the release's own library
+/// makes.
 const RELEASES: [(&str, RecordSizes); 8] = [
     ("11.8", RecordSizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
     ("12.0", RecordSizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
@@ -39,7 +41,7 @@ impl RecordSizes {
         }
     }
 
-    /// Like `step`, but for a buffer whose last record may be truncated.
+    /// Steps from record to record like `step`, but for a buffer whose last record may be truncated.
     fn step_within(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
         // SAFETY: the test's buffer has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
@@ -59,7 +61,7 @@ impl RecordSizes {
         }
     }
 
-    /// Steps from record to record like `cuptiActivityGetNextRecord` of the given release.
+    /// Steps from record to record like `cuptiActivityGetNextRecord` of the given CUPTI release.
     fn step(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
         // SAFETY: the test's buffer has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
@@ -81,7 +83,7 @@ impl RecordSizes {
     }
 }
 
-/// A record in which all bytes are `0xee`, except those of the fields that the test sets.
+/// An activity record in which all bytes are `0xee`, except for the bytes of the fields that the test sets.
 struct RecordBytes(Vec<u8>);
 
 impl RecordBytes {
@@ -94,7 +96,7 @@ impl RecordBytes {
         self
     }
 
-    /// Sets a field, if the record is long enough to contain it.
+    /// Sets a field if the record is long enough to contain the field.
     fn write_if_fits(self, at: usize, bytes: &[u8]) -> Self {
         if at + bytes.len() <= self.0.len() { self.write_at(at, bytes) } else { self }
     }
@@ -204,8 +206,9 @@ fn records_read_the_same_in_the_layout_of_every_cupti_release() {
     }
 }
 
-/// Returns the rows that `a_buffer_of_each_kind` contains. Later releases have more fields: the number of copies in a
-/// batch since 12.8, the launcher of a kernel since 13.0, and the source of a graph's node since 13.4.
+/// Returns the rows that `a_buffer_of_each_kind` contains. Later CUPTI releases have more fields: the number of copies
+/// in a batch since 12.8, whether a device launched the kernel since 13.0, and the source node of a graph node since
+/// 13.4.
 pub(in super::super) fn expected_rows_of(sizes: RecordSizes) -> [Activity; 5] {
     expected_rows().map(|mut row| {
         let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);
@@ -319,7 +322,7 @@ fn expected_fill() -> Activity {
     }
 }
 
-/// Reads a record that is not an activity, and returns its row as text.
+/// Reads an activity record that does not describe an activity, and returns its row as text.
 fn read_beside(record: &[u8]) -> String {
     let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
         if !record.is_null() {
@@ -482,12 +485,12 @@ fn a_step_backwards_or_out_of_the_buffer_ends_the_iteration() {
     }
 }
 
-/// Number of rounds of the tests with damaged bytes: 2,000, or the value of `GPUFLAME_MUTATIONS`.
+/// Number of rounds of the tests with damaged bytes: the value of `GPUFLAME_MUTATIONS`, or 2,000 by default.
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(2000, |text| text.parse().unwrap())
 }
 
-/// Changes, overwrites or removes a few bytes at random places.
+/// Changes, overwrites or removes a few bytes at random places of a buffer.
 fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..=rng.below(5) {
         let at = rng.below(bytes.len() as u64) as usize;
@@ -503,7 +506,7 @@ fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Restores the pointers to names, because `read_records` cannot check a pointer and must get valid pointers.
+/// Restores the pointers to kernel names, because `read_records` cannot check a pointer and must get valid pointers.
 fn mend_names(bytes: &mut [u8], sizes: RecordSizes, name: &'static std::ffi::CStr) {
     let (mut at, pointer) = (0, name.as_ptr().expose_provenance() as u64);
     while let Some(kind) = bytes.get(at..at + 4) {
@@ -524,7 +527,7 @@ fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
         let mut buffer = a_buffer_of_each_kind(sizes);
         damage(&mut buffer, &mut rng);
         mend_names(&mut buffer, sizes, c"_Z4gemmv");
-        // The bytes are copied to a separate allocation, so that tools can detect a read past its end.
+        // Copy the bytes to a separate allocation, so that tools can detect a read past its end.
         let exact = buffer.into_boxed_slice();
         let honest = |buffer: *mut u8, valid: usize, record: &mut *mut u8| match valid {
             0..4 => Status::MAX_LIMIT_REACHED,

@@ -1,8 +1,8 @@
-//! [`Api`] is an active CUPTI subscription. An [`Api`] makes the set-up calls in the only order that works, and then
-//! reads, flushes and queries records.
+//! An [`Api`] is an active CUPTI subscription. It makes the set-up calls in the only order that works, and then reads,
+//! flushes and queries activity records.
 //!
-//! This module hides from its callers the differences between CUPTI versions, and between the two API versions of
-//! CUPTI's functions.
+//! This module hides two kinds of differences from its callers: the differences between CUPTI versions, and the
+//! differences between the two API versions of CUPTI's functions.
 
 use super::activity::{self, ReadTally};
 use super::api_version::CuptiFunctions;
@@ -23,16 +23,16 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// A CUPTI subscription, which exists until the process ends. Any thread may call its functions, except while that
+/// A CUPTI subscription, which exists until the process ends. Any thread may call its functions, but not while the
 /// thread holds a lock that the [`Tracer`] takes.
 pub struct Api {
     shared: &'static CallbackState,
     version: Version,
     file: PathBuf,
-    /// Newest CUDA version that the driver supports, in the driver's own numbers.
+    /// Newest CUDA version that the driver supports, encoded by the driver (1000 * major + 10 * minor).
     driver: Option<u32>,
     notes: Vec<String>,
-    /// Callbacks of the calls that create GPU work.
+    /// Callbacks of the API calls that create GPU work.
     launches: Vec<CallbackKey>,
     options: Options,
     resubscribe_steps: ResubscribeSteps,
@@ -41,11 +41,12 @@ pub struct Api {
 /// Domain and id of an enabled callback.
 type CallbackKey = (Domain, CallbackId);
 
-/// Function that registers us for the records, for the first time or after other clients have released the records.
+/// Function that registers our buffer functions for the activity records, for the first time or after another client
+/// has released the records.
 type TakeRecords =
     fn(&'static CallbackState, &Options, Option<&ClientActivity>) -> Result<Vec<String>, SetupRefusal>;
 
-/// Set-up steps to repeat after another client has owned the records or the subscription.
+/// Set-up steps to repeat after another client has owned the activity records or the subscription.
 struct ResubscribeSteps {
     subscribe: fn(&'static CallbackState) -> Result<(), SetupRefusal>,
     take_records: TakeRecords,
@@ -53,15 +54,15 @@ struct ResubscribeSteps {
     callbacks: Vec<CallbackKey>,
 }
 
-/// If this many consecutive ids have no name, a domain has no further ids. (In all CUPTI versions so far, the ids have
-/// no gaps.)
+/// Number of consecutive ids without a name after which a domain is taken to have no further ids. (In all CUPTI
+/// versions so far, the ids have no gaps.)
 const MAX_ID_GAP: u32 = 8;
 
 impl Api {
     /// Subscribes to CUPTI, then sets up attributes, buffers, activity kinds and callbacks, in this order.
     ///
-    /// If CUPTI refuses the subscription, this function makes no further call to the library, because no call is then
-    /// allowed.
+    /// If CUPTI refuses the subscription, this function makes no further call to the library, because no call is
+    /// allowed after a refused subscription.
     pub(super) fn attach<T: Tracer>(
         functions: CuptiFunctions,
         (version, driver): (Version, Option<u32>),
@@ -69,8 +70,9 @@ impl Api {
         options: &Options,
     ) -> Result<&'static Self, SetupRefusal> {
         // Three options need the old API version, in which CUPTI has a single subscriber. Only the old version has
-        // unified-memory counters, and lets us choose which waits are recorded. And only with the old version can a
-        // client that uses the old interface take over a subscription that we release.
+        // unified-memory counters, and lets us choose which waits are recorded. The third option is
+        // `Deference::Subscription`: only with the old version can a client that uses the old interface take over a
+        // subscription that we release.
         let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
@@ -84,8 +86,8 @@ impl Api {
             functions.forget_error();
         })?;
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
-        // Clear CUPTI's error, because `named_calls` has also queried ids that have no name, and each such query leaves
-        // an error.
+        // Clear CUPTI's last error, because `named_calls` has also queried ids that have no name, and each such query
+        // leaves an error.
         functions.forget_error();
         detect_other_clients::<T>(&functions, options.deference, &mut notes);
         let resubscribe_steps =
@@ -118,24 +120,24 @@ impl Api {
         &self.file
     }
 
-    /// Returns one sentence for each thing that could not be set up; empty if everything works.
+    /// Returns one sentence for each thing that could not be set up. The list is empty if everything works.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Returns the names of the enabled calls as programmers write them, indexed by [`ApiCallId`].
+    /// Returns the names of the enabled API calls as programmers write them, indexed by [`ApiCallId`].
     pub fn labels(&self) -> &'static [String] {
         self.shared.calls.labels()
     }
 
-    /// Returns the name of an enabled call.
+    /// Returns the name of an enabled API call.
     pub fn label(&self, call: ApiCallId) -> &'static str {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }
 
-    /// Passes the records of `filled` to `sink`, in no particular order. Each record becomes a `Row::Activity`,
-    /// preceded by a `Row::Name` if its kernel name is new. Reading costs about 50 ns per record, so it must not run on
-    /// the application's threads.
+    /// Passes the activity records of `filled` to `sink`, in no particular order. Each record becomes a
+    /// `Row::Activity`, preceded by a `Row::Name` if its kernel name is new. Reading costs about 50 ns per record, so
+    /// do not call this function on the application's threads.
     pub fn read(
         &self,
         filled: &FilledBuffer,
@@ -148,12 +150,14 @@ impl Api {
         unsafe { activity::read_records(filled.bytes(), &step, names, sink) }
     }
 
-    /// Makes CUPTI deliver its buffers before this function returns: only the buffers whose records are all complete
-    /// or, if `forced`, all buffers. A forced flush permanently loses the records of running work. A flush does not
-    /// wait for GPU work. Does nothing before the first API call or context was seen, because CUPTI might hang. Does
-    /// nothing while functions of another client are registered, because that client may have been unloaded.
+    /// Makes CUPTI deliver buffers of activity records before this function returns. If `forced`, CUPTI delivers all
+    /// buffers, otherwise only the buffers whose records are all complete. A forced flush permanently loses the
+    /// records of running GPU work. A flush does not wait for GPU work. This function does nothing before the first
+    /// API call or CUDA context was seen, because CUPTI might hang. It also does nothing while functions of another
+    /// client are registered, because that client may have been unloaded.
     ///
-    /// Call this from one of our own threads or from the callback of an API call, never from another callback.
+    /// Call this function from one of our own threads or from the callback of an API call, never from another
+    /// callback.
     ///
     /// Errors: CUPTI refused the call.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
@@ -166,27 +170,29 @@ impl Api {
             .map_err(|status| Error::new(ErrorKind::CuptiRefused, format!("cuptiActivityFlushAll: {status}")))
     }
 
-    /// Returns the number of records that CUPTI dropped since the last query. Call this after a flush, with no lock
-    /// held.
+    /// Returns the number of activity records that CUPTI has dropped since the last query. Call this function after a
+    /// flush, with no lock held.
     pub fn dropped(&self) -> u64 {
         self.query_records(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Returns the current time on the clock of the records; `None` if CUPTI does not provide the time.
+    /// Returns the current time on the clock of the activity records. Returns `None` if CUPTI does not provide the
+    /// time.
     pub fn timestamp(&self) -> Option<Nanos> {
         self.query_records(|functions| functions.timestamp(self.shared.subscriber()).ok())
             .flatten()
             .map(Nanos)
     }
 
-    /// Runs a query about records if we own the records; otherwise returns `None`. If another client owned the records,
-    /// CUPTI would call that client's functions, and would count the records that the client has lost.
+    /// Runs a query about activity records if we own the records; otherwise returns `None`. If another client owns the
+    /// records, a query would make CUPTI call that client's functions, and would count the records that the client has
+    /// lost.
     fn query_records<R>(&self, question: impl FnOnce(&CuptiFunctions) -> R) -> Option<R> {
         let is_ours = || self.shares_records() || !clients::has_client_functions();
         self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()
     }
 
-    /// Whether each client has its own records, so that no client can take our records.
+    /// Whether each client has its own activity records, so that no client can take our records.
     pub fn shares_records(&self) -> bool {
         self.shared.functions.shares()
     }
@@ -201,22 +207,23 @@ impl Api {
         clients::other_clients()
     }
 
-    /// Whether we take records back as soon as the client that took them has finished, without waiting for a window
-    /// to open.
+    /// Whether we take the activity records back as soon as the client that took them has finished, even if no window
+    /// opens.
     pub fn reclaims_records(&self) -> bool {
         self.options.deference != Deference::None
     }
 
-    /// Restores the settings that we have changed. Called if another client has taken the records without being
-    /// detected. Leaves all activity kinds enabled, because that client may have enabled any of them.
+    /// Restores the CUPTI settings that we have changed. Called if another client has taken the activity records
+    /// without being detected. Leaves all activity kinds enabled, because that client may have enabled any of them.
     pub fn yield_records(&self) {
         self.shared.call(|| records::release(self.shared, u64::MAX));
     }
 
-    /// Makes CUPTI deliver records to us again after another client has released them. `decided` is the state of the
-    /// clients on which the caller's decision is based. Does nothing if a client has made a call since then.
+    /// Makes CUPTI deliver activity records to us again after another client has released them. `decided` is the state
+    /// of the clients on which the caller has based its decision. Does nothing if a client has made a call since this
+    /// state was read.
     ///
-    /// Call this from one of our own threads or a thread of the program, not from a callback.
+    /// Call this function from one of our own threads or a thread of the program, not from a callback.
     ///
     /// Errors: CUPTI refused the call.
     pub fn reclaim_records(&self, decided: &ClientActivity) -> Result<(), Error> {
@@ -229,10 +236,10 @@ impl Api {
         !self.shared.subscriber().0.is_null()
     }
 
-    /// Releases the subscription so that another client can subscribe. After the release, CUPTI still delivers records
-    /// to us, and a callback may still be running.
+    /// Releases our subscription so that another client can subscribe. After the release, CUPTI still delivers
+    /// activity records to us, and a callback may still be running.
     ///
-    /// Call this from one of our own threads.
+    /// Call this function from one of our own threads.
     pub fn release_subscription(&self) {
         let subscriber = Subscriber(self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel));
         if !subscriber.0.is_null() {
@@ -240,10 +247,10 @@ impl Api {
         }
     }
 
-    /// Subscribes again, enables the same callbacks as the first subscription, and takes the records unless another
-    /// client owns them.
+    /// Subscribes again, enables the same callbacks as in the first subscription, and takes the activity records
+    /// unless another client owns them.
     ///
-    /// Call this from one of our own threads.
+    /// Call this function from one of our own threads.
     ///
     /// Errors: CUPTI refused the call, because another client owns the subscription or for another reason.
     pub fn resubscribe(&self) -> Result<(), Error> {
@@ -267,12 +274,12 @@ impl Api {
         Ok(())
     }
 
-    /// Switches the callbacks of the calls that create GPU work on or off. At first these callbacks are on. While the
-    /// callback of a call is off, the call costs no more than without gpuflame. All other callbacks stay on, in
-    /// particular those that report graph nodes and modules. If a call is in flight during the switch, CUPTI may report
-    /// only its entry or only its exit.
+    /// Switches the callbacks of the API calls that create GPU work on or off. At first these callbacks are on. While
+    /// the callback of an API call is off, the call costs no more than without gpuflame. All other callbacks stay on,
+    /// in particular those that report graph nodes and modules. If a call is in flight during the switch, CUPTI may
+    /// report only its entry or only its exit.
     ///
-    /// Call this from one of our own threads, not from a callback.
+    /// Call this function from one of our own threads, not from a callback.
     ///
     /// Errors: CUPTI refused to switch a callback; all other callbacks are switched.
     pub fn set_launch_callbacks(&self, on: bool) -> Result<(), Error> {
@@ -291,8 +298,8 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks. If the subscription is not shared, CUPTI still delivers records afterwards, so a last flush
-    /// is possible.
+    /// Ends the callbacks of this subscription. If the subscription is not shared, CUPTI still delivers activity
+    /// records after this call, so a last flush is possible.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {
@@ -311,7 +318,7 @@ impl Api {
         self.shared.retire();
     }
 
-    /// Whether this subscription was retired, by [`Self::retire`] or by a fatal error of CUPTI. After that we make no
+    /// Whether this subscription was retired, by [`Self::retire`] or by a fatal error of CUPTI. After that, we make no
     /// CUPTI call, and CUPTI delivers nothing.
     pub fn is_retired(&self) -> bool {
         self.shared.is_retired()
@@ -343,7 +350,7 @@ fn take_records<T: Tracer>(
 }
 
 /// Starts to detect other clients. Does nothing if the subscription is shared, because each client then has its own
-/// records.
+/// activity records.
 fn detect_other_clients<T: Tracer>(
     functions: &CuptiFunctions,
     deference: Deference,
@@ -360,7 +367,7 @@ fn detect_other_clients<T: Tracer>(
     }
 }
 
-/// Enables all callbacks. Returns two lists: the callbacks of calls that create GPU work, and all callbacks.
+/// Enables all callbacks. Returns two lists of callbacks: those of API calls that create GPU work, and all callbacks.
 fn enable_callbacks<T: Tracer>(
     shared: &'static CallbackState,
     (version, options): (Version, &Options),
@@ -407,7 +414,7 @@ fn enable_callbacks<T: Tracer>(
     (launches, all.iter().map(|(domain, id, _)| (*domain, *id)).collect())
 }
 
-/// Returns the calls of both API domains that matter to gpuflame, by querying the names of all calls.
+/// Returns the API calls of both API domains that matter to gpuflame, by querying the names of all API calls.
 fn named_calls(functions: &CuptiFunctions, options: &Options) -> Vec<NamedCall> {
     let is_wanted = |kind: &CallKind| match kind {
         CallKind::EventRecord | CallKind::EventWait => options.events,

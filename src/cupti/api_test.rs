@@ -10,7 +10,7 @@ use gpuflame_model::record::CorrelationId;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-/// Notifications that the tracers of these tests received.
+/// Notifications that the tracers of these tests have received.
 static NOTIFICATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FILLED: Mutex<Vec<FilledBuffer>> = Mutex::new(Vec::new());
 static BUFFERS: AtomicUsize = AtomicUsize::new(0);
@@ -23,7 +23,7 @@ fn take_notifications() -> Vec<String> {
     std::mem::take(&mut *NOTIFICATIONS.lock().unwrap())
 }
 
-/// Tracer that records each notification.
+/// A tracer that stores each notification.
 struct RecordingTracer;
 
 impl Tracer for RecordingTracer {
@@ -419,7 +419,7 @@ fn context_creation_and_destruction_are_reported() {
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
-    // A graph event that lacks the details of the node is not reported.
+    // A graph callback that lacks the details of the node is not reported to the tracer.
     assert_eq!(take_notifications(), ["context created", "context ending"]);
 }
 
@@ -504,7 +504,7 @@ fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
     fake.complete(buffer, 0);
-    // CUPTI returns a buffer that we never lent.
+    // CUPTI returns a buffer that we have not lent.
     fake.complete((filled.bytes().as_ptr().cast_mut().wrapping_add(64), 64), 0);
     let traffic = api.delivery_counts();
     assert_eq!(
@@ -596,7 +596,7 @@ fn unsubscribing_ends_callbacks_but_still_accepts_records() {
     assert_eq!(fake.call_log(), ["attribute 5 = 0 (1 byte)", "unsubscribe", "flush 1"]);
 }
 
-/// Tracer that panics in every function.
+/// A tracer that panics in every function.
 struct Clumsy;
 
 impl Tracer for Clumsy {

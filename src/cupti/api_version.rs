@@ -1,9 +1,9 @@
-//! Calls CUPTI's functions. CUPTI has two API versions of its functions, and this module calls those of the version in
-//! use.
+//! Calls CUPTI's functions. CUPTI has two API versions of many functions, and this module calls the functions of the
+//! API version in use.
 //!
-//! The old version (v1) allows a single subscriber per process. The functions of the new version (v2) take the
-//! subscriber as an argument, so that several tools can record at once. The new version is complete from 13.3 on. A
-//! process must not mix the two versions. Only [`ApiVersion`] knows which version is in use.
+//! The old API version (v1) allows a single subscriber per process. In the new API version (v2), the functions take
+//! the subscriber as an argument, so that several tools can record at the same time. The new API version is complete
+//! since CUPTI 13.3. A process must not mix the two versions. Only [`ApiVersion`] knows which version is in use.
 
 use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
@@ -15,29 +15,29 @@ use cupti_sys::{
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
-/// A CUPTI library that has every function that we need, and whose functions may be called.
+/// A CUPTI library that has every function that we need. Its functions may be called.
 #[derive(Clone, Copy)]
 pub(super) struct CuptiFunctions {
     library: Library,
     api_version: ApiVersion,
 }
 
-/// API version in use, which is chosen once, before the subscription.
+/// API version in use. The version is chosen once, before the subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ApiVersion {
-    /// v1: the process has one subscriber.
+    /// API version v1: the process has one subscriber.
     V1,
-    /// v2: several clients may subscribe, and each has its own records.
+    /// API version v2: several clients may subscribe, and each client has its own activity records.
     V2,
 }
 
-/// Our buffer functions, once with the signatures of each API version.
+/// Our buffer functions, with the signatures of each API version.
 pub(super) struct BufferFunctions {
     pub(super) v1: (BufferRequestedFn, BufferCompletedFn),
     pub(super) v2: (BufferRequestedV2Fn, BufferCompletedV2Fn),
 }
 
-/// Functions that [`ApiVersion::V1`] requires. (Attributes and the timestamp are optional.)
+/// Functions that [`ApiVersion::V1`] requires. (The functions for attributes and the timestamp are optional.)
 const REQUIRED_V1: [&str; 10] = [
     "cuptiGetVersion",
     "cuptiGetCallbackName",
@@ -51,7 +51,7 @@ const REQUIRED_V1: [&str; 10] = [
     "cuptiActivityFlushAll",
 ];
 
-/// Functions that [`ApiVersion::V2`] requires in addition. For flushing, the new version uses the old function.
+/// Functions that [`ApiVersion::V2`] requires in addition to those of v1. For flushing, v2 uses the function of v1.
 const REQUIRED_V2: [&str; 5] = [
     "cuptiSubscribe_v2",
     "cuptiActivityRegisterCallbacks_v2",
@@ -75,11 +75,11 @@ macro_rules! call {
 impl CuptiFunctions {
     /// Checks that the library has all required functions.
     ///
-    /// Errors: the name of the first function that is missing.
+    /// Errors: the name of the first required function that is missing.
     ///
     /// # Safety
     /// The functions belong to a CUPTI library, and the driver is mapped ([`super::driver::Driver`]). No earlier
-    /// subscription to this library has failed: after a failed subscription any call may crash.
+    /// subscription to this library has failed, because after a failed subscription any call may crash.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
         match library.symbols().find(|(symbol, found)| !found && REQUIRED_V1.contains(symbol)) {
             Some((missing, _)) => Err(missing),
@@ -95,7 +95,7 @@ impl CuptiFunctions {
         Self { api_version, ..self }
     }
 
-    /// Whether each client has its own records.
+    /// Whether each client has its own activity records.
     pub(super) fn shares(&self) -> bool {
         self.api_version == ApiVersion::V2
     }
@@ -108,7 +108,7 @@ impl CuptiFunctions {
     /// Subscribes to CUPTI, with `callback` as the function that CUPTI calls.
     ///
     /// # Safety
-    /// `callback` may be called with `userdata` on any thread from now on, until the process ends.
+    /// CUPTI may call `callback` with `userdata` on any thread, from this call until the process ends.
     pub(super) unsafe fn subscribe(
         &self,
         callback: CallbackFn,
@@ -136,7 +136,7 @@ impl CuptiFunctions {
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears CUPTI's last error of this thread. Another client might otherwise query this error and mistake it for an
+    /// Clears CUPTI's last error of this thread. Otherwise another client might query this error and mistake it for an
     /// error of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
@@ -146,12 +146,12 @@ impl CuptiFunctions {
         to_result(call!(self.unsubscribe(subscriber)))
     }
 
-    /// Returns the table of functions.
+    /// Returns the table of the library's functions.
     pub(super) fn library(&self) -> &Library {
         &self.library
     }
 
-    /// Reads an attribute of one byte.
+    /// Reads an activity attribute of one byte.
     pub(super) fn attribute(
         &self,
         subscriber: Subscriber,
@@ -166,7 +166,7 @@ impl CuptiFunctions {
         Ok(value)
     }
 
-    /// Makes CUPTI use this clock for records.
+    /// Makes CUPTI use this clock for the timestamps of activity records.
     pub(super) fn register_clock(&self, clock: TimestampFn) -> Result<(), Status> {
         to_result(call!(self.register_timestamp_callback(clock)))
     }
@@ -185,10 +185,10 @@ impl CuptiFunctions {
         })
     }
 
-    /// Registers the buffer functions.
+    /// Registers the functions by which CUPTI requests and returns buffers.
     ///
     /// # Safety
-    /// The functions may be called on any thread from now on, until the process ends.
+    /// CUPTI may call the functions on any thread, from this call until the process ends.
     pub(super) unsafe fn register_buffers(
         &self,
         subscriber: Subscriber,
@@ -215,7 +215,8 @@ impl CuptiFunctions {
         })
     }
 
-    /// Sets whether CUPTI also records queries of unfinished events and streams, which it records as waits.
+    /// Sets whether CUPTI also records queries of unfinished CUDA events and streams. CUPTI records such queries as
+    /// waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
         to_result(match self.api_version {
             ApiVersion::V1 => call!(self.activity_enable_all_sync_records(u8::from(on))),
@@ -223,7 +224,7 @@ impl CuptiFunctions {
         })
     }
 
-    /// Configures the counters of unified memory: all transfers, and page faults.
+    /// Configures the unified-memory counters that we record: transfers, and page faults.
     pub(super) fn count_unified_memory(&self) -> Result<(), Status> {
         const ALL_DEVICES: u32 = 2;
         let kinds = [
@@ -254,7 +255,7 @@ impl CuptiFunctions {
         to_result(call!(self.enable_callback(u32::from(on), subscriber, domain, id)))
     }
 
-    /// Returns the name of an API call; `None` if the library has no such call.
+    /// Returns the name of an API call. Returns `None` if the library has no such call.
     pub(super) fn callback_name(&self, domain: Domain, id: CallbackId) -> Option<&'static str> {
         let mut name: *const c_char = ptr::null();
         to_result(call!(self.get_callback_name(domain, id, &raw mut name))).ok()?;
@@ -265,7 +266,7 @@ impl CuptiFunctions {
         unsafe { CStr::from_ptr(name) }.to_str().ok()
     }
 
-    /// Steps from the record at `record` (null for the first step) to the next record of a buffer.
+    /// Steps from the activity record at `record` (null for the first step) to the next record of a buffer.
     ///
     /// # Safety
     /// `valid` bytes at `buffer` were filled by this library, and `record` is null or points to one of its records.
@@ -288,7 +289,7 @@ impl CuptiFunctions {
         to_result(call!(self.activity_flush_all(flag)))
     }
 
-    /// Returns the number of records dropped since the last query, in all contexts.
+    /// Returns the number of activity records dropped since the last query, in all CUDA contexts.
     pub(super) fn dropped(&self, subscriber: Subscriber) -> Result<u64, Status> {
         let (mut dropped, all) = (0, ptr::null_mut());
         let count = &raw mut dropped;
@@ -300,13 +301,13 @@ impl CuptiFunctions {
         Ok(dropped as u64)
     }
 
-    /// Returns the id that records use for a graph.
+    /// Returns the id that activity records use for a CUDA graph.
     pub(super) fn graph_id(&self, graph: *mut c_void) -> Option<u32> {
         let mut id = 0;
         to_result(call!(self.get_graph_id(graph, &raw mut id))).ok().map(|()| id)
     }
 
-    /// Returns the id that records use for a graph node.
+    /// Returns the id that activity records use for a node of a CUDA graph.
     pub(super) fn graph_node_id(&self, node: *mut c_void) -> Option<u64> {
         let mut id = 0;
         to_result(call!(self.get_graph_node_id(node, &raw mut id))).ok().map(|()| id)

@@ -1,9 +1,9 @@
-//! Our functions that CUPTI calls, on any thread, around any API call, and while it holds locks.
+//! Our functions that CUPTI calls. CUPTI calls them on any thread, around any API call, and while it holds locks.
 //!
 //! [`on_event`] runs on every launch. For an API call, [`on_event`] looks the call up in a flat table, builds a
-//! [`Call`] on the stack and passes the [`Call`] to the [`Tracer`]. The type of the tracer is known at compile time, so
-//! no launch needs an allocation, a lock or a virtual call. All functions of this module catch panics, because a panic
-//! must not unwind into CUPTI's frames.
+//! [`Call`] on the stack and passes the [`Call`] to the [`Tracer`]. The type of the tracer is known at compile time,
+//! so no launch needs an allocation, a lock or a virtual call. All functions of this module catch panics, because a
+//! panic must not unwind into CUPTI's frames.
 
 use super::activity;
 use super::api_version::BufferFunctions;
@@ -18,10 +18,10 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-/// The function that CUPTI calls for the events of a subscription, in all domains.
+/// The function that CUPTI calls for each callback of a subscription, in all domains.
 ///
 /// # Safety
-/// `shared` is a `CallbackState` that is never freed; all other arguments are as CUPTI documents them.
+/// `shared` points to a `CallbackState` that is never freed; all other arguments are as CUPTI documents them.
 pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     shared: *mut c_void,
     domain: Domain,
@@ -97,7 +97,7 @@ fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId
     }
 }
 
-/// Handles a resource event. `id` must be in the caller's stack frame.
+/// Handles a callback about a resource (a CUDA context or a graph). `id` must be in the caller's stack frame.
 fn on_resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &ResourceData) {
     if shared.is_off() {
         return;
@@ -137,7 +137,7 @@ pub(super) fn buffer_functions<T: Tracer>() -> BufferFunctions {
     }
 }
 
-/// Lends CUPTI a buffer.
+/// Lends CUPTI a buffer for activity records.
 ///
 /// # Safety
 /// Only CUPTI calls this function. The three pointers are writable.
@@ -166,7 +166,7 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     unsafe { max_records.write(0) };
 }
 
-/// Takes a buffer back from CUPTI.
+/// Takes a buffer of activity records back from CUPTI.
 ///
 /// # Safety
 /// Only CUPTI calls this function, and CUPTI will not access the buffer again.
@@ -196,7 +196,7 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     });
 }
 
-/// Lends CUPTI a buffer for our subscriber (API version v2). Ignores the additional struct about the request.
+/// Lends CUPTI a buffer for our subscriber (API version v2). Ignores the additional struct that describes the request.
 ///
 /// # Safety
 /// The requirements of [`on_buffer_requested`] hold.
@@ -210,7 +210,8 @@ unsafe extern "C" fn on_buffer_requested_v2<T: Tracer>(
     unsafe { on_buffer_requested::<T>(buffer, size, max_records) }
 }
 
-/// Takes a buffer of our subscriber back from CUPTI (API version v2). Ignores the additional struct about the buffer.
+/// Takes a buffer of our subscriber back from CUPTI (API version v2). Ignores the additional struct that describes the
+/// buffer.
 ///
 /// # Safety
 /// The requirements of [`on_buffer_completed`] hold.

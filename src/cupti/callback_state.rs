@@ -14,31 +14,32 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum number of spare buffers that CUPTI holds at a time. Each takes 64 KiB. A spare buffer saves 300 requests,
-/// each of which would get no buffer. The number is limited because CUPTI's own thread may return buffers late, and
-/// spare buffers would then take most of the memory.
+/// Maximum number of spare buffers that CUPTI holds at the same time. A spare buffer takes 64 KiB and saves 300
+/// requests, each of which would get no buffer. The number is limited because CUPTI's own thread may return buffers
+/// late, and spare buffers would then take most of the memory.
 const MAX_SPARES: usize = 16;
 
-/// State shared with CUPTI's callbacks. Created before subscribing and never freed, because a callback may be running
-/// at any time.
+/// State shared with CUPTI's callbacks. It is created before subscribing and never freed, because a callback may be
+/// running at any time.
 pub(super) struct CallbackState {
     pub(super) calls: CallTable,
     pub(super) functions: CuptiFunctions,
-    /// Whether events and waits are recorded.
+    /// Whether CUDA events and waits are recorded.
     pub(super) events: bool,
-    /// Maximum number of spare buffers that CUPTI holds at a time; unlimited if this CUPTI would crash without a
-    /// buffer.
+    /// Maximum number of spare buffers that CUPTI holds at the same time. Unlimited if this CUPTI version would crash
+    /// without a buffer.
     pub(super) max_spares: usize,
-    /// The subscription; null if there is no subscription.
+    /// Our subscription; null if we have no subscription.
     pub(super) subscriber: AtomicPtr<c_void>,
-    /// Whether an API call or the creation of a context was seen. Before that, a flush can hang.
+    /// Whether an API call or the creation of a CUDA context was seen. Until then, a flush can hang.
     pub(super) has_seen_work: AtomicBool,
     /// Whether CUPTI calls are permanently forbidden.
     pub(super) retired: AtomicBool,
-    /// Whether another client has shut CUPTI down. We then make no CUPTI call until we subscribe again.
+    /// Whether another client has shut CUPTI down. If so, we make no CUPTI call until we subscribe again.
     pub(super) is_finalized: AtomicBool,
-    /// Number of our threads that are in a CUPTI call. `finalizing` is the number of threads that are in cuptiFinalize,
-    /// or about to call it. None of our threads may be in a CUPTI call while another client shuts CUPTI down.
+    /// Number of our threads that are in a CUPTI call. `finalizing` is the number of threads of clients that are in
+    /// cuptiFinalize, or about to call it. None of our threads may be in a CUPTI call while another client shuts CUPTI
+    /// down.
     in_flight: AtomicU32,
     finalizing: AtomicU32,
     /// Id of the process that created this state.
@@ -62,18 +63,18 @@ impl Drop for CountGuard<'_> {
     }
 }
 
-/// Buffers that CUPTI holds. This list does not belong to a subscription, because CUPTI may return buffers after the
+/// Buffers that CUPTI holds. This list does not belong to one subscription, because CUPTI may return buffers after the
 /// subscription has ended.
 pub(super) static LENT_BUFFERS: LentBuffers = LentBuffers::new();
 
-/// State of the current subscription. The buffer callbacks need this variable, because CUPTI passes no pointer of ours
-/// to them.
+/// State of the current subscription. The buffer callbacks need this static variable, because CUPTI passes them no
+/// pointer of ours.
 static CURRENT: AtomicPtr<CallbackState> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the state that was last made current.
+/// Returns the state for which `make_current` was called last.
 ///
 /// # Safety
-/// [`CallbackState::make_current`] was called.
+/// [`CallbackState::make_current`] was called before.
 pub(super) unsafe fn current() -> &'static CallbackState {
     // SAFETY: the caller guarantees that `make_current` stored a pointer, whose target is never freed.
     unsafe { &*CURRENT.load(Ordering::Acquire) }
@@ -102,28 +103,28 @@ impl CallbackState {
         CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// Returns the subscription; null if there is no subscription.
+    /// Returns our subscription, or null if we have no subscription.
     pub(super) fn subscriber(&self) -> Subscriber {
         Subscriber(self.subscriber.load(Ordering::Acquire))
     }
 
-    /// Runs `calls`, a function that calls CUPTI. Returns `None` if no CUPTI call is allowed now.
+    /// Runs `calls`, a function that calls CUPTI. Returns `None` without running it if no CUPTI call is allowed now.
     pub(super) fn call<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         self.call_even_if_finalized(|| (!self.is_finalized.load(Ordering::SeqCst)).then(calls)).flatten()
     }
 
-    /// Runs `calls` even if another client has shut CUPTI down. Needed for subscribing, which makes CUPTI work again.
+    /// Runs `calls`, even if another client has shut CUPTI down. Needed for subscribing, which makes CUPTI work again.
     pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = CountGuard::new(&self.in_flight);
-        // This thread first counts its call, and then checks whether a client is in cuptiFinalize. The client's thread
-        // first announces cuptiFinalize, and then reads the number of calls. So at least one of the two threads notices
-        // the other.
+        // This thread first counts its CUPTI call, and then checks whether a client is in cuptiFinalize. The client's
+        // thread first announces cuptiFinalize, and then reads the number of our calls. So at least one of the two
+        // threads notices the other thread.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }
 
-    /// Forbids new CUPTI calls until the returned guard is dropped, and waits at most `limit` for calls of our
-    /// threads to end. Called when a client is about to call cuptiFinalize.
+    /// Forbids new CUPTI calls until the returned guard is dropped, and waits at most `limit` for the CUPTI calls of
+    /// our threads to end. Called when a client is about to call cuptiFinalize.
     pub(super) fn block_calls(&self, limit: Duration) -> CountGuard<'_> {
         let finalizing = CountGuard::new(&self.finalizing);
         let begin = Instant::now();
@@ -133,7 +134,7 @@ impl CallbackState {
         finalizing
     }
 
-    /// Whether this is a forked child, which inherited its parent's driver state.
+    /// Whether this process is a forked child, which has inherited its parent's driver state.
     pub(super) fn is_inherited(&self) -> bool {
         self.process != std::process::id()
     }
@@ -148,8 +149,8 @@ impl CallbackState {
         self.calls.clear();
     }
 
-    /// Returns a function that steps from record to record by calling the library. Once this state is retired, the
-    /// returned function ends every walk at once.
+    /// Returns a function that steps from activity record to activity record by calling the library. Once this state
+    /// is retired, the returned function ends every walk immediately.
     pub(super) fn stepper(&self) -> impl Fn(*mut u8, usize, &mut *mut u8) -> Status {
         move |buffer, valid, record| {
             if self.retired.load(Ordering::Acquire) {
@@ -169,19 +170,19 @@ impl CallbackState {
     }
 
     pub(super) fn note_work(&self) {
-        // Store only if the flag is not set yet. If every callback stored, all threads would compete for one cache
-        // line.
+        // Store only if the flag is not set yet. If every callback stored the flag, all threads would compete for one
+        // cache line.
         if !self.has_seen_work.load(Ordering::Relaxed) {
             self.has_seen_work.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs code of the tracer, preserves errno and catches panics. Catching costs only an entry in the unwind table,
-    /// and no instruction unless there is a panic.
+    /// Runs code of the tracer, preserves errno and catches panics. If the code does not panic, catching panics
+    /// executes no instruction and costs only an entry in the unwind table.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {
-            // The payload of the panic is not dropped, because its destructor might panic too.
+            // Do not drop the payload of the panic, because its destructor might panic too.
             std::mem::forget(panic);
             self.panicked::<T>();
         }
@@ -200,7 +201,7 @@ impl CallbackState {
     }
 }
 
-/// Returns the result of the call; 0 before the call has returned.
+/// Returns the result of the API call, or 0 if the call has not returned yet.
 pub(super) fn return_value(data: &CallbackData) -> u32 {
     // SAFETY: the pointer is null or, after the call, points to its 32-bit result.
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)

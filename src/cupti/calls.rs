@@ -1,6 +1,6 @@
-//! Selects the API calls that matter to gpuflame by their names, and classifies them.
+//! Selects the API calls that matter to gpuflame by their names, and classifies the selected calls.
 //!
-//! CUPTI numbers about 1,400 calls, and every release adds calls, so this module contains no list of numbers, but
+//! CUPTI has ids for about 1,400 API calls, and every release adds calls. So this module contains no list of ids, but
 //! queries the name of each call once at startup. Calls that begin GPU work (launches, copies, fills) or end it
 //! (resets) are enabled. Whole domains are never enabled, because they contain frequent calls that do not matter: one
 //! training run made 6.1 million `cudaEventQuery` calls in addition to 1.7 million launches.
@@ -10,8 +10,8 @@ use cupti_sys::Domain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Returns the kind of the call with this name, as `cuptiGetCallbackName` returns it; `None` if gpuflame does not
-/// need the call.
+/// Returns the kind of the API call with this name, as `cuptiGetCallbackName` returns the name. Returns `None` if
+/// gpuflame does not need the call.
 pub fn classify(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -43,8 +43,8 @@ pub fn classify(name: &str) -> Option<CallKind> {
     }
 }
 
-/// Returns the kind of a call that creates no GPU work, but waits for GPU work or is about events or memory. Returns
-/// `None` for any other call. Calls about events are enabled only if the user asks for them.
+/// Returns the kind of an API call that creates no GPU work, but waits for GPU work or is about CUDA events or memory.
+/// Returns `None` for any other call. Calls about CUDA events are enabled only if the user requests them.
 pub fn classify_host_call(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -72,7 +72,7 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
     })
 }
 
-/// Words in the names of calls that do no GPU work, although their names begin like those of a launch, a copy or a
+/// Words in the names of API calls that do no GPU work, although their names begin like that of a launch, a copy or a
 /// fill. Such calls query or describe something, or run on the host (`cudaLaunchHostFunc` has no activity).
 const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
@@ -80,9 +80,9 @@ fn is_prefetch(verb: &str) -> bool {
     verb.starts_with("Mem") && verb.contains("Prefetch")
 }
 
-/// Returns the name of a call as programmers know it. Removes the suffixes of versions (`_v7000`, `_v2`) and of
+/// Returns the name of an API call as programmers know it. Removes the suffixes of versions (`_v7000`, `_v2`) and of
 /// per-thread streams (`_ptsz`, `_ptds`), and the leading underscores of the functions that nvcc calls for `<<<>>>`.
-/// Also removes the `64` of calls that once had a second version for 64-bit addresses.
+/// Also removes the `64` of API calls that once had a second version for 64-bit addresses.
 pub fn label(name: &str) -> String {
     let mut stem = name.trim_start_matches('_');
     while let Some((rest, suffix)) = stem.rsplit_once('_') {
@@ -102,18 +102,19 @@ fn is_suffix(word: &str) -> bool {
     matches!(word, "ptsz" | "ptds") || word.strip_prefix('v').is_some_and(is_version)
 }
 
-/// Callback ids from this value on cannot be looked up. The highest id in CUPTI 13.5 is 876.
+/// Limit of callback ids: an id that is not less than this value cannot be looked up. The highest id in CUPTI 13.5 is
+/// 876.
 pub(super) const MAX_CALLBACK_ID: u32 = 2048;
 
-/// Table of calls by domain and callback id. Every callback reads the table, so it is flat and lock-free.
+/// Table of API calls, keyed by domain and callback id. Every callback reads the table, so it is flat and lock-free.
 pub(super) struct CallTable {
     driver: [AtomicU32; MAX_CALLBACK_ID as usize],
     runtime: [AtomicU32; MAX_CALLBACK_ID as usize],
     labels: OnceLock<Vec<String>>,
 }
 
-/// Kinds of calls in the order of their codes, which start at 1. A table entry contains the label in its low 16 bits,
-/// and the code in the bits above. Code 0 means that the call is not enabled.
+/// Kinds of API calls in the order of their codes, which start at 1. A table entry contains the index of the label in
+/// its low 16 bits, and the code in the bits above. Code 0 means that the call is not enabled.
 const KINDS: [CallKind; 22] = [
     CallKind::Launch,
     CallKind::LaunchWithAttributes,
@@ -140,7 +141,7 @@ const KINDS: [CallKind; 22] = [
 ];
 
 impl CallTable {
-    /// Creates a table in which no call is enabled.
+    /// Creates a table in which no API call is enabled.
     pub(super) fn new() -> Self {
         Self {
             driver: [const { AtomicU32::new(0) }; MAX_CALLBACK_ID as usize],
@@ -149,7 +150,7 @@ impl CallTable {
         }
     }
 
-    /// Adds `calls` to the table. Called once, before the first call is enabled.
+    /// Adds `calls` to the table. Called once, before the first API call is enabled.
     pub(super) fn fill(&self, calls: &[NamedCall]) {
         let mut labels: Vec<String> = Vec::new();
         for call in calls {
@@ -165,8 +166,8 @@ impl CallTable {
         let _ = self.labels.set(labels);
     }
 
-    /// Returns the label and the kind of a call; `None` if the call is not enabled. A look-up costs one load and one
-    /// bounds check.
+    /// Returns the id of the label and the kind of an API call. Returns `None` if the call is not enabled. A look-up
+    /// costs one load and one bounds check.
     #[inline]
     pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCallId, CallKind)> {
         let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
@@ -174,26 +175,27 @@ impl CallTable {
         Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
-    /// Whether a call that edits graphs adds nodes to an existing graph, which is then the call's second argument.
+    /// Whether an API call that edits graphs adds nodes to an existing graph. The call's second argument is then that
+    /// graph.
     pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
-    /// Whether a call that waits returns only after all work of a GPU is done.
+    /// Whether an API call that waits returns only after all work of a GPU is done.
     pub(super) fn waits_for_all(&self, call: ApiCallId) -> bool {
         let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
         let label = self.labels().get(usize::from(call.0));
         label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
     }
 
-    /// Removes all calls from the table. CUPTI's callbacks still arrive afterwards, but do nothing.
+    /// Removes all API calls from the table. CUPTI's callbacks still arrive after this call, but do nothing.
     pub(super) fn clear(&self) {
         for entry in self.driver.iter().chain(&self.runtime) {
             entry.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Returns the labels, indexed by [`ApiCallId`]; empty before [`CallTable::fill`].
+    /// Returns the labels of API calls, indexed by [`ApiCallId`]. Empty before [`CallTable::fill`].
     pub(super) fn labels(&self) -> &[String] {
         self.labels.get().map_or(&[], Vec::as_slice)
     }

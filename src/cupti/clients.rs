@@ -1,8 +1,9 @@
-//! Detects other CUPTI clients in this process by interposing on the functions that they call.
+//! Detects other CUPTI clients in this process by interposing on the CUPTI functions that they call.
 //!
-//! CUPTI has one subscriber and one pair of buffer functions. The client that registers its functions last gets all
-//! records, and the other clients are not notified. So we [`interpose`] on the few functions that a client calls when
-//! it starts and stops recording. Each of our functions notes the call and passes it on unchanged:
+//! CUPTI has one subscriber and one pair of buffer functions. The client that was the last to register its functions
+//! gets all activity records, and the other clients are not notified. So we [`interpose`] on the few functions that a
+//! client calls when it starts and stops recording. Each of our replacement functions notes the call and passes it on
+//! unchanged:
 //!
 //! ```text
 //! client registers its     before: we disable our kinds, restore the settings that we changed, flush our complete records
@@ -18,15 +19,17 @@
 //!                          after:  we subscribe again
 //! ```
 //!
-//! While we take back records, or the clock that a client has released ([`register_unless_called`]), calls of other
-//! clients wait, for at most one second. We take back nothing if a client has made a call since we decided to do so.
+//! Calls of other clients wait, for at most one second, while we take back the activity records or the clock that a
+//! client has released ([`register_unless_called`]). If a client has made a call since we decided to do so, we take
+//! back nothing.
 //!
 //! A client that has finished may free its state and be unloaded while its functions are still registered with CUPTI.
-//! So while functions of a client are registered, we enable no kind, and make no call that would make CUPTI call those
-//! functions ([`has_client_functions`]).
+//! So while functions of a client are registered, we enable no activity kind. We also make no call that would make
+//! CUPTI call the client's functions ([`has_client_functions`]).
 //!
-//! A client that obtained the address of a function before we interposed on it cannot be detected in this way. Such a
-//! client can be detected only because our records stop arriving ([`DeliveryCounts`](super::DeliveryCounts)).
+//! A client that obtained the address of a CUPTI function before we interposed on the function cannot be detected in
+//! this way. Such a client is detected only when our activity records stop arriving
+//! ([`DeliveryCounts`](super::DeliveryCounts)).
 
 use super::callback_state::{CallbackState, current};
 use super::records::{self, kind_bit};
@@ -46,32 +49,32 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time without a call of any other client that must pass before we take records or the clock back.
+/// Duration without a call of any other client that must pass before we take the activity records or the clock back.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// Maximum time for which we let a call of another client wait.
+/// Maximum duration for which we make a call of another client wait.
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(1);
 
-/// If no client has made a call for this time, a call that has not returned counts as left: by `longjmp`, or by
-/// switching to another stack.
+/// Duration without any call of a client after which a call in flight counts as abandoned. The thread has then
+/// probably left the call by `longjmp`, or by switching to another stack.
 const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum distance in bytes between the stack frames of two nested calls of a client.
 const NESTED_FRAME_BYTES: usize = 1024;
 
-/// State of the other clients, as far as we detected them.
+/// State of the other clients that were detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientActivity {
-    /// Number of times that a client has registered functions for the records.
+    /// Number of times that a client has registered its own buffer functions for the activity records.
     pub takeovers: u64,
-    /// Whether a client owns the records now.
+    /// Whether a client owns the activity records now.
     pub own_records: bool,
     /// Whether an activity kind that a client has enabled is still enabled.
     pub are_recording: bool,
-    /// Whether clients have released records or a clock that we can take back, and no client has made a call for a
-    /// while.
+    /// Whether clients have released activity records or a clock that we can take back, and no client has made a call
+    /// for `QUIET_PERIOD`.
     pub have_finished: bool,
-    /// Whether a client wants the subscription: CUPTI refused its request because we own it.
+    /// Whether a client wants the subscription, but CUPTI has refused its request because we own the subscription.
     pub want_subscription: bool,
     /// Whether a client has called `cuptiFinalize` and waits for us before the call is passed on.
     pub want_finalize: bool,
@@ -80,39 +83,40 @@ pub struct ClientActivity {
     /// Number of times that a client has called `cuptiFinalize`, which shuts CUPTI down for all clients in this
     /// process.
     pub finalizations: u64,
-    /// Whether no client has made a call for a while, and no call of a client is in flight.
+    /// Whether no client has made a call for `QUIET_PERIOD`, and no call of a client is in flight.
     pub are_quiet: bool,
-    /// Number of calls that clients have made.
+    /// Number of CUPTI calls that clients have made.
     pub calls: u64,
 }
 
-/// State of the other clients. There is one such state per process, because a process has one CUPTI.
+/// Internal state about the other clients. A process has only one such state, because it has only one CUPTI.
 struct ClientState {
-    /// Number of calls that clients have made. `calls_in_flight` is the number of threads that are in a call of a
-    /// client.
+    /// Number of CUPTI calls that clients have made. `calls_in_flight` is the number of threads that are in a CUPTI
+    /// call of a client.
     calls: AtomicU64,
     calls_in_flight: AtomicU64,
-    /// Time at which a call of a client last began or ended, in ms since [`CLOCK_START`].
+    /// Time at which a CUPTI call of a client last began or ended, in ms since [`CLOCK_START`].
     last_call_ms: AtomicU64,
-    /// Set while we take back records or a clock that clients have released. Calls of clients wait while this flag is
-    /// set.
+    /// Set while we take back activity records or a clock that clients have released. CUPTI calls of clients wait
+    /// while this flag is set.
     is_taking_records: AtomicBool,
 
     takeovers: AtomicU64,
     has_records: AtomicBool,
-    /// Buffer functions that a client registered last; null if no client has registered any.
+    /// Buffer functions that a client was the last to register; null if no client has registered any.
     requested: ClientFunction,
     completed: ClientFunction,
-    /// Timestamp function that a client has registered for its records. `clock_is_theirs` is true while CUPTI uses this
-    /// function.
+    /// Timestamp function that a client has registered for its activity records. `clock_is_theirs` is true while CUPTI
+    /// uses this function.
     clock: ClientFunction,
     clock_is_theirs: AtomicBool,
-    /// Activity kinds that clients have enabled, one bit each. `has_context_kinds` is true if a client has enabled a
-    /// kind for a single context, because we cannot detect when a client disables a kind of a single context again.
+    /// Activity kinds that clients have enabled, one bit per kind. `has_context_kinds` is true if a client has enabled
+    /// a kind for a single CUDA context. This flag is separate, because we cannot detect when a client disables such a
+    /// kind again.
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
-    /// Whether a client has enabled or disabled any kind since we last owned the records. `is_flushed` is true if a
-    /// client has flushed since that switch.
+    /// Whether a client has enabled or disabled any activity kind since we last owned the records. `is_flushed` is
+    /// true if a client has flushed since it last enabled or disabled a kind.
     is_switched: AtomicBool,
     is_flushed: AtomicBool,
 
@@ -147,7 +151,7 @@ static CLIENTS: ClientState = ClientState {
     finalizations: AtomicU64::new(0),
 };
 
-/// A function that a client has registered.
+/// A function that a client has registered with CUPTI.
 struct ClientFunction {
     address: AtomicPtr<c_void>,
     /// [`ModuleId::number`] of the module that contains the function; 0 for generated code.
@@ -172,7 +176,8 @@ impl ClientFunction {
         !self.address.load(SeqCst).is_null()
     }
 
-    /// Returns the address of the function; `None` if its module is no longer loaded. Queries the dynamic linker.
+    /// Returns the address of the function. Returns `None` if its module is no longer loaded. Queries the dynamic
+    /// linker.
     fn address_if_loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
         let module = ModuleId::containing(address.addr()).map_or(0, ModuleId::number);
@@ -219,27 +224,27 @@ pub(super) fn other_clients() -> ClientActivity {
     }
 }
 
-/// Whether any thread is in a call of a client.
+/// Whether any thread is in a CUPTI call of a client.
 fn is_any_in_call() -> bool {
     let since_last = elapsed_ms().saturating_sub(CLIENTS.last_call_ms.load(SeqCst));
     CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for records or as a clock. While functions of a client are
-/// registered, we must make no CUPTI call that would make CUPTI call these functions: the client may have been
-/// unloaded, and without gpuflame CUPTI would not call its functions.
+/// Whether functions of a client are registered with CUPTI, for activity records or as a clock. While they are
+/// registered, we must make no CUPTI call that would make CUPTI call these functions. The reason is that the client
+/// may have been unloaded, and without gpuflame CUPTI would not call its functions.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
 
-/// Returns the activity kinds that clients have enabled, one bit each.
+/// Returns the activity kinds that clients have enabled, one bit per kind.
 pub(super) fn client_kinds() -> u64 {
     CLIENTS.kinds.load(SeqCst)
 }
 
-/// Runs `take`, which registers us for the records, unless a client has made a call since `decided` was read. Calls
-/// of clients wait while `take` runs. The argument of `take` is true if CUPTI has delivered all records of clients.
-/// If `take` fails, the client that owned the records gets them back.
+/// Runs `take`, which registers us for the activity records, unless a client has made a call since `decided` was read.
+/// Calls of clients wait while `take` runs. The argument of `take` is true if CUPTI has delivered all records of
+/// clients. If `take` fails, the client that owned the records gets them back.
 pub(super) fn register_unless_called<R: Default, E>(
     shared: &CallbackState,
     decided: Option<&ClientActivity>,
@@ -258,7 +263,8 @@ pub(super) fn register_unless_called<R: Default, E>(
         let (had_records, takeovers) = (CLIENTS.has_records.load(SeqCst), CLIENTS.takeovers.load(SeqCst));
         let taken = take(!had_records || CLIENTS.is_flushed.load(SeqCst));
         match taken {
-            // Calls of clients wait for at most one second, so a client may have registered while `take` was running.
+            // Calls of clients wait for at most one second, so a client may have registered its functions while `take`
+            // was running.
             Ok(_) if CLIENTS.takeovers.load(SeqCst) == takeovers => {
                 CLIENTS.has_records.store(false, SeqCst);
                 CLIENTS.is_switched.store(false, SeqCst);
@@ -266,7 +272,8 @@ pub(super) fn register_unless_called<R: Default, E>(
             Err(_) if had_records => {
                 records::release(shared, client_kinds());
                 restore_client_functions(functions.library());
-                // The count is restored, because we have registered the client's functions, not the client.
+                // Restore the count, because we have registered the client's functions ourselves, and the client has
+                // not called.
                 CLIENTS.takeovers.store(takeovers, SeqCst);
             }
             _ => {}
@@ -285,8 +292,9 @@ unsafe extern "C" fn default_clock() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Starts to detect other clients. If `yields`, a client that asks for the subscription gets it. If `reclaims`, we take
-/// the records back as soon as the client that took them has finished; otherwise, when a window opens.
+/// Starts to detect other clients. If `yields`, a client that asks for the subscription gets it. If `reclaims`, we
+/// take the activity records back as soon as the client that took them has finished; otherwise, we take them back when
+/// a window opens.
 ///
 /// # Errors
 /// This process's memory cannot be written through `/proc/self/mem`.
@@ -339,8 +347,8 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
 }
 
 // Types of the interposed functions. These types differ from those in `cupti_sys` in two ways. First, function
-// parameters are pointers, because clients may pass null. Second, the functions may unwind: if CUPTI calls a function
-// of the client that throws an exception, the exception must pass through our frames.
+// parameters are plain pointers, because clients may pass null. Second, the functions may unwind: if CUPTI calls a
+// function of the client that throws an exception, the exception must pass through our frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type RegisterClock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
@@ -353,13 +361,13 @@ type Unsubscribe = unsafe extern "C-unwind" fn(Subscriber) -> Status;
 type Finalize = unsafe extern "C-unwind" fn() -> Status;
 
 thread_local! {
-    /// Address of the stack frame of the outermost call of a client on this thread; 0 if the thread is in no such
-    /// call.
+    /// Address of the stack frame of the outermost CUPTI call of a client on this thread; 0 if this thread is in no
+    /// such call.
     static OUTERMOST_FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A call of a client that is in flight. A client may leave its call by `longjmp` from a function that CUPTI calls. The
-/// call then counts as ended when the thread makes another call at the same stack depth.
+/// A CUPTI call of a client that is in flight. A client may leave its call by `longjmp` from a function that CUPTI
+/// calls. The call then counts as ended when the thread makes another call at the same stack depth.
 struct ClientCall {
     frame: usize,
 }
@@ -373,8 +381,8 @@ impl ClientCall {
                 CLIENTS.calls_in_flight.fetch_add(1, SeqCst);
                 OUTERMOST_FRAME.set(frame);
             }
-            // Because stacks grow downwards, this call is not nested in the earlier call: the thread has left the
-            // earlier call without returning from it. In `calls_in_flight`, the new call replaces the earlier call.
+            // Stacks grow downwards, so this call is not nested in the earlier call: the thread has left the earlier
+            // call without returning from it. In `calls_in_flight`, the new call replaces the earlier call.
             outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST_FRAME.set(frame),
             _ => {}
         }
@@ -382,7 +390,7 @@ impl ClientCall {
         CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
         // The client's thread and our thread each set their own flag before they read the other thread's flag. So at
-        // least one of the two threads notices the other.
+        // least one of the two threads notices the other thread.
         while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }
@@ -400,14 +408,14 @@ impl Drop for ClientCall {
     }
 }
 
-/// Whether one of our threads, but not the calling thread, is taking the records back. (A forked child inherits the
-/// flag, but not the thread that set it.)
+/// Whether one of our threads is taking the activity records back, and the calling thread is not one of our threads.
+/// Returns false in a forked child, which inherits the flag but not the thread that set it.
 fn must_wait(shared: &CallbackState) -> bool {
     CLIENTS.is_taking_records.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }
 
-/// Passes a call of a client on: runs `call` with the CUPTI library that the client meant to call. Thread
-/// cancellation is disabled meanwhile, because our frames are on the stack.
+/// Passes a CUPTI call of a client on: runs `call` with the CUPTI library that the client meant to call. Thread
+/// cancellation is disabled during the call, because our frames are on the stack.
 fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -> Status {
     // SAFETY: clients' calls are interposed only after we registered for the records, which calls `make_current`.
     let shared = unsafe { current() };
@@ -420,7 +428,7 @@ fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -
     })
 }
 
-/// The library's function, cast to the type with which clients call it.
+/// The library's function, cast to the type by which clients call it.
 macro_rules! library_function {
     ($library:ident.$function:ident as $type:ty) => {
         match $library.$function {
@@ -433,29 +441,29 @@ macro_rules! library_function {
 }
 
 /// Notifies the tracer that another client is about to take over. The tracer handles this on one of our own threads,
-/// before the client's call is passed on. If the client's call is made on one of our own threads, the tracer is not
-/// notified: CUPTI may have called a function of the client on our thread.
+/// before the client's call is passed on. If the client makes its call on one of our own threads, the tracer is not
+/// notified, because CUPTI may have called a function of the client on our thread.
 fn notify_takeover<T: Tracer>(shared: &CallbackState, takeover: ClientTakeover) {
     if !T::has_ended() && !shared.is_off() && !threads::is_ours() {
         shared.guard::<T>(|| T::on_client_takeover(takeover));
     }
 }
 
-/// Disables our kinds, restores the settings that we changed, and flushes our complete records. Returns the disabled
-/// kinds.
+/// Disables our activity kinds, restores the settings that we changed, and flushes our complete activity records.
+/// Returns the disabled kinds.
 fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
     if has_client_functions() || shared.is_retired() {
         return 0;
     }
-    // Note this before the client's call, because the client may leave that call by `longjmp`. The collector then
-    // enables our kinds again.
+    // Note the switch before the client's call, because the client may leave that call by `longjmp`. In that case, the
+    // collector enables our activity kinds again.
     note_kind_switched();
     let left = records::release(shared, client_kinds());
     notify_takeover::<T>(shared, ClientTakeover::Records);
     left
 }
 
-/// Undoes [`release_records`] after CUPTI refused the client's call.
+/// Undoes [`release_records`] after CUPTI has refused the client's call.
 fn resume_records(shared: &CallbackState, left: u64) {
     if !has_client_functions() && !shared.is_retired() {
         records::resume(shared, left);
@@ -485,9 +493,9 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
     })
 }
 
-/// Interposes on `cuptiActivityRegisterTimestampCallback`. First flushes our records, because their timestamps are from
-/// the old clock. Our kinds then stay disabled, because further records of ours would make CUPTI call the client's
-/// clock.
+/// Interposes on `cuptiActivityRegisterTimestampCallback`. First flushes our activity records, because their
+/// timestamps are from the old clock. Our activity kinds stay disabled after the call, because further records of ours
+/// would make CUPTI call the client's clock.
 unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.register_timestamp_callback as RegisterClock);
@@ -504,8 +512,8 @@ unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Sta
     })
 }
 
-/// Registers the client's clock again, in place of our clock. The client itself registers its clock only once, and
-/// cannot know that we replaced it.
+/// Registers the client's clock again, in place of our clock. The client itself registers its clock only once, because
+/// it cannot know that we replaced the clock.
 fn restore_client_clock(library: &Library) -> Status {
     if !CLIENTS.clock.is_registered() || CLIENTS.clock_is_theirs.load(SeqCst) {
         return Status::SUCCESS;
@@ -520,8 +528,8 @@ fn restore_client_clock(library: &Library) -> Status {
     unsafe { register(clock) }
 }
 
-/// Registers the client's functions for records again. If their module was unloaded, the functions are forgotten
-/// instead.
+/// Registers the client's buffer functions for the activity records again. If their module was unloaded, forgets the
+/// functions instead.
 fn restore_client_functions(library: &Library) -> Status {
     let (Some(requested), Some(completed)) =
         (CLIENTS.requested.address_if_loaded(), CLIENTS.completed.address_if_loaded())
@@ -539,8 +547,8 @@ fn restore_client_functions(library: &Library) -> Status {
     status
 }
 
-/// Called before a client enables a kind, because the client is then about to use the records. If the client owned the
-/// records before, gives them back to the client.
+/// Returns the activity records to the client that owned them before, if we have taken them back. Called before a
+/// client enables an activity kind, because the client is then about to use the records.
 fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library) {
     if CLIENTS.has_records.load(SeqCst) || !CLIENTS.completed.is_registered() || shared.is_retired() {
         return;
@@ -551,8 +559,8 @@ fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library
     resume_records(shared, left);
 }
 
-/// Notes that a client has enabled or disabled a kind. The switch may affect us too, because CUPTI has one switch per
-/// kind for all clients.
+/// Notes that a client has enabled or disabled an activity kind. The switch may affect us too, because CUPTI has only
+/// one switch per kind for all clients.
 fn note_kind_switched() {
     CLIENTS.is_flushed.store(false, SeqCst);
     CLIENTS.is_switched.store(true, SeqCst);
@@ -636,7 +644,7 @@ unsafe extern "C-unwind" fn subscribe_v2<T: Tracer>(
 }
 
 /// Passes on a client's request to subscribe. If CUPTI refuses the request and we may release our subscription,
-/// releases the subscription and repeats the request.
+/// releases our subscription and repeats the request.
 fn subscribe_client<T: Tracer>(
     shared: &CallbackState,
     out: *const Subscriber,
@@ -648,7 +656,7 @@ fn subscribe_client<T: Tracer>(
         CLIENTS.wants_subscription.store(true, SeqCst);
         notify_takeover::<T>(shared, ClientTakeover::Subscription);
         if !has_it() {
-            // Clears the error that the refused request left.
+            // Clear the error that the refused request left.
             shared.functions.forget_error();
             status = call();
         }
@@ -673,8 +681,8 @@ unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     })
 }
 
-/// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, both the client's and ours. From
-/// just before the client's call until we subscribe again, we make no CUPTI call.
+/// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, both the client's and ours. We
+/// make no CUPTI call between the start of the client's call and our next subscription.
 unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.finalize as Finalize);

@@ -1,12 +1,12 @@
-//! Tests the state that gpuflame stores about other clients, with a fake CUPTI. `tests/host/other_cupti_clients.rs`
-//! runs real clients with the simulated CUDA and CUPTI libraries.
+//! Tests the state that gpuflame stores about other CUPTI clients, with a fake CUPTI.
+//! `tests/host/other_cupti_clients.rs` runs real clients with the simulated CUDA and CUPTI libraries.
 
 use super::super::api_version::CuptiFunctions;
 use super::super::fake::{self, FakeCupti};
 use super::super::version::Version;
 use super::*;
 
-/// Creates callback state as if we had subscribed to the fake. The caller holds the only [`FakeCupti`].
+/// Creates a callback state as if we had subscribed to the fake CUPTI. The caller holds the only [`FakeCupti`].
 fn shared() -> CallbackState {
     // SAFETY: the fake's functions may be called at any time.
     let functions = unsafe { CuptiFunctions::new(fake::library()) }.unwrap();
@@ -48,8 +48,8 @@ fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
     assert!(!must_wait(shared));
 }
 
-/// A thread has left a call by `longjmp`. The thread's next call uses the part of the stack where the frame of that
-/// call was.
+/// Checks the case in which a thread has left a call by `longjmp`, and its next call uses the part of the stack where
+/// the frame of the left call was.
 #[test]
 fn an_abandoned_call_ends_with_its_threads_next_call() {
     let _fake = FakeCupti::start(130_001);
@@ -89,7 +89,7 @@ fn a_function_is_valid_while_its_module_or_mapping_is_unchanged() {
     let of_libc = libc::getpid as *mut c_void;
     function.set(of_libc);
     assert_eq!(function.address_if_loaded(), Some(of_libc));
-    // Simulates another module that was loaded at the address of the first one.
+    // Simulate another module that was loaded at the address of the first module.
     function.module.fetch_add(1, SeqCst);
     assert_eq!(function.address_if_loaded(), None);
     // SAFETY: this creates a new mapping at any free address.

@@ -1,5 +1,5 @@
 //! Counts the buffers and callbacks that CUPTI and gpuflame exchange. If the counts stop growing, another client may
-//! own the records.
+//! own CUPTI's activity records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,11 +20,11 @@ impl Counter {
 pub(super) static BUFFERS_EXCHANGED: Counter = Counter(AtomicU64::new(0));
 /// Number of returned buffers that are not ours, or that CUPTI has returned twice.
 pub(super) static FOREIGN_BUFFERS: Counter = Counter(AtomicU64::new(0));
-/// Number of calls that have waited for all work of a GPU.
+/// Number of API calls that have waited for all work of a GPU.
 pub(super) static DEVICE_WAITS: Counter = Counter(AtomicU64::new(0));
-/// Number of callbacks about a call or a resource that CUPTI made without data.
+/// Number of callbacks without data, among CUPTI's callbacks about an API call or a resource.
 pub(super) static CALLBACKS_WITHOUT_DATA: Counter = Counter(AtomicU64::new(0));
-/// Number of records of those CUPTI kinds that we do not enable.
+/// Number of received activity records whose CUPTI kind we do not enable.
 pub(super) static FOREIGN_RECORDS: Counter = Counter(AtomicU64::new(0));
 
 /// Counts of buffers and callbacks exchanged with CUPTI so far.
@@ -36,12 +36,12 @@ pub struct DeliveryCounts {
     pub buffers_lent: u64,
     /// Number of buffers that CUPTI returned although we had not lent them, or that CUPTI returned twice.
     pub foreign_buffers: u64,
-    /// Number of calls of the program that have waited for all work of a GPU.
+    /// Number of API calls of the program that have waited for all work of a GPU.
     pub device_waits: u64,
-    /// Number of callbacks about a call or a resource that CUPTI made without data.
+    /// Number of callbacks without data, among CUPTI's callbacks about an API call or a resource.
     pub callbacks_without_data: u64,
-    /// Number of records of kinds that we do not enable. Another client has enabled these kinds, but we receive its
-    /// records.
+    /// Number of activity records of kinds that we do not enable. We receive such records if another client has
+    /// enabled these kinds.
     pub foreign_records: u64,
 }
 

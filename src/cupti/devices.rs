@@ -1,5 +1,5 @@
 //! Lists the GPUs and the CUPTI libraries of this machine, for `gpuflame devices` and `gpuflame doctor`. Initialises
-//! the driver, but creates no CUDA context and starts no CUPTI, so no memory of a GPU is used.
+//! the driver, but creates no CUDA context and does not start CUPTI, so no GPU memory is used.
 
 use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use super::load::{self, SkipReason};
 use super::version::Version;
 use super::{Options, process_env};
 
-/// A GPU that this process may use. A fact is `None` if the driver does not provide it.
+/// A GPU that this process may use. A field is `None` if the driver does not provide the value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Name of the model.
+    /// Name of the GPU's model.
     pub name: String,
-    /// Size of the memory in bytes.
+    /// Size of the GPU's memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Major and minor number of the compute capability.
+    /// Major and minor number of the GPU's compute capability.
     pub compute_capability: Option<(u32, u32)>,
-    /// Number of streaming multiprocessors.
+    /// Number of the GPU's streaming multiprocessors.
     pub multiprocessors: Option<u32>,
-    /// Domain, bus, device and function: `0000:1e:00.0`.
+    /// PCI domain, bus, device and function of the GPU, as in `0000:1e:00.0`.
     pub pci: Option<String>,
     /// Bytes of the GPU's UUID.
     pub uuid: Option<[u8; 16]>,
@@ -34,27 +34,27 @@ pub struct FoundCupti {
     pub file: PathBuf,
     /// Reason why gpuflame would try this library.
     pub source: CandidateSource,
-    /// Version of the library; `None` if it cannot be loaded, or if there is no driver, which loading needs.
+    /// Version of the library. `None` if the library cannot be loaded, or if there is no driver, which loading needs.
     pub version: Option<Version>,
-    /// Reason why this library cannot be used; `None` if no such reason is known.
+    /// Reason why this library cannot be used, or `None` if no such reason is known.
     pub refusal: Option<String>,
 }
 
 /// GPUs, driver and CUPTI libraries of this machine.
 #[derive(Debug)]
 pub struct DeviceReport {
-    /// Path of the mapped `libcuda`; `None` if it cannot be loaded.
+    /// Path of the mapped `libcuda`, or `None` if it cannot be loaded.
     pub driver_file: Option<PathBuf>,
-    /// Newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4).
+    /// Newest CUDA version that the driver supports, encoded by the driver (12040 = 12.4).
     pub cuda: Option<u32>,
-    /// The GPUs, or the driver's status code, which is 100 if there is no GPU.
+    /// The GPUs. On error, the driver's status code, which is 100 if there is no GPU.
     pub devices: Result<Vec<Device>, u32>,
     /// CUPTI libraries, in the order in which gpuflame would try them.
     pub cupti: Vec<FoundCupti>,
 }
 
-/// Lists GPUs, the driver and CUPTI libraries. If `library` is given, it is the only CUPTI that is listed. Call this in
-/// a separate process, because all libraries stay loaded.
+/// Lists the GPUs, the driver and the CUPTI libraries. If `library` is given, lists no other CUPTI library. Call this
+/// function in a separate process, because all libraries stay loaded.
 pub fn list_devices(library: Option<PathBuf>) -> DeviceReport {
     let driver = Driver::find(true);
     let cuda = driver.and_then(Driver::version);
@@ -86,8 +86,8 @@ impl FoundCupti {
         Self { file, source, version: None, refusal: None }
     }
 
-    /// Loads a candidate. `seen` holds the files that were loaded so far. Returns `None` for a bare name that the dynamic
-    /// linker does not find, and for a file that was loaded under another name.
+    /// Loads a candidate. `seen` contains the files that were loaded so far. Returns `None` if the candidate is a bare
+    /// name that the dynamic linker does not find, or a file that was already loaded under another name.
     fn load(driver: Driver, candidate: Candidate, seen: &mut Vec<PathBuf>) -> Option<Self> {
         let library = match load::open(&candidate) {
             Ok(library) => library,
@@ -116,12 +116,12 @@ impl FoundCupti {
     }
 }
 
-/// Numbers of attributes in `CUdevice_attribute`.
+/// Values of attributes in `CUdevice_attribute`.
 const MULTIPROCESSORS: c_int = 16;
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 
-/// Returns the GPUs that this process may use. Initialises CUDA, without a context.
+/// Returns the GPUs that this process may use. Initialises CUDA, without creating a CUDA context.
 ///
 /// # Errors
 /// The driver's status code, which is 100 if there is no GPU.
@@ -136,7 +136,7 @@ pub(super) fn devices(driver: Driver) -> Result<Vec<Device>, u32> {
     (0..count).map(|ordinal| functions.device(ordinal)).collect()
 }
 
-/// Functions of the driver that need no context. A function is an `Option` if some releases lack it.
+/// Functions of the driver that need no CUDA context. A function is optional if some driver releases lack it.
 struct DriverFunctions {
     init: unsafe extern "C" fn(u32) -> u32,
     count: unsafe extern "C" fn(*mut c_int) -> u32,
@@ -220,7 +220,7 @@ impl DriverFunctions {
     }
 }
 
-/// Returns the text before the first NUL.
+/// Returns the text before the first NUL byte.
 fn c_text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

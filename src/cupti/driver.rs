@@ -1,12 +1,12 @@
 //! Finds the NVIDIA driver in this process, and reads the driver's version.
 //!
-//! A [`Driver`] is proof that `libcuda.so.1` is mapped. Every CUPTI call requires such a proof, because some CUPTI
-//! releases (13.2) crash in their first call if the driver is not mapped. No function of this module initialises CUDA;
-//! `devices` does.
+//! A value of type [`Driver`] proves that `libcuda.so.1` is mapped. Every CUPTI call requires such a value, because
+//! some CUPTI releases (13.2) crash in their first call if the driver is not mapped. No function of this module
+//! initialises CUDA; `devices` does.
 
 use std::ffi::{CStr, c_int, c_void};
 
-/// Proof that `libcuda.so.1` is mapped into this process and stays mapped.
+/// A value that proves that `libcuda.so.1` is mapped into this process and stays mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
     version: Option<u32>,
@@ -23,17 +23,17 @@ impl Driver {
         let how = if load { libc::RTLD_NOW } else { libc::RTLD_NOW | libc::RTLD_NOLOAD };
         // SAFETY: the name ends with NUL, and any program may open the driver.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), how) };
-        // The handle is deliberately never closed, so that the driver stays mapped and the proof stays valid.
+        // Never close the handle, so that the driver stays mapped, and the returned value stays a valid proof.
         (!handle.is_null()).then(|| Self { version: version(handle) })
     }
 
-    /// Returns the newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4); `None` if
-    /// the driver does not provide its version.
+    /// Returns the newest CUDA version that the driver supports, encoded by the driver (12040 = 12.4). Returns `None`
+    /// if the driver does not provide its version.
     pub fn version(self) -> Option<u32> {
         self.version
     }
 
-    /// Returns the address of a function of the driver; null if the driver does not have it.
+    /// Returns the address of a function of the driver, or null if the driver does not have the function.
     pub(super) fn symbol(self, name: &CStr) -> *mut c_void {
         // SAFETY: the name ends with NUL, and `self` proves that the driver is mapped.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
@@ -41,14 +41,14 @@ impl Driver {
         unsafe { libc::dlsym(handle, name.as_ptr()) }
     }
 
-    /// Creates the proof of a driver of the given version, for tests that use a fake CUPTI.
+    /// Creates a value that stands for a driver of the given version, for tests that use a fake CUPTI.
     #[cfg(test)]
     pub(super) fn pretended(version: u32) -> Self {
         Self { version: Some(version) }
     }
 }
 
-/// Calls `cuDriverGetVersion`, which needs no device and no `cuInit`.
+/// Returns the version from `cuDriverGetVersion`, which needs no device and no `cuInit`.
 fn version(driver: *mut c_void) -> Option<u32> {
     // SAFETY: the handle is open, and the name ends with NUL.
     let address = unsafe { libc::dlsym(driver, c"cuDriverGetVersion".as_ptr()) };

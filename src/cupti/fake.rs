@@ -1,5 +1,5 @@
-//! A fake CUPTI made of Rust functions, for tests. Each function returns the status that the test configured, and logs
-//! its call. With the fake, a test can also act as the driver, which makes API calls and fills buffers.
+//! A fake CUPTI made of Rust functions, for tests. Each function returns the status that the test has configured, and
+//! logs its call. By means of the fake, a test can also play the driver, which makes API calls and fills buffers.
 //!
 //! C functions have no `self`, so only one fake can exist at a time. [`FakeCupti::start`] waits until the previous
 //! fake has ended.
@@ -16,7 +16,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Configuration of the fake, and the calls made to it.
+/// Configuration of the fake CUPTI, and the log of the calls made to it.
 #[derive(Default)]
 struct FakeState {
     version: u32,
@@ -36,7 +36,8 @@ fn with_state<R>(use_it: impl FnOnce(&mut FakeState) -> R) -> R {
     use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Adds `what` to the call log, and returns the status that is configured for `what`; success if there is none.
+/// Adds `what` to the call log, and returns the status that is configured for `what`, or success if no status is
+/// configured.
 fn log_call(what: String) -> Status {
     with_state(|state| {
         let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);
@@ -46,7 +47,8 @@ fn log_call(what: String) -> Status {
     })
 }
 
-/// API calls that the fake knows, by domain and id. All ids between these have the same name, which does not matter.
+/// API calls that the fake CUPTI knows, by domain and id. All other ids up to 8 have the same name, which does not
+/// matter.
 const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
@@ -64,7 +66,7 @@ const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::DRIVER_API, 7, c"cuGraphExecUpdate_v2"),
 ];
 
-/// Size in bytes of every record of the fake.
+/// Size in bytes of every activity record of the fake CUPTI.
 pub(super) const RECORD_BYTES: usize = 216;
 
 unsafe extern "C" fn get_version(version: *mut u32) -> Status {
@@ -149,11 +151,11 @@ unsafe extern "C" fn set_attribute(
     log_call(format!("attribute {} = {value} ({size} byte)", attribute.0))
 }
 
-/// Returns the attribute value that a test has set, as if another client had set it.
+/// Returns the value that a test has set for all attributes, as if another client had set it.
 unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value: *mut c_void) -> Status {
     // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
     unsafe { size.write(1) };
-    // SAFETY: the pointer satisfies the same contract as the one before.
+    // SAFETY: this pointer satisfies the same contract as `size` above.
     unsafe { value.cast::<u8>().write(with_state(|state| state.attribute)) };
     Status::SUCCESS
 }
@@ -234,7 +236,7 @@ unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Stat
     log_call(format!("{}: timestamp", subscriber.0.addr()))
 }
 
-/// Returns the address of a graph as the graph's id. Odd addresses are unknown graphs.
+/// Returns the address of a CUDA graph as its id. Odd addresses are unknown graphs.
 unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
     // SAFETY: the caller provides room for one value.
     unsafe { id.write(graph.addr() as u32) };
@@ -247,7 +249,7 @@ unsafe extern "C" fn graph_node_id(node: *mut c_void, id: *mut u64) -> Status {
     if node.addr() % 2 == 1 { Status::INVALID_PARAMETER } else { Status::SUCCESS }
 }
 
-/// Returns the fake's function table.
+/// Returns the function table of the fake CUPTI.
 pub(super) fn library() -> Library {
     Library {
         get_version: Some(get_version),
@@ -271,7 +273,8 @@ pub(super) fn library() -> Library {
     }
 }
 
-/// Returns the function table with the functions of API version v2, which take a subscriber. The subscriber is 77.
+/// Returns the fake's function table with the functions of API version v2, which take a subscriber. The subscriber is
+/// 77.
 pub(super) fn sharing_library() -> Library {
     Library {
         subscribe_v2: Some(subscribe_v2),
@@ -285,51 +288,51 @@ pub(super) fn sharing_library() -> Library {
     }
 }
 
-/// Exclusive use of the fake by one test.
+/// Gives one test exclusive use of the fake CUPTI.
 pub(super) struct FakeCupti {
     _alone: MutexGuard<'static, ()>,
 }
 
 impl FakeCupti {
-    /// Resets the fake, which then has the given version and refuses nothing.
+    /// Resets the fake CUPTI. After this, it has the given version and refuses no call.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         with_state(|state| *state = FakeState { version, ..FakeState::default() });
         Self { _alone: alone }
     }
 
-    /// Makes the fake return `status` for the call `what`, written as in the call log.
+    /// Makes the fake CUPTI return `status` for the call `what`, which is written as in the call log.
     pub(super) fn refuse(&self, what: &str, status: Status) {
         with_state(|state| state.refusals.push((what.to_owned(), status)));
     }
 
-    /// Removes all refusals.
+    /// Makes the fake CUPTI refuse no call any more.
     pub(super) fn accept_all(&self) {
         with_state(|state| state.refusals.clear());
     }
 
-    /// Sets the value of all attributes, as if another client had set them.
+    /// Sets the value of all attributes of the fake CUPTI, as if another client had set them.
     pub(super) fn set_attributes(&self, value: u8) {
         with_state(|state| state.attribute = value);
     }
 
-    /// Makes the fake report `count` dropped records, once.
+    /// Makes the next query for dropped records return `count`.
     pub(super) fn drop_records(&self, count: usize) {
         with_state(|state| state.dropped = count);
     }
 
-    /// Returns the calls made since the call log was last read.
+    /// Returns the calls made to the fake CUPTI since the call log was last read.
     pub(super) fn call_log(&self) -> Vec<String> {
         with_state(|state| std::mem::take(&mut state.call_log))
     }
 
-    /// Makes the callbacks of an API call: the entry, then the exit with the call's result. Returns the value of the
-    /// word that the two callbacks share.
+    /// Makes the two callbacks of an API call: the entry, then the exit with the call's result. Returns the value of
+    /// the word that the two callbacks share.
     pub(super) fn call(&self, domain: Domain, id: u32, correlation: u32, result: u32) -> u64 {
         self.call_with(domain, id, correlation, result, ptr::null())
     }
 
-    /// Like `call`, but the callbacks also have the arguments of the call.
+    /// Makes the two callbacks of an API call like `call`, but also passes the arguments of the call.
     pub(super) fn call_with(
         &self,
         domain: Domain,
@@ -357,12 +360,12 @@ impl FakeCupti {
         word
     }
 
-    /// Makes a callback without data.
+    /// Makes a callback that has no data.
     pub(super) fn call_without_data(&self, domain: Domain, id: u32) {
         self.event(domain, CallbackId(id), ptr::null());
     }
 
-    /// Makes a callback for a resource event without a descriptor.
+    /// Makes a callback about a resource, without a descriptor of the resource.
     pub(super) fn resource(&self, id: CallbackId) {
         self.resource_with(id, ptr::null_mut());
     }
@@ -372,7 +375,7 @@ impl FakeCupti {
         self.event(Domain::RESOURCE, id, (&raw const data).cast());
     }
 
-    /// Makes a callback for a graph event.
+    /// Makes a callback about a CUDA graph.
     pub(super) fn graph(&self, id: CallbackId, graph: usize, node: usize, original: usize, exec: usize) {
         let at = |address: usize| ptr::without_provenance_mut::<c_void>(address);
         let graph = GraphData {
@@ -387,7 +390,7 @@ impl FakeCupti {
         self.resource_with(id, (&raw const graph).cast_mut().cast());
     }
 
-    /// Makes a callback for a fatal error.
+    /// Makes a callback that reports a fatal error.
     pub(super) fn fatal(&self, result: Status, message: &CStr) {
         let state = StateData { result, message: message.as_ptr() };
         self.event(Domain::STATE, CallbackId::FATAL_ERROR, (&raw const state).cast());
@@ -415,7 +418,7 @@ impl FakeCupti {
         (start, size)
     }
 
-    /// Returns a buffer to gpuflame, filled with `records` records of fills.
+    /// Returns a buffer to gpuflame, filled with `records` activity records about fills.
     pub(super) fn complete(&self, (start, size): (*mut u8, usize), records: usize) {
         for record in 0..records {
             // SAFETY: the test requested a buffer with room for these records.
@@ -428,7 +431,7 @@ impl FakeCupti {
             return unsafe { completed(start, size, valid, &raw mut about) };
         }
         let (_, completed) = with_state(|state| state.buffers).expect("no buffer functions");
-        // SAFETY: the pointer satisfies the same contract as the one before.
+        // SAFETY: the buffer satisfies the same contract as above, and is not touched after this call.
         unsafe { completed(ptr::null_mut(), 0, start, size, valid) };
     }
 }

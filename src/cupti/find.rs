@@ -1,30 +1,30 @@
-//! Lists the files that may be a usable `libcupti`, in the order in which to try them.
+//! Lists the files that may be a usable `libcupti`, in the order in which they are tried.
 //!
 //! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than a plain
-//! `libcupti.so`. The search prefers the copy that matches the libraries in use by the process. The first candidate is
-//! the copy that is already mapped (PyTorch maps CUPTI at import, and two copies must never be active). The next
-//! candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a running
-//! Python. Other copies on the machine come last.
+//! `libcupti.so`. The search prefers the copy of CUPTI that matches the libraries that the process uses. The first
+//! candidate is the copy that is already mapped (PyTorch maps CUPTI at import, and two copies must never be active).
+//! The next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a
+//! running Python. Other copies on the machine come last.
 //!
-//! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can define both.
+//! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can choose both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use gpuflame_model::sorting;
 
-/// Inputs of the search, except which files exist.
+/// All inputs of the search, except for the set of existing files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchEnvironment {
-    /// The file that the user named (`GPUFLAME_CUPTI`); if set, no other file is tried.
+    /// The file that the user has named (`GPUFLAME_CUPTI`). If it is set, no other file is tried.
     pub setting: Option<PathBuf>,
     /// Files mapped into this process.
     pub mapped: Vec<PathBuf>,
-    /// Newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4).
+    /// Newest CUDA version that the driver supports, encoded by the driver (12040 = 12.4).
     pub driver: Option<u32>,
-    /// Roots under which a running Python may be installed: folders with `lib/python3.*/site-packages`.
+    /// Root folders under which a running Python may be installed: folders that contain `lib/python3.*/site-packages`.
     pub python: Vec<PathBuf>,
-    /// Folders of CUDA toolkits, preferred folders first.
+    /// Root folders of CUDA toolkits, preferred folders first.
     pub toolkits: Vec<PathBuf>,
     /// Folders of the system's libraries.
     pub system: Vec<PathBuf>,
@@ -35,11 +35,11 @@ pub struct SearchEnvironment {
 pub struct Candidate {
     /// Path of the file, or a bare name for the dynamic linker.
     pub file: PathBuf,
-    /// Reason why the file is tried.
+    /// Reason why this file is tried.
     pub source: CandidateSource,
 }
 
-/// Reason why a file is tried.
+/// Reason why a candidate is tried as CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CandidateSource {
     /// The user has named the file.
@@ -58,32 +58,32 @@ pub enum CandidateSource {
     System,
 }
 
-/// Result of a search: the files to try, and the folders that were searched.
+/// Result of a search for CUPTI: the files to try, and the folders that were searched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchResult {
     /// Files to try, best first.
     pub candidates: Vec<Candidate>,
-    /// Folders that were searched, whether or not they exist.
+    /// Folders that were searched, including folders that do not exist.
     pub folders: Vec<PathBuf>,
 }
 
-/// A major release of CUPTI. The file name of the library contains the number of the release.
+/// A major release of CUPTI. The file name of the library contains the number of the major release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MajorVersion(pub(super) u32);
 
 impl MajorVersion {
-    /// Oldest major release that gpuflame supports. Of this major release, gpuflame supports only 11.8, whose file name
-    /// also contains the minor number.
+    /// Oldest major release that gpuflame supports. The only supported version of this major release is 11.8, whose
+    /// file name also contains the minor number.
     const OLDEST: Self = Self(11);
-    /// Newest major release that this code knows, which is tried first if the version of the driver is unknown.
+    /// Newest major release that this code knows. It is tried first if the version of the driver is unknown.
     const NEWEST: Self = Self(13);
 
-    /// Returns the file name of the library.
+    /// Returns the file name of the library in this major release.
     pub(super) fn file(self) -> String {
         if self == Self::OLDEST { "libcupti.so.11.8".to_owned() } else { format!("libcupti.so.{}", self.0) }
     }
 
-    /// Returns the name of the Python package that contains the library.
+    /// Returns the name of the Python package that contains the library of this major release.
     pub(super) fn package(self) -> String {
         if self.0 >= 13 { "nvidia-cuda-cupti".to_owned() } else { format!("nvidia-cuda-cupti-cu{}", self.0) }
     }
@@ -115,8 +115,8 @@ impl SearchEnvironment {
         search
     }
 
-    /// Returns the major releases that the driver can run, best first: the release of the mapped runtime, then the
-    /// release of the driver, then all older releases.
+    /// Returns the major releases that the driver can run, best first: the release of the mapped CUDA runtime, then
+    /// the release of the driver, then all older releases.
     pub(super) fn majors(&self) -> Vec<MajorVersion> {
         let newest = self.driver.map_or(MajorVersion::NEWEST, |version| MajorVersion(version / 1000));
         let mut majors: Vec<_> = (MajorVersion::OLDEST.0..=newest.0).rev().map(MajorVersion).collect();
@@ -132,8 +132,8 @@ impl SearchEnvironment {
         self.mapped.iter().filter(|file| has_name(file, "libcudart.so"))
     }
 
-    /// Returns the folders in which pip packages and toolkits install CUPTI, relative to the folder of their
-    /// `libcudart`.
+    /// Returns the folders in which pip packages and toolkits install CUPTI. The folders are found relative to the
+    /// folder of the mapped `libcudart`.
     fn runtime_folders(&self) -> impl Iterator<Item = PathBuf> {
         self.runtimes().filter_map(|file| file.parent()).flat_map(|folder| {
             let up = |levels: usize| folder.ancestors().nth(levels).unwrap_or(folder);
@@ -146,8 +146,8 @@ impl SearchEnvironment {
         })
     }
 
-    /// Returns the folders of NVIDIA's Python packages. Searches each `site-packages` folder from which the process
-    /// has mapped files, and the `site-packages` folders of the Python that runs the process.
+    /// Returns the library folders of NVIDIA's Python packages. Searches each `site-packages` folder from which the
+    /// process has mapped files, and the `site-packages` folders of the Python that runs the process.
     fn site_packages(&self) -> Vec<PathBuf> {
         let mapped = self.mapped.iter().filter_map(|file| {
             file.ancestors()
@@ -200,13 +200,13 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Whether the file's name is `stem`, or `stem.` and a version.
+/// Whether the name of `file` is `stem`, or `stem.` followed by a version.
 fn has_name(file: &Path, stem: &str) -> bool {
     let name = file.file_name().and_then(|name| name.to_str());
     name.and_then(|name| name.strip_prefix(stem)).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Returns the major release in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
+/// Returns the major release number in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
 fn parse_major_version(file: &Path) -> Option<MajorVersion> {
     let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
     version.split('.').next()?.parse().ok().map(MajorVersion)
@@ -217,7 +217,7 @@ fn toolkit_folders(root: &Path) -> [PathBuf; 4] {
     [root.join("extras/CUPTI/lib64"), root.join("lib64"), root.join("lib"), root.join(target)]
 }
 
-/// Returns the package folders below a Python installation, newest Python first.
+/// Returns the `site-packages` folders below a Python installation, newest Python first.
 fn python_packages(root: &Path) -> Vec<PathBuf> {
     list_entries(&root.join("lib"), "python3").into_iter().map(|lib| lib.join("site-packages")).collect()
 }
@@ -235,7 +235,7 @@ pub(super) fn list_entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the numbers in a path's last component, so that 12.10 sorts above 12.9.
+/// Returns the numbers in a path's last component. Sorting by these numbers places 12.10 above 12.9.
 fn version_numbers(path: &Path) -> Vec<u32> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()

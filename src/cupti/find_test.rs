@@ -1,8 +1,8 @@
-//! Tests the search with made-up environments, on a tree of empty files.
+//! Tests the search for CUPTI with made-up environments, on a tree of empty files.
 
 use super::*;
 
-/// A folder that is removed when the test ends.
+/// A temporary folder that is removed when the test ends.
 struct Tree(PathBuf);
 
 impl Tree {

@@ -1,5 +1,6 @@
-//! Handles callbacks that are not about launches. Waits, events and memory are read from the arguments of API calls,
-//! and CUPTI's resource events report graphs. A launch makes none of these callbacks.
+//! Handles callbacks that are not about launches. Waits, CUDA events and memory are read from the arguments of API
+//! calls. Changes of CUDA graphs are reported by CUPTI's callbacks about resources. A launch makes none of these
+//! callbacks.
 
 use super::callback_state::{CallbackState, return_value};
 use crate::tracer::{
@@ -9,7 +10,7 @@ use cupti_sys::callback::{CallbackData, GraphData};
 use cupti_sys::{CallbackId, Site};
 use std::ffi::c_void;
 
-/// Handles a call that waits, that is about an event, or that allocates or frees memory.
+/// Handles an API call that waits, that is about a CUDA event, or that allocates or frees memory.
 #[cold]
 pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     let is_free = call.kind == CallKind::Free;
@@ -36,14 +37,14 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     }
 }
 
-/// Reads from the arguments of a call the address and the size of the memory that the call has allocated.
+/// Reads the address and the size of allocated memory from the arguments of the API call that has allocated it.
 ///
 /// # Safety
-/// `arguments` are the arguments of a call that has allocated memory of this kind, or null.
+/// `arguments` is null, or points to the arguments of an API call that has allocated memory of this kind.
 unsafe fn allocation_effect(kind: AllocationKind, arguments: *const c_void) -> Option<HostCallEffect> {
     // SAFETY: the arguments of calls that allocate begin with a pointer to the address, followed by the size. If the
-    // call allocates rows, the arguments begin with pointers to the address and to the pitch, followed by the width and
-    // the number of rows.
+    // call allocates rows, the arguments begin with pointers to the address and to the pitch, followed by the width
+    // and the number of rows.
     unsafe {
         let at = arguments.cast::<*const u64>().as_ref()?.as_ref()?;
         let bytes = match kind {
@@ -57,7 +58,7 @@ unsafe fn allocation_effect(kind: AllocationKind, arguments: *const c_void) -> O
     }
 }
 
-/// Reads the handles of the event and the stream from the arguments of a call about an event.
+/// Reads the handles of the CUDA event and the stream from the arguments of an API call about an event.
 fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
     // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
     // arguments as a struct, or null at worst.
@@ -68,7 +69,7 @@ fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
     })
 }
 
-/// Arguments of a launch with attributes (`cudaLaunchConfig_t`, `CUlaunchConfig`).
+/// Configuration that is passed to a launch with attributes (`cudaLaunchConfig_t`, `CUlaunchConfig`).
 #[repr(C)]
 struct LaunchConfig {
     grid_and_block: [u32; 6],
@@ -82,18 +83,18 @@ struct LaunchConfig {
 #[repr(C)]
 struct LaunchAttribute {
     id: u32,
-    /// The value, which begins after four unused bytes.
+    /// The value of the attribute, which begins after four unused bytes.
     value: [u32; 17],
 }
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);
 
-/// Maximum number of attributes that are read. CUDA 13.1 has 18 kinds.
+/// Maximum number of attributes that are read per launch. CUDA 13.1 has 18 kinds of attributes.
 const MAX_ATTRIBUTES: usize = 64;
 
 impl LaunchAttribute {
-    /// Whether the launch may begin before the previous kernel ends: it has attribute 6 (programmatic stream
-    /// serialization) with a value other than 0, or attribute 7 (programmatic event).
+    /// Whether the launch may begin before the previous kernel ends. This is so if the launch has attribute 6
+    /// (programmatic stream serialization) with a value other than 0, or attribute 7 (programmatic event).
     fn is_programmatic(&self) -> bool {
         self.id == 7 || self.id == 6 && self.value[1] != 0
     }
@@ -116,8 +117,8 @@ pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &Callback
     T::launch_attributes(call.correlation, attributes.any(LaunchAttribute::is_programmatic));
 }
 
-/// Handles a call that creates or changes graphs. The arguments of the call provide information that the graph events
-/// lack.
+/// Handles an API call that creates or changes graphs. The arguments of the call contain information that CUPTI's
+/// graph callbacks lack.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
     // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of the size of
@@ -140,13 +141,13 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
-/// Whether nodes of this type (`CUgraphNodeType`) take time that no activity shows. The types are host functions, child
-/// graphs, waits for events and semaphores, batched memory operations, and conditions.
+/// Whether graph nodes of this type (`CUgraphNodeType`) take time that no activity record shows. The types are host
+/// functions, child graphs, waits for events and semaphores, batched memory operations, and conditions.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)
 }
 
-/// Converts a resource event of CUPTI about a graph.
+/// Converts a resource callback of CUPTI about a graph to an event for the tracer.
 pub(super) fn graph_event<'a>(
     shared: &CallbackState,
     id: &'a CallbackId,

@@ -1,9 +1,13 @@
-//! The only crate that knows NVIDIA CUPTI. This crate finds the CUPTI library, handles the differences between CUPTI's
-//! releases, sets CUPTI up, and knows the layout of its callbacks and records.
+//! The only crate that knows NVIDIA CUPTI. It finds the CUPTI library, handles the differences between CUPTI's
+//! releases, sets CUPTI up, and knows the layout of CUPTI's callback arguments and activity records.
 //!
-//! The interface of this crate has two parts: a [`Tracer`] receives API calls and buffers, and an [`Api`] flushes CUPTI
-//! and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error is one sentence. No other crate contains a
-//! CUPTI type or checks a CUPTI version.
+//! The interface of this crate has two parts: a [`Tracer`] receives API calls and buffers of activity records, and an
+//! [`Api`] flushes CUPTI and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error text is one
+//! sentence. No other crate contains a CUPTI type or checks a CUPTI version.
+//!
+//! Words of this crate: *records* are CUPTI's activity records, *kinds* are activity kinds. A *client* is any other
+//! code in this process that uses CUPTI. A client *owns* the records while CUPTI delivers them to its buffer
+//! functions.
 //!
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
@@ -57,51 +61,53 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Settings of a subscription: what CUPTI records, and where its library is.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`; gpuflame
-    /// then searches for a library.
+    /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`, which
+    /// makes gpuflame search for a library.
     pub library: Option<PathBuf>,
     /// Whether to load the driver if the program has not loaded it. Set this option if the program itself calls
-    /// gpuflame, but not if gpuflame is injected, because a process without the driver has nothing to record. Default:
-    /// `false`.
+    /// gpuflame. Do not set it if gpuflame is injected, because a process without the driver has nothing to record.
+    /// Default: `false`.
     pub load_driver: bool,
-    /// Whether to record a graph launch as a single activity, without its nodes. One record per graph launch is cheap,
-    /// but hides which kernels the graph runs. Default: `false`.
+    /// Whether to record a graph launch as a single activity, without its graph nodes. One activity record per graph
+    /// launch is cheap, but hides which kernels the graph runs. Default: `false`.
     pub whole_graphs: bool,
-    /// Whether to report calls about events, and to record events and waits. Default: `false`.
+    /// Whether to report calls about CUDA events, and to record CUDA events and waits. Default: `false`.
     pub events: bool,
-    /// Whether to record transfers of memory that the host and GPUs share, and page faults. Default: `false`.
+    /// Whether to record page faults, and transfers of memory that the host and GPUs share (unified memory). Default:
+    /// `false`.
     pub unified: bool,
     /// Whether to ignore environment variables that name CUDA's location. Needed if the process has more rights than
-    /// the user who started it. Default: `false`.
+    /// the user who started it, because that user sets the variables. Default: `false`.
     pub without_environment: bool,
-    /// Resources that we give up to other clients. Default: [`Deference::Records`].
+    /// CUPTI resources that we give up to other clients. Default: [`Deference::Records`].
     pub deference: Deference,
 }
 
-/// Resources that we give up to other CUPTI clients in the process, and for how long.
+/// CUPTI resources that we give up to other clients in this process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
-    /// A client that takes the records keeps them until we take them back, for example because a window opens.
+    /// A client that takes the activity records keeps them until we take them back, for example because a window
+    /// opens.
     None,
-    /// A client that takes the records keeps them until it has finished.
+    /// A client that takes the activity records keeps them until it has finished.
     #[default]
     Records,
-    /// A client that takes the records keeps them until it has finished. A client that asks for the subscription gets
-    /// it too.
+    /// A client that takes the activity records keeps them until it has finished. A client that asks for the
+    /// subscription also gets the subscription.
     Subscription,
 }
 
-/// Whether there is a subscription. There can be at most one, because CUPTI has one set of buffer callbacks per
-/// process.
+/// Whether we have a CUPTI subscription. A process can have at most one, because CUPTI has one set of buffer callbacks
+/// per process.
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 
-/// Finds CUPTI, subscribes to it, and enables the callbacks through which `T` is notified of every call that creates
-/// GPU work. The first callbacks may arrive before this function returns.
+/// Finds CUPTI, subscribes to it, and enables the callbacks that notify `T` of every call that creates GPU work. The
+/// first callbacks may arrive before this function returns.
 ///
 /// The only CUDA call that this function makes is `cuDriverGetVersion`; CUPTI itself initialises the driver.
 ///
-/// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another profiler, no
-/// permission), and [`ErrorKind::State`] while subscribed.
+/// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another profiler, or
+/// no permission), and [`ErrorKind::State`] if this process is already subscribed.
 pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
     if SUBSCRIBED.swap(true, Ordering::AcqRel) {
         return Err(Error::new(ErrorKind::State, "gpuflame is recording in this process already"));
@@ -118,7 +124,7 @@ fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     load::attach::<T>(driver, &process_env::search_environment(driver.version(), options), options)
 }
 
-/// Marks the subscription as ended, so that a new subscription is allowed.
+/// Marks our subscription as ended, so that a new subscription is allowed.
 fn release() {
     SUBSCRIBED.store(false, Ordering::Release);
 }

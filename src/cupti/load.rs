@@ -1,8 +1,8 @@
-//! Tries the files that a search has found, and starts the first CUPTI that works. If none works, the error is one
-//! sentence that explains why.
+//! Tries the files that a search has found, and starts the first CUPTI that works. If no file works, the error text is
+//! one sentence that explains why.
 //!
-//! If a file cannot be used, the reason is stored and the next file is tried. Some refusals end the search at once,
-//! because CUPTI would refuse every other copy too.
+//! If a file cannot be used, the reason is stored and the next file is tried. Some refusals end the search
+//! immediately, because CUPTI would refuse every other copy of the library too.
 
 use super::Options;
 use super::api::Api;
@@ -20,7 +20,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Reason why a candidate was not used.
+/// Reason why a candidate was not used as CUPTI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SkipReason {
     /// The dynamic linker could not load the library.
@@ -31,13 +31,15 @@ pub(super) enum SkipReason {
     TriedBefore,
     /// The library is older than 11.8.
     TooOld(Version),
-    /// The library is for a later major CUDA release than the driver. The second field is the version of the driver.
+    /// The library is for a later major CUDA release than the driver. The second field is the CUDA version that the
+    /// driver supports.
     NewerThanDriver(Version, u32),
-    /// The library was loaded but could not start.
+    /// The library was loaded but could not start. The fields are its version, the step that failed, and CUPTI's
+    /// status.
     NotStarted(Version, &'static str, Status),
 }
 
-/// Uses the first candidate that works.
+/// Starts the first candidate that works, and returns its API.
 ///
 /// Errors: no candidate works, or CUPTI refuses the subscription. The message is one sentence with advice.
 pub(super) fn attach<T: Tracer>(
@@ -52,11 +54,11 @@ pub(super) fn attach<T: Tracer>(
         .map_err(|tried| failure_error(environment, &search, &tried, super::process_env::has_gpu_file()))
 }
 
-/// A CUPTI that was loaded but refused to start, and its status.
+/// A CUPTI that was loaded but refused to start: the file, its version, and the status with which it refused.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
-/// As `attach`, but in addition returns on success the reason why the working CUPTI was tried, and on failure the CUPTI
-/// that was loaded but refused to start.
+/// Does the same as `attach`, and returns more information. On success, also returns the reason why the working CUPTI
+/// was tried. On failure, also returns the CUPTI that was loaded but refused to start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
     environment: &SearchEnvironment,
@@ -73,7 +75,7 @@ pub(super) fn probe<T: Tracer>(
     })
 }
 
-/// Returns the first candidate that works. On failure, returns each candidate with the reason why it was not used.
+/// Starts the first candidate that works. On failure, returns each candidate with the reason why it was not used.
 fn attach_any<T: Tracer>(
     driver: Driver,
     search: &SearchResult,
@@ -96,9 +98,9 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` contains the files that were loaded so far. For a bare name, the
-/// dynamic linker may return a library that was already tried, and a library that has refused us must not be called
-/// again.
+/// Loads, checks and starts one candidate. `seen` contains the files that were loaded so far. It is needed because,
+/// for a bare name, the dynamic linker may return a library that was already tried, and a library that has refused us
+/// must not be called again.
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,
@@ -117,9 +119,9 @@ fn attach_one<T: Tracer>(
         .map_err(|SetupRefusal { step, status }| SkipReason::NotStarted(version, step, status))
 }
 
-/// Registers every thread that the library creates from now on. An unregistered thread of the library keeps a process
-/// alive even if all of the process's own threads have ended. If the library's GOT slot cannot be written, the
-/// library's threads stay unregistered.
+/// Registers every thread that the library creates after this call. An unregistered thread of the library keeps a
+/// process alive even if all of the process's own threads have ended. If the library's GOT slot for `pthread_create`
+/// cannot be written, its threads stay unregistered.
 fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();
@@ -128,7 +130,7 @@ fn note_threads(library: &Library) {
     }
 }
 
-/// Maps a candidate.
+/// Loads the library of a candidate.
 ///
 /// Errors: the dynamic linker's message.
 pub(super) fn open(candidate: &Candidate) -> Result<Library, SkipReason> {
@@ -143,7 +145,7 @@ pub(super) fn open(candidate: &Candidate) -> Result<Library, SkipReason> {
     unsafe { Library::open(&file) }.map_err(SkipReason::NotLoaded)
 }
 
-/// Checks the library as far as possible without starting it.
+/// Checks the library by all means that do not require starting it.
 ///
 /// Errors: the reason why the library cannot be used.
 pub(super) fn check_library(
@@ -166,8 +168,8 @@ pub(super) fn check_library(
     }
 }
 
-/// Whether no other copy of CUPTI should be tried: CUPTI has started and refused us, or the program already uses this
-/// copy, so that no other copy may be used.
+/// Whether no other copy of CUPTI should be tried. There are two such cases: CUPTI has started and refused us, or the
+/// program already uses this copy, so that no other copy may be used.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -177,7 +179,7 @@ fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     }
 }
 
-/// Builds the error message: the files that were searched, where, why none could be used, and advice.
+/// Builds the error message: which files were searched and where, why none of them could be used, and advice.
 pub(super) fn failure_error(
     environment: &SearchEnvironment,
     search: &SearchResult,
@@ -188,8 +190,8 @@ pub(super) fn failure_error(
         SkipReason::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    // If a refusal ended the search, the message reports that refusal. If no refusal ended the search, the message
-    // reports the refusal of the first candidate, which is the preferred candidate.
+    // If a refusal ended the search, the message reports that refusal. Otherwise, the message reports the first
+    // refusal, because it is the refusal of the preferred candidate.
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {
@@ -206,7 +208,7 @@ pub(super) fn failure_error(
     Error::new(ErrorKind::NoCupti, not_found_message(environment, search, tried))
 }
 
-/// Returns the advice for the user after CUPTI refused to start.
+/// Returns the advice for the user after CUPTI has refused to start.
 fn advice(environment: &SearchEnvironment, status: Status, has_gpu_file: bool) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&environment.mapped) {
@@ -271,8 +273,7 @@ fn not_found_message(
 ) -> String {
     let majors = environment.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
-    // Candidates that are bare names are left out if the dynamic linker did not find them, because this is the normal
-    // case.
+    // Omit candidates that are bare names if the dynamic linker did not find them, because this is the normal case.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {
@@ -299,7 +300,7 @@ fn not_found_message(
     [vec![what], reasons, vec![next]].concat().join("; ")
 }
 
-/// Lists the first few folders, because the list of all folders would fill a screen.
+/// Lists the first few folders, because a list of all folders would fill a screen.
 fn list_folders(folders: &[PathBuf]) -> String {
     const MAX_LISTED: usize = 4;
     let shown: Vec<_> = folders.iter().take(MAX_LISTED).map(|folder| folder.display().to_string()).collect();
@@ -309,7 +310,7 @@ fn list_folders(folders: &[PathBuf]) -> String {
     }
 }
 
-/// Formats a version in the driver's numbers (12040) as 12.4.
+/// Formats a CUDA version as encoded by the driver (12040) as text (12.4).
 fn cuda_release(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -1,4 +1,4 @@
-//! Tests which refusals end a search, and the error message of a failed search.
+//! Tests which refusals end a search for CUPTI, and the error message of a failed search.
 
 use super::super::find::CandidateSource::{ByName, Mapped, Setting, SitePackages};
 use super::*;
@@ -11,7 +11,7 @@ fn not_started(status: Status) -> SkipReason {
     SkipReason::NotStarted(Version(28), "cuptiSubscribe", status)
 }
 
-/// Returns the error message of a search that tried `tried`, with a driver for CUDA 12.4.
+/// Returns the error message of a search that tried the candidates `tried`, with a driver for CUDA 12.4.
 fn sentence(environment: SearchEnvironment, tried: &[(Candidate, SkipReason)], has_gpu_file: bool) -> String {
     let environment = SearchEnvironment { driver: environment.driver.or(Some(12_040)), ..environment };
     let search = SearchResult { folders: ["/a", "/b"].map(PathBuf::from).into(), ..SearchResult::default() };

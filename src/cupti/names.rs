@@ -1,28 +1,29 @@
-//! Interns kernel names: maps the pointers in activity records to [`NameId`]s.
+//! Interns kernel names: maps the name pointers in activity records to [`NameId`]s.
 //!
 //! CUPTI uses the same pointer in every record of a kernel, so a name is first looked up by its pointer. But the
-//! pointer alone does not identify a name, because another name may be at the same address after the kernel's module is
-//! unloaded. So the bytes of the name are also compared each time, which costs a `memcmp` on the collector's thread.
+//! pointer alone does not identify a name, because another name may be at the same address after the kernel's module
+//! was unloaded. So the bytes of the name are also compared each time, which costs a `memcmp` on the collector's
+//! thread.
 
 use gpuflame_model::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
 use std::ffi::c_char;
 
-/// Maximum length of a name in bytes. Longer names are truncated. Without a limit, a bad pointer could make us read
-/// arbitrarily far.
+/// Maximum length of a kernel name in bytes. A longer name is truncated. Without a limit, a bad pointer could make us
+/// read arbitrarily far.
 const MAX_NAME_BYTES: usize = 64 * 1024;
 
 /// Text that is shown for a kernel without a name.
 const UNNAMED_KERNEL: &str = "[unnamed kernel]";
 
-/// All kernel names seen so far, each with an id, except names that were removed by [`KernelNames::forget`].
+/// Table of all kernel names seen so far and their ids, without the names that [`KernelNames::forget`] has removed.
 #[derive(Debug, Default)]
 pub struct KernelNames {
-    /// Index into `names`, by the address of the name's text.
+    /// Index into `names`, keyed by the address of the name's text.
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
     names: Vec<KernelName>,
-    /// Indexes of removed entries of `names`, which can be reused. (Ids are never reused, because a record with an old
+    /// Indices of removed entries of `names`, which can be reused. (Ids are never reused, because a record with an old
     /// id may still be in flight.)
     free: Vec<u32>,
     next: u32,
@@ -35,7 +36,7 @@ struct KernelName {
     bytes: Box<[u8]>,
 }
 
-/// Result of a look-up: the id of a name. If the name is new, also its text.
+/// Result of interning a kernel name: its id, and its text if the name is new.
 pub(super) struct InternedName<'a> {
     pub(super) id: NameId,
     pub(super) new_text: Option<std::borrow::Cow<'a, str>>,
@@ -47,12 +48,12 @@ impl KernelNames {
         Self::default()
     }
 
-    /// Returns the number of names.
+    /// Returns the number of names in the table.
     pub fn len(&self) -> usize {
         self.by_bytes.len()
     }
 
-    /// Whether the table is empty.
+    /// Whether the table contains no names.
     pub fn is_empty(&self) -> bool {
         self.by_bytes.is_empty()
     }
@@ -74,7 +75,7 @@ impl KernelNames {
         self.by_bytes.shrink_to_fit();
     }
 
-    /// Returns the heap memory used, in bytes.
+    /// Returns the size in bytes of the heap memory that the table uses.
     pub fn heap_bytes(&self) -> usize {
         let buckets = (self.by_bytes.capacity() * 8 / 7).next_power_of_two();
         map_bytes(&self.by_pointer)
@@ -83,10 +84,10 @@ impl KernelNames {
             + 2 * self.text_bytes
     }
 
-    /// Interns the C string at `name`. A null pointer and an empty string both stand for the unnamed kernel.
+    /// Interns the C string at `name`. A null pointer or an empty string represents the unnamed kernel.
     ///
     /// # Safety
-    /// `name` is null, or its bytes are readable up to a NUL or for 64 KiB.
+    /// `name` is null, or its bytes are readable up to a NUL byte or for 64 KiB.
     pub(super) unsafe fn intern(&mut self, name: *const c_char) -> InternedName<'_> {
         let bytes = if name.is_null() {
             &[]

@@ -13,23 +13,23 @@ use super::{Options, load, no_driver, process_env};
 use crate::tracer::{Buffer, Call, FilledBuffer, Tracer};
 use gpuflame_model::error::{Error, Result};
 
-/// State of CUDA on this machine, and whether CUDA programs can be recorded.
+/// Result of the check: state of CUDA on this machine, and whether CUDA programs can be recorded.
 #[derive(Debug)]
 pub struct ProbeReport {
-    /// Newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4); `None` if the driver
-    /// does not provide its version.
+    /// Newest CUDA version that the driver supports, encoded by the driver (12040 = 12.4). `None` if the driver does
+    /// not provide its version.
     pub driver: Option<u32>,
-    /// Names of the GPUs that this process may use, or the driver's status code.
+    /// Names of the GPUs that this process may use. On error, the driver's status code.
     pub gpus: std::result::Result<Vec<String>, u32>,
-    /// The CUPTI that was loaded, even if it then refused to start.
+    /// The CUPTI that was loaded, even if it refused to start.
     pub cupti: Option<ProbedCupti>,
-    /// Reason why no work can be recorded; `None` if work can be recorded.
+    /// Reason why no GPU work can be recorded, or `None` if GPU work can be recorded.
     pub refused: Option<(ProbeRefusal, Error)>,
     /// Features that cannot be recorded, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// A CUPTI library.
+/// The CUPTI library that the check has loaded.
 #[derive(Debug)]
 pub struct ProbedCupti {
     /// Path of the library.
@@ -40,10 +40,10 @@ pub struct ProbedCupti {
     pub version: Version,
 }
 
-/// Kind of reason for which CUPTI refused.
+/// Class of the reason for which CUPTI refused to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeRefusal {
-    /// Another tool owns the subscription.
+    /// Another tool owns CUPTI's subscription.
     OtherTool,
     /// The user is not permitted to use CUPTI.
     Permission,
@@ -51,7 +51,7 @@ pub enum ProbeRefusal {
     Other,
 }
 
-/// Runs the check with the CUPTI that `library` names. If `library` is `None`, uses the CUPTI that a search finds.
+/// Runs the check with the CUPTI file `library`. If `library` is `None`, runs it with the CUPTI that a search finds.
 ///
 /// # Errors
 /// `NoDriver` if this machine has no driver.
@@ -90,7 +90,7 @@ impl ProbeRefusal {
     }
 }
 
-/// A tracer that ignores all notifications, because a probe launches no work.
+/// A tracer that ignores all notifications, because a probe launches no GPU work.
 struct SilentTracer;
 
 impl Tracer for SilentTracer {

@@ -1,5 +1,5 @@
-//! Collects the inputs of the search for CUPTI: the files that this process has mapped, where its Python is
-//! installed, and the machine's library folders.
+//! Collects the inputs of the search for CUPTI: the files that this process has mapped, the folders in which its
+//! Python may be installed, and the machine's library folders.
 //!
 //! All inputs come from files and from the dynamic linker. No CUDA call is needed.
 
@@ -9,8 +9,8 @@ use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Returns the inputs of the search for CUPTI in this process. `driver` is the newest CUDA version that the driver supports,
-/// in the driver's own numbers (12040 = 12.4).
+/// Returns the inputs of the search for CUPTI in this process. `driver` is the newest CUDA version that the driver
+/// supports, encoded by the driver (12040 = 12.4).
 pub fn search_environment(driver: Option<u32>, options: &Options) -> SearchEnvironment {
     let variable = |name: &&str| if options.without_environment { None } else { std::env::var_os(name) };
     let named = |names: &[&str]| names.iter().filter_map(variable).map(PathBuf::from).collect();
@@ -25,7 +25,7 @@ pub fn search_environment(driver: Option<u32>, options: &Options) -> SearchEnvir
     }
 }
 
-/// Whether the machine has a GPU's device file, either of the NVIDIA driver or of WSL.
+/// Whether the machine has the device file of a GPU, either from the NVIDIA driver or from WSL.
 pub(super) fn has_gpu_file() -> bool {
     let numbered = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_bytes();
@@ -34,7 +34,7 @@ pub(super) fn has_gpu_file() -> bool {
     Path::new("/dev/dxg").exists() || list_entries(Path::new("/dev"), "nvidia").iter().any(numbered)
 }
 
-/// Returns the files that the dynamic linker has mapped, in the linker's order, without the program itself.
+/// Returns the files that the dynamic linker has mapped, in the linker's order. The program itself is not included.
 pub(super) fn mapped_files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
     // SAFETY: `add_mapped_file` is called only before `dl_iterate_phdr` returns, with the pointer to `files` that is
@@ -43,7 +43,7 @@ pub(super) fn mapped_files() -> Vec<PathBuf> {
     files
 }
 
-/// Adds the name of one mapped file.
+/// Adds the name of one mapped file to `files`.
 ///
 /// # Safety
 /// Only `dl_iterate_phdr` calls this function, with a `files` that points to a `Vec<PathBuf>`.
@@ -55,7 +55,7 @@ unsafe extern "C" fn add_mapped_file(
     // SAFETY: the linker passes a valid struct.
     let name = unsafe { (*info).dlpi_name };
     if !name.is_null() {
-        // SAFETY: the name is a C string while the linker's lock is held, which it is during this callback.
+        // SAFETY: the name is a C string while the linker's lock is held, and the lock is held during this callback.
         let name = unsafe { CStr::from_ptr(name) };
         if !name.is_empty() {
             // SAFETY: `files` is the pointer that `mapped_files` passed.
@@ -66,9 +66,9 @@ unsafe extern "C" fn add_mapped_file(
     0
 }
 
-/// Returns the root folders under which the Python of this process may be installed. The folders are the roots of
-/// virtual environments and, if this program is a Python, the roots of its executable and of the name with which it was
-/// started.
+/// Returns the root folders under which the Python of this process may be installed. These are the roots of virtual
+/// environments. If this program is a Python, they include the root of its executable, and the root of the path by
+/// which it was started.
 fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

@@ -1,5 +1,5 @@
 //! Tests those few functions of a real `libcupti` (up to 13.1) that need neither a driver nor a GPU.
-//! `tests/cupti-wheels.sh` runs these tests and passes them the path of the library.
+//! `tests/cupti-wheels.sh` runs these tests and passes the path of the library to them.
 
 use super::activity::tests::{RecordSizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
@@ -22,8 +22,8 @@ fn next(library: &Library, buffer: *mut u8, valid: usize, record: &mut *mut u8) 
     unsafe { library.activity_get_next_record.unwrap()(buffer, valid, record) }
 }
 
-/// Returns the size of the library's records of a kind: the distance between two steps in a buffer that is filled with
-/// the number of that kind.
+/// Returns the size of the library's activity records of the kind `kind`. The size is the distance between two steps
+/// in a buffer that is filled with the number of this kind.
 fn size(library: &Library, kind: ActivityKind) -> usize {
     let mut buffer = [kind.0; 1024];
     let (start, mut record) = (buffer.as_mut_ptr().cast::<u8>(), ptr::null_mut());
@@ -80,7 +80,7 @@ fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
     }
     eprintln!("  {picked} calls picked, {left} left, including {} look-alikes", look_alikes.len());
     assert!(picked > 200 && picked < 350);
-    // `cuSubgridScheduleLaunch` is a call of 13.1 that no header declares.
+    // `cuSubgridScheduleLaunch` is an API call of 13.1 that no header declares.
     let explained = ["HostFunc", "Node", "cuSubgridScheduleLaunch"];
     look_alikes.retain(|name| !explained.iter().any(|word| name.contains(word)));
     assert_eq!(look_alikes, [""; 0]);
@@ -88,8 +88,8 @@ fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
 
 extern "C" fn ours() {}
 
-/// Interposes on functions of the library by changing its symbol table, which is in read-only memory, so that later
-/// look-ups of these functions return our functions.
+/// Interposes on functions of the library by changing its symbol table, which is in read-only memory. Later look-ups
+/// of these functions return our functions.
 #[test]
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
 fn our_functions_are_interposed_before_a_real_cuptis() {

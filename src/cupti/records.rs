@@ -1,5 +1,5 @@
-//! Takes CUPTI's records for us, and releases them to another client. Before a release, we restore all settings, so
-//! that the client finds the settings as they would be without gpuflame.
+//! Takes CUPTI's activity records for us, and releases them to another client. Before a release, we restore all
+//! settings of CUPTI, so that the client finds the settings as they would be without gpuflame.
 
 use super::Options;
 use super::callback::buffer_functions;
@@ -8,16 +8,17 @@ use crate::tracer::Tracer;
 use cupti_sys::{ActivityAttribute, ActivityKind, FlushFlag, Status};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A set-up step that CUPTI refused.
+/// A set-up step that CUPTI has refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SetupRefusal {
     /// Name of the step.
     pub(super) step: &'static str,
-    /// CUPTI's status.
+    /// The status with which CUPTI refused the step.
     pub(super) status: Status,
 }
 
-/// Activity kinds that are always recorded. The kind used for kernels lets kernels run concurrently.
+/// Activity kinds that are always recorded. We use `CONCURRENT_KERNEL` for kernels, because it lets kernels run
+/// concurrently.
 const BASE_KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::CONCURRENT_KERNEL, "kernels"),
     (ActivityKind::MEMCPY, "copies"),
@@ -25,7 +26,7 @@ const BASE_KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::MEMSET, "fills"),
 ];
 
-/// Activity kinds that are recorded only if `Options::events` is set.
+/// Activity kinds that are recorded only if `Options::events` is set, with the names that messages use for them.
 const EVENT_KINDS: [(ActivityKind, &str); 2] =
     [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
 
@@ -36,14 +37,15 @@ const UNIFIED_MEMORY_KINDS: [(ActivityKind, &str); 1] =
 /// Attribute that tells CUPTI that all buffers are already zeroed.
 const ZEROED_BUFFERS: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 
-/// Value that [`ZEROED_BUFFERS`] had before we set it; [`NOT_SET`] if we have not set it, or have restored it.
+/// Value that [`ZEROED_BUFFERS`] had before we set it. [`NOT_SET`] if we have not set the attribute, or have restored
+/// it.
 static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
-/// Kinds that we have enabled, one bit each. (CUPTI has one switch per kind, which all clients share.)
+/// Activity kinds that we have enabled, one bit per kind. (CUPTI has one switch per kind, which all clients share.)
 static ENABLED_KINDS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns a kind as one bit of a set.
+/// Returns an activity kind as one bit of a set of kinds.
 pub(super) fn kind_bit(kind: ActivityKind) -> u64 {
     1_u64.checked_shl(kind.0).unwrap_or(0)
 }
@@ -54,8 +56,8 @@ fn enable_kind(shared: &CallbackState, kind: ActivityKind) -> Result<(), Status>
     Ok(())
 }
 
-/// Registers us for the records, for the first time or again. `is_flushed` is true if CUPTI holds no record of
-/// another client. Returns one sentence for each feature that could not be set up.
+/// Registers our buffer functions for the activity records, for the first time or again. `is_flushed` is true if CUPTI
+/// holds no record of another client. Returns one sentence for each feature that could not be set up.
 pub(super) fn register<T: Tracer>(
     shared: &'static CallbackState,
     options: &Options,
@@ -70,8 +72,8 @@ pub(super) fn register<T: Tracer>(
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| SetupRefusal { step: "cuptiActivityRegisterCallbacks", status })?;
     if !is_flushed && shared.has_seen_work.load(Ordering::Relaxed) {
-        // Flushes the last buffers of the client. Without this flush, CUPTI would write our records to those buffers,
-        // which the client may have freed.
+        // Flush the last buffers of the client. Otherwise CUPTI would write our records to those buffers, which the
+        // client may have freed.
         let _ = functions.flush(FlushFlag::NONE);
     }
 
@@ -79,9 +81,9 @@ pub(super) fn register<T: Tracer>(
         let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
-    // This step must be the first, because CUPTI may refuse it. With a shared subscription, CUPTI does not record the
-    // nodes of graphs while another client records whole graphs, and does not record whole graphs while another client
-    // records nodes.
+    // Enable whole graphs first, because CUPTI may refuse this. With a shared subscription, CUPTI does not record
+    // graph nodes while another client records whole graphs, and does not record whole graphs while another client
+    // records graph nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
@@ -93,7 +95,7 @@ pub(super) fn register<T: Tracer>(
         return Err(SetupRefusal { step: "cuptiActivityEnable", status: refused[0].1 });
     }
     if options.events {
-        // By default, CUPTI from 12.8 on writes a record for every query of an event that has not happened yet, and
+        // Since 12.8, CUPTI by default writes a record for every query of a CUDA event that has not happened yet, and
         // programs query events in loops.
         let _ = functions.record_unfinished_queries(false);
         refused.extend(enable(&EVENT_KINDS));
@@ -108,8 +110,8 @@ pub(super) fn register<T: Tracer>(
     Ok(notes)
 }
 
-/// Tells CUPTI that our buffers are already zero, so that CUPTI need not zero each buffer on an application thread.
-/// CUPTI releases that lack the attribute still zero the buffers, which is slower but works.
+/// Tells CUPTI that our buffers are already zero, so that CUPTI need not zero each buffer on an application thread. A
+/// CUPTI release that lacks this attribute still zeroes the buffers, which is slower but works.
 fn declare_buffers_zeroed(shared: &CallbackState) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
@@ -119,13 +121,13 @@ fn declare_buffers_zeroed(shared: &CallbackState) {
     let _ = functions.set_attribute(subscriber, ZEROED_BUFFERS, 1);
 }
 
-/// Restores all settings that we made, and disables all of our kinds except `theirs`, the kinds that other clients
-/// have enabled. Returns the kinds that were disabled, one bit each. Clears CUPTI's last error, so that no client
-/// sees an error of these calls.
+/// Restores all settings of CUPTI that we have changed, and disables all of our activity kinds except `theirs`, the
+/// kinds that other clients have enabled. Returns the kinds that were disabled, one bit per kind. Clears CUPTI's last
+/// error, so that no client sees an error of these calls.
 ///
-/// CUPTI calls the functions that were registered last, for each record of an enabled kind. Once our kinds are
+/// For each record of an enabled kind, CUPTI calls the buffer functions that were registered last. Once our kinds are
 /// disabled, CUPTI calls a client's functions only for that client's own records. After the client has disabled its
-/// kinds, CUPTI does not call them at all.
+/// kinds, CUPTI does not call the client's functions at all.
 pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     let functions = &shared.functions;
     let ours = ENABLED_KINDS.fetch_and(theirs, Ordering::AcqRel) & !theirs;
@@ -146,7 +148,7 @@ pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     ours
 }
 
-/// Undoes [`release`]. Called if CUPTI has refused the call of the client for which we released the records.
+/// Undoes [`release`]. Called if CUPTI has refused the client's call for which we released the activity records.
 pub(super) fn resume(shared: &CallbackState, kinds_of_ours: u64) {
     declare_buffers_zeroed(shared);
     if shared.events {
@@ -161,8 +163,8 @@ fn iterate_kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
     (0..u64::BITS).map(ActivityKind).filter(move |kind| set & kind_bit(*kind) != 0)
 }
 
-/// Notes that none of our settings is made and none of our kinds is enabled. Called initially, and after a client has
-/// shut CUPTI down.
+/// Notes that we have changed no settings of CUPTI and enabled no activity kind. Called initially, and after a client
+/// has shut CUPTI down.
 pub(super) fn reset() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
     ENABLED_KINDS.store(0, Ordering::Release);

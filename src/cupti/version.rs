@@ -1,15 +1,16 @@
-//! CUPTI's two ways of numbering its versions, the capabilities of each version, and its known bugs.
+//! CUPTI's versions: the two numbering schemes, the capabilities of each version, and the known bugs.
 //!
 //! All version checks of gpuflame are in this module, and use the version number that the library itself reports.
 
 use std::fmt;
 
-/// Number that `cuptiGetVersion` returns: a counter up to 28 (CUDA 12.9), and `MMmmpp` (major, minor, patch) in later
-/// releases.
+/// Number that `cuptiGetVersion` returns. Up to CUDA 12.9, it is a counter, whose last value is 28. In later releases,
+/// it has the form `MMmmpp` (major, minor, patch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
-/// First API version of each CUDA release, ascending. The releases 11.8, 12.0 and 12.1 have the same number.
+/// First CUPTI version number, major and minor number of each CUDA release, ascending. The releases 11.8, 12.0 and
+/// 12.1 have the same CUPTI version number.
 const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
     [(18, 11, 8), (20, 12, 2), (21, 12, 3), (22, 12, 4), (23, 12, 5), (24, 12, 6), (26, 12, 8), (28, 12, 9)];
 
@@ -17,10 +18,11 @@ const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
 const FIRST_RELEASE_NUMBER: u32 = 130_000;
 
 impl Version {
-    /// Oldest version that gpuflame reads (CUDA 11.8), whose records have all the fields that gpuflame relies on.
+    /// Oldest version that gpuflame reads (CUDA 11.8). Its records have all the fields that gpuflame relies on.
     pub const OLDEST: Self = Self(18);
 
-    /// Returns the CUDA release that contains this version, as (major, minor); `None` before 11.8.
+    /// Returns the CUDA release that contains this version, as (major, minor). Returns `None` for versions before
+    /// 11.8.
     ///
     /// The releases 11.8, 12.0 and 12.1 cannot be distinguished and are all returned as (11, 8).
     pub fn cuda(self) -> Option<(u32, u32)> {
@@ -31,25 +33,25 @@ impl Version {
         Some((newest.1, newest.2))
     }
 
-    /// Whether this version is for a later major CUDA release than the driver supports, and therefore does not start.
-    /// (A CUPTI for a later minor release starts.) `driver` is in the driver's own numbers (12040 = 12.4).
+    /// Whether this version is for a later major CUDA release than the driver supports. Such a version does not start.
+    /// (A CUPTI for a later minor release starts.) `driver` is a CUDA version encoded by the driver (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }
 
-    /// Whether this version reports CUPTI's own fatal errors (the STATE domain, from 12.2 on).
+    /// Whether this version reports CUPTI's own fatal errors (in the STATE domain, which exists since 12.2).
     pub fn has_state_callbacks(self) -> bool {
         self.0 >= 20
     }
 
-    /// Whether several tools can record at once, which needs CUPTI 13.3 or later and driver r610 or later (CUDA 13.3).
-    /// `driver` is in the driver's own numbers.
+    /// Whether several tools can record at the same time, which needs CUPTI 13.3 or later and driver r610 or later
+    /// (CUDA 13.3). `driver` is a CUDA version encoded by the driver.
     pub fn can_share(self, driver: u32) -> bool {
         self.0 >= 130_300 && driver >= 13_030
     }
 
-    /// Whether CUPTI survives a request for which it gets no buffer. From 12.9 on it counts and loses the records;
-    /// earlier versions crash.
+    /// Whether CUPTI survives a buffer request for which it gets no buffer. CUPTI 12.9 and later lose and count the
+    /// records; earlier versions crash.
     pub fn survives_without_buffer(self) -> bool {
         self.0 >= 28
     }

@@ -1,59 +1,59 @@
-//! Manages the memory for activity records, and the ownership of that memory.
+//! Manages the memory for activity records, and keeps track of which side owns each buffer.
 //!
 //! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills a buffer, this module stores
 //! only its address and size, in a list of loans. When the library returns the buffer, it becomes a [`FilledBuffer`].
-//! The address and the size that the library passes are checked: a buffer that was not lent is not taken back, and no
-//! more bytes are read than were lent.
+//! The address and the size that the library passes are checked: a buffer that was not lent is rejected, and no more
+//! bytes are read than were lent.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Memory that all buffers use, in bytes. A lent buffer counts with its size. A buffer that the tracer holds counts
-/// with the number of bytes that were ever written to it.
+/// Number of bytes of memory that all buffers use. A lent buffer counts with its size. A buffer that the tracer holds
+/// counts with the number of bytes that were ever written to it.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the memory that all buffers use, in bytes. A lent buffer counts with its size. A buffer that the tracer
-/// holds counts with the number of bytes that were ever written to it, because only these bytes take memory.
+/// Returns the number of bytes of memory that all buffers use. A lent buffer counts with its size. A buffer that the
+/// tracer holds counts with the number of bytes that were ever written to it, because only these bytes take memory.
 pub fn bytes_held() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// Sum of the sizes of all lent buffers.
+/// Total size in bytes of all lent buffers.
 static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the sum of the sizes of all lent buffers, in bytes. (The number of bytes that are written in a lent buffer
-/// is unknown.)
+/// Returns the total size in bytes of all lent buffers. (It is not known how many bytes of a lent buffer are written.)
 pub fn bytes_lent() -> usize {
     LENT_BYTES.load(Ordering::Relaxed)
 }
 
 /// Number of bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. If a buffer has more
-/// resident bytes, its memory is returned to the kernel, so that memory use does not stay at the level of the largest
+/// resident bytes, its memory is returned to the kernel. Otherwise memory use would stay at the level of the largest
 /// burst.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes that all idle buffers together keep resident: enough for two buffers of 1 MiB, because a
-/// steady stream of records alternates between two buffers. If the memory of these buffers were returned to the kernel,
-/// the application's threads would incur 256 page faults each time they fill a buffer, which costs 70 ns per record.
+/// Maximum number of bytes that all idle buffers together keep resident. The limit is enough for two buffers of 1 MiB,
+/// because a steady stream of records alternates between two buffers. If the memory of these buffers were returned to
+/// the kernel, the application's threads would incur 256 page faults each time they fill a buffer, which costs 70 ns
+/// per record.
 const MAX_WARM_BYTES: usize = 2 << 20;
 
-/// Resident bytes of idle buffers that hold more than [`MAX_IDLE_BYTES`].
+/// Total resident bytes of those idle buffers that have more than [`MAX_IDLE_BYTES`] resident bytes.
 static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
 /// A buffer is allocated with `calloc`, because another client may call `free` on it: the vendor's library passes
-/// completed buffers to the client that registered for records last. The allocator maps a block of this size from the
-/// kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the kernel. Buffers are freed
-/// as rarely as possible. The reason is that the allocator, when the first large block is freed, raises the size up to
-/// which it keeps freed memory, and then also keeps more of the memory that the application frees.
+/// completed buffers to the client that was the last to register for records. The allocator maps a block of this size
+/// from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the kernel. Buffers
+/// are freed as rarely as possible. The reason is that the allocator, when the first large block is freed, raises the
+/// limit up to which it keeps freed memory. After that, it also keeps more of the memory that the application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
     words: usize,
-    /// Number of bytes, from the start, that were ever written.
+    /// Number of bytes, from the start of the buffer, that were ever written.
     written: usize,
     /// Number of bytes of this buffer that are included in [`WARM_BYTES`].
     warm: usize,
@@ -63,8 +63,8 @@ pub struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Creates a buffer of `bytes`, rounded up to a multiple of 8; `None` for 0 bytes or if no memory is left. NVIDIA
-    /// recommends 1 to 10 MB. A new buffer takes no memory until the library writes to it.
+    /// Creates a buffer of `bytes` bytes, rounded up to a multiple of 8. Returns `None` for 0 bytes or if no memory is
+    /// left. NVIDIA recommends 1 to 10 MB. A new buffer takes no memory until the library writes to it.
     pub fn new(bytes: usize) -> Option<Self> {
         let words = bytes.div_ceil(8);
         if words == 0 {
@@ -75,17 +75,17 @@ impl Buffer {
         Some(Self { start: NonNull::new(start.cast())?, words, written: 0, warm: 0 })
     }
 
-    /// Returns the size in bytes.
+    /// Returns the size of the buffer in bytes.
     pub fn bytes(&self) -> usize {
         8 * self.words
     }
 
-    /// Returns the number of bytes that were ever written. Only these bytes take memory.
+    /// Returns the number of bytes of the buffer that were ever written. Only these bytes take memory.
     pub fn resident_bytes(&self) -> usize {
         self.written
     }
 
-    /// Whether this idle buffer may keep all its pages. If it may, adds its bytes to [`WARM_BYTES`].
+    /// Whether this idle buffer may keep all its pages resident. If it may, adds its bytes to [`WARM_BYTES`].
     fn may_keep_pages(&mut self) -> bool {
         let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
         let kept = WARM_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
@@ -94,8 +94,8 @@ impl Buffer {
     }
 
     /// Returns the pages that are completely inside the buffer to the kernel, so that these pages are zero at the next
-    /// access. Zeroes the rest of the buffer, which is on pages shared with other blocks. Returns `false` if the kernel
-    /// refused.
+    /// access. Zeroes the rest of the buffer, which is on pages shared with other blocks. Returns `false` if the
+    /// kernel refused.
     pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();
@@ -110,8 +110,8 @@ impl Buffer {
         let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
         let written = self.written.div_ceil(8).min(self.words);
         let (before, after) = ((inner - first) / 8, (inner_end - first) / 8);
-        // The content is checked because the application may have its own allocator, whose memory may not lose its
-        // content by `madvise`.
+        // Check the content, because the application may have its own allocator, whose memory may keep its content
+        // after `madvise`.
         if answer != 0 || self.words()[before] != 0 {
             return false;
         }
@@ -143,7 +143,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Records that the library has completed: the buffer that it filled, or a copy of the records.
+/// Activity records that the library has completed: the buffer that the library filled, or a copy of the records.
 #[derive(Debug)]
 pub struct FilledBuffer {
     content: Content,
@@ -157,12 +157,12 @@ enum Content {
 }
 
 impl FilledBuffer {
-    /// Returns the number of bytes that hold records, which may be 0.
+    /// Returns the number of bytes that contain activity records. The number may be 0.
     pub fn valid(&self) -> usize {
         self.valid
     }
 
-    /// Returns the bytes that hold records, without the unused rest of the buffer.
+    /// Returns the bytes that contain activity records, without the unused rest of the buffer.
     pub fn bytes(&self) -> &[u8] {
         let words = match &self.content {
             Content::Original(buffer) => buffer.words(),
@@ -173,8 +173,8 @@ impl FilledBuffer {
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
 
-    /// Copies the records, so that the buffer can be used again at once. Flushes and early deliveries return thousands
-    /// of buffers with few records each.
+    /// Copies the records, so that the buffer can be used again immediately. This is useful because flushes and early
+    /// deliveries return thousands of buffers with few records each.
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
@@ -184,7 +184,8 @@ impl FilledBuffer {
         (Self { content: Content::Copied(copy), valid: self.valid }, self.recycle())
     }
 
-    /// Returns the buffer with all written bytes zeroed, so that it can be used again; `None` if this is only a copy.
+    /// Returns the buffer with all written bytes zeroed, so that it can be used again. Returns `None` if this is only
+    /// a copy of the records.
     pub fn recycle(self) -> Option<Buffer> {
         let Content::Original(mut buffer) = self.content else { return None };
         let words = self.valid.div_ceil(8).min(buffer.words);
@@ -195,14 +196,14 @@ impl FilledBuffer {
     }
 }
 
-/// Size of a spare buffer, which is lent if the tracer provides no buffer. A spare buffer has room for about 300
-/// records, which are counted but lost.
+/// Size in bytes of a spare buffer, which is lent if the tracer provides no buffer. A spare buffer has room for about
+/// 300 activity records, which are counted but lost.
 const SPARE_BYTES: usize = 64 * 1024;
 
-/// Buffers that the library holds.
+/// The list of buffers that the library holds.
 ///
-/// The library's buffer callbacks lock this list while the library holds a lock of its own. So a thread that has
-/// locked this list must not call the library.
+/// The library's buffer callbacks lock this list while the library holds a lock of its own. Therefore a thread that
+/// has locked this list must not call the library.
 #[derive(Debug, Default)]
 pub struct LentBuffers {
     loans: Mutex<Vec<Loan>>,
@@ -223,7 +224,7 @@ unsafe impl Send for Loan {}
 /// Result of taking back a buffer that the library has returned.
 #[derive(Debug)]
 pub enum ReturnedBuffer {
-    /// A buffer of the tracer.
+    /// A buffer that the tracer had provided.
     Filled(FilledBuffer),
     /// A spare buffer, which was lent because the tracer provided no buffer. The records in a spare buffer are lost.
     Spare(FilledBuffer),
@@ -237,8 +238,9 @@ impl LentBuffers {
         Self { loans: Mutex::new(Vec::new()), spares: AtomicUsize::new(0) }
     }
 
-    /// Lends `buffer`, or a spare buffer if `buffer` is `None`. Returns the address and the size of the lent buffer, or
-    /// 0 and 0 if `max_spares` spare buffers are already lent or no memory is left for a spare buffer.
+    /// Lends `buffer` to the library, or a spare buffer if `buffer` is `None`. Returns the address and the size of the
+    /// lent buffer. Returns 0 and 0 if `max_spares` spare buffers are already lent, or no memory is left for a spare
+    /// buffer.
     pub fn lend(&self, buffer: Option<Buffer>, max_spares: usize) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         if is_spare && self.spares.load(Ordering::Relaxed) >= max_spares {
@@ -249,8 +251,8 @@ impl LentBuffers {
         WARM_BYTES.fetch_sub(warm, Ordering::Relaxed);
         HELD_BYTES.fetch_add(8 * words - written, Ordering::Relaxed);
         let mut loans = self.loans();
-        // If a loan with this address exists, the library has returned that buffer to another client, which has freed
-        // the buffer.
+        // If the list has a loan with this address, the library has returned that buffer to another client, and the
+        // client has freed it.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
             let freed = loans.swap_remove(at);
             HELD_BYTES.fetch_sub(8 * freed.words, Ordering::Relaxed);
@@ -264,15 +266,15 @@ impl LentBuffers {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Lends a spare buffer that is not added to the list, and so is not recognised when the library returns the
-    /// buffer. Used in a process in which no thread may wait for a lock.
+    /// Lends a spare buffer that is not added to the list of loans. The buffer is not recognised when the library
+    /// returns it. Used in a process in which no thread may wait for a lock.
     pub fn lend_untracked() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
         let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Takes back a buffer that the library returns.
+    /// Takes back a buffer that the library returns. `valid` is the number of bytes that the library has filled.
     pub fn reclaim(&self, address: *mut u8, valid: usize) -> ReturnedBuffer {
         let loan = {
             let mut loans = self.loans();
@@ -285,7 +287,8 @@ impl LentBuffers {
         let Loan { start, words, .. } = loan;
         LENT_BYTES.fetch_sub(8 * words, Ordering::Relaxed);
         let valid = valid.min(8 * words);
-        // `lend` took these fields from a buffer, and the loan was just removed, so the memory has only one owner.
+        // The memory has only one owner, because `lend` took these fields from a buffer, and the loan was just
+        // removed.
         let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
         HELD_BYTES.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
         let filled = FilledBuffer { content: Content::Original(buffer), valid };

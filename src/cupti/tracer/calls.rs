@@ -1,14 +1,14 @@
-//! Lists the kinds of API calls that matter to gpuflame. The effect of a call on the GPU determines the call's kind.
+//! Lists the kinds of API calls that matter to gpuflame. The kind of a call is determined by its effect on the GPU.
 
 /// Effect of an API call on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
     /// Launches a kernel.
     Launch,
-    /// Launches a kernel with attributes that are recorded (`cudaLaunchKernelExC`). Any other launch is
+    /// Launches a kernel with attributes that are recorded (`cudaLaunchKernelExC`). Any other kernel launch is
     /// [`Self::Launch`].
     LaunchWithAttributes,
-    /// Launches a graph, which causes many activities.
+    /// Launches a CUDA graph, which causes many activities.
     GraphLaunch,
     /// Copies memory.
     Copy {
@@ -21,13 +21,13 @@ pub enum CallKind {
         /// Whether the call is synchronous according to its name.
         sync: bool,
     },
-    /// Resets a device. Records that were not flushed before are lost.
+    /// Resets a device. Activity records that were not flushed before the reset are lost.
     DeviceReset,
-    /// Destroys, resets or releases a context. Records that were not flushed before are lost.
+    /// Destroys, resets or releases a CUDA context. Activity records that were not flushed before are lost.
     ContextDestroy,
-    /// Asks tools to start recording (`cudaProfilerStart`).
+    /// Requests tools to start recording (`cudaProfilerStart`).
     ProfilerStart,
-    /// Asks tools to stop recording (`cudaProfilerStop`).
+    /// Requests tools to stop recording (`cudaProfilerStop`).
     ProfilerStop,
     /// Adds a node to a graph.
     GraphNode,
@@ -35,11 +35,11 @@ pub enum CallKind {
     GraphCopy,
     /// Updates an executable graph from another graph.
     GraphUpdate,
-    /// Waits for a GPU.
+    /// Makes the host wait for a GPU.
     Wait,
-    /// Records an event on a stream.
+    /// Records a CUDA event on a stream.
     EventRecord,
-    /// Makes a stream wait for an event; does not block the host.
+    /// Makes a stream wait for a CUDA event. The call does not block the host.
     EventWait,
     /// Allocates memory.
     Allocate(AllocationKind),
@@ -47,12 +47,12 @@ pub enum CallKind {
     Free,
 }
 
-/// Type of memory that a call allocates. The type also determines which of the call's arguments hold the size.
+/// Type of memory that an API call allocates. The type also determines which arguments of the call contain the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationKind {
     /// Device memory.
     Device,
-    /// Device memory in rows. The call returns the size of a row in bytes (the pitch).
+    /// Device memory in rows. The API call returns the size of a row in bytes (the pitch).
     Pitched,
     /// Page-locked host memory.
     Pinned,
@@ -61,12 +61,13 @@ pub enum AllocationKind {
 }
 
 impl CallKind {
-    /// Whether the call may cause activities.
+    /// Whether the API call may cause activities on a GPU.
     pub fn makes_work(self) -> bool {
         !self.is_control() && !self.is_host_call()
     }
 
-    /// Whether the call waits, or is about events or memory. A host call causes no activities and ends no context.
+    /// Whether the API call waits, or is about CUDA events, memory or the editing of graphs. Such a call causes no
+    /// activities and ends no CUDA context.
     pub fn is_host_call(self) -> bool {
         self.edits_graph()
             || matches!(
@@ -75,27 +76,27 @@ impl CallKind {
             )
     }
 
-    /// Whether the arguments of the call are read, in addition to its id.
+    /// Whether the arguments of the API call are read, in addition to its id.
     pub(crate) fn has_arguments(self) -> bool {
         self == Self::LaunchWithAttributes || self.is_host_call()
     }
 
-    /// Whether the call creates or changes graphs, which a later call launches.
+    /// Whether the API call creates or changes CUDA graphs, which a later call launches.
     pub fn edits_graph(self) -> bool {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }
 
-    /// Whether the call affects the recording itself. Calls that do are reported when they begin.
+    /// Whether the API call affects the recording itself. Such a call is reported when it begins.
     pub fn is_control(self) -> bool {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
-    /// Whether the call destroys a context. The start of a call that does is the last chance for a flush.
+    /// Whether the API call destroys a CUDA context. Its beginning is the last chance to flush records of the context.
     pub fn ends_context(self) -> bool {
         matches!(self, Self::DeviceReset | Self::ContextDestroy)
     }
 }
 
-/// Index of an enabled API call's label. Calls whose names differ only in a suffix share one label.
+/// Index of an enabled API call's label. API calls whose names differ only in a suffix share one label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiCallId(pub u16);

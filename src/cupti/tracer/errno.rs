@@ -1,7 +1,7 @@
-//! Preserves errno. The application reads errno after a call of its own, so code of gpuflame must not change it in
-//! between.
+//! Preserves errno. The application reads errno after its own calls, so gpuflame's code that runs in between must not
+//! change errno.
 
-/// Runs `action` and then restores errno. All code of gpuflame on threads of the application runs inside this
+/// Runs `action` and restores errno afterwards. All code of gpuflame on threads of the application runs inside this
 /// function.
 #[inline(always)]
 pub fn preserve<T>(action: impl FnOnce() -> T) -> T {

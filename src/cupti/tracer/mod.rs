@@ -1,8 +1,8 @@
 //! The interface between a vendor's tracing library and gpuflame's recorder: the [`Tracer`], which is notified of the
 //! library's callbacks, and the types that a tracer receives.
 //!
-//! `cupti` calls a tracer and `capture` implements one; neither module knows the other. This interface contains no
-//! vendor-specific type.
+//! `cupti` calls a tracer and `capture` implements one; neither module knows the other module. This interface contains
+//! no vendor-specific type.
 
 mod buffer;
 mod calls;
@@ -17,8 +17,8 @@ use gpuflame_model::record::{CorrelationId, GraphId, GraphNodeId};
 use std::cell::Cell;
 use std::ffi::c_char;
 
-/// Receiver of all notifications of the vendor's library. All functions are associated functions, because there is one
-/// tracer per process.
+/// Receiver of all notifications of the vendor's library. All functions are associated functions, because a process
+/// has only one tracer.
 ///
 /// Each function may be called as soon as subscribing has begun, on any thread of the application, and on several
 /// threads at the same time. No function may call the vendor's library. A panic in any of the functions ends tracing
@@ -32,8 +32,8 @@ pub trait Tracer: 'static {
 
     /// An enabled API call has returned. [`Call::return_value`] shows whether the call succeeded.
     ///
-    /// The call's activity records may have been delivered already. If a call is in flight when tracing begins or ends
-    /// (including by [`Tracer::fatal`]), only its entry or only its exit is reported.
+    /// The activity records of the call may already have been delivered. If a call is in flight when tracing begins or
+    /// ends (including by [`Tracer::fatal`]), only its entry or only its exit is reported.
     fn exit(call: &Call<'_>);
 
     /// Whether the tracer has ended in this process. Returns true in a forked child, where no code may wait for a lock.
@@ -41,103 +41,103 @@ pub trait Tracer: 'static {
         false
     }
 
-    /// The library needs memory for records. The tracer returns `None` if no memory is left. Records that are lost as
-    /// a result are reported to [`Tracer::records_discarded`].
+    /// The library needs memory for activity records. The tracer returns `None` if no memory is left. Records that are
+    /// lost as a result are reported by [`Tracer::records_discarded`].
     ///
-    /// The library holds a lock of its own during this function. So the tracer must not call the library, and must not
+    /// During this function, the library holds a lock of its own. So the tracer must not call the library. It must not
     /// take a lock that another thread may hold while that thread calls the library.
     fn request_buffer() -> Option<Buffer>;
 
-    /// The library returns records, on a thread of the application or on a thread of its own. The tracer should only
-    /// store the records and return. The same rules about locks apply as for [`Tracer::request_buffer`].
+    /// The library returns activity records, on a thread of the application or on a thread of its own. The tracer
+    /// should only store the records and return. The same rules about locks apply as for [`Tracer::request_buffer`].
     fn buffer_completed(filled: FilledBuffer);
 
-    /// `count` records are lost: they were in a buffer that the tracer had not provided.
+    /// `count` activity records are lost, because they were in a buffer that the tracer had not provided.
     fn records_discarded(count: u64);
 
-    /// A context was created.
+    /// A CUDA context was created.
     fn context_created() {}
 
-    /// A context is about to be destroyed. A flush is no longer possible: flush at the start of the call that destroys
-    /// the context ([`CallKind::ends_context`]).
+    /// A CUDA context is about to be destroyed. It is too late for a flush: flush at the start of the API call that
+    /// destroys the context ([`CallKind::ends_context`]).
     fn context_ending() {}
 
-    /// A graph was created, changed or destroyed on this thread.
+    /// A CUDA graph was created, changed or destroyed on this thread.
     fn graph(event: GraphEvent<'_>) {
         let _ = event;
     }
 
-    /// A launch with attributes has returned. `is_programmatic` states whether the launch may begin before the previous
-    /// kernel ends. Reported only if the user asks for events.
+    /// A launch with attributes has returned. `is_programmatic` states whether the launch may begin before the
+    /// previous kernel ends. Reported only if the user asks for CUDA events.
     fn launch_attributes(correlation: CorrelationId, is_programmatic: bool) {
         let _ = (correlation, is_programmatic);
     }
 
-    /// A call that creates no GPU work begins or ends. A call that creates no GPU work waits, or is about events or
-    /// memory. Calls about events are reported only if the user asks for them.
+    /// An API call that creates no GPU work begins or ends. Such a call waits, or is about CUDA events or memory.
+    /// Calls about CUDA events are reported only if the user asks for CUDA events.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
 
     /// Another client of the library is about to take over `takeover`. Before this function returns, one of the
-    /// tracer's own threads must fetch the records that the tracer still wants. This function is not called inside a
-    /// callback.
+    /// tracer's own threads must fetch the activity records that the tracer still wants. This function is not called
+    /// inside a callback.
     fn on_client_takeover(takeover: ClientTakeover) {
         let _ = takeover;
     }
 
-    /// The library has had a fatal error and has shut itself down. The library is not called any more, and records that
-    /// it has not delivered are lost.
+    /// The library has had a fatal error and has shut itself down. After this, the library is not called any more.
+    /// Records that it has not delivered are lost.
     fn fatal(reason: &str) {
         let _ = reason;
     }
 
-    /// A function of this trait panicked, which is a bug in gpuflame. No further notification follows: API callbacks
-    /// and buffers are ignored from then on.
+    /// A function of this trait panicked, which is a bug in gpuflame. No further notification follows, because all
+    /// later API callbacks and buffers are ignored.
     fn panicked() {}
 }
 
 /// What another client of the library is about to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientTakeover {
-    /// All records from the takeover on.
+    /// All activity records that are delivered after the takeover.
     Records,
-    /// The subscription. The client gets it if we release it.
+    /// The subscription. The client gets the subscription if we release it.
     Subscription,
-    /// The library itself: the client shuts the library down, and then no client gets callbacks or records.
+    /// The library itself. The client shuts the library down, after which no client gets callbacks or records.
     Shutdown,
 }
 
 /// An API call at its entry or its exit.
 ///
 /// The library (CUPTI) calls a function of ours, and the `Call` that a [`Tracer`] receives is in that function's stack
-/// frame. All frames called from that frame are therefore gpuflame's.
+/// frame. Therefore all frames called from that frame are gpuflame's.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
-    /// Kind of call, by its effect.
+    /// Kind of the API call, according to its effect.
     pub kind: CallKind,
-    /// Index of the call's label.
+    /// Index of the API call's label.
     pub api: ApiCallId,
-    /// Whether the call belongs to the driver API or the runtime API.
+    /// Whether the API call belongs to the driver API or the runtime API.
     pub layer: Layer,
-    /// Correlation id that the call's activities will carry.
+    /// Correlation id that the activity records of the call will contain.
     pub correlation: CorrelationId,
-    /// A word that belongs to this call. The library sets it to 0 at `enter`, and keeps the value that the tracer
-    /// stores until `exit`.
+    /// A word that belongs to this API call. The library sets the word to 0 at `enter`. The value that the tracer
+    /// stores is kept until `exit`.
     pub slot: &'a Cell<u64>,
-    /// Result of the call (`CUresult`, `cudaError_t`) at `exit`, 0 for success; always 0 at `enter`.
+    /// Result of the API call (`CUresult`, `cudaError_t`) at `exit`, 0 for success. Always 0 at `enter`.
     pub return_value: u32,
-    /// Mangled name of the kernel for launches, valid during the callback; null for other calls.
+    /// Mangled name of the kernel if the call is a launch, otherwise null. Valid only during the callback.
     pub symbol_name: *const c_char,
 }
 
-/// Entry or exit of a call that creates no GPU work.
+/// Entry or exit of an API call that creates no GPU work.
 pub enum HostCallEvent<'a> {
     /// The call begins.
     Begins {
         /// The call.
         call: &'a Call<'a>,
-        /// The address that the call frees; 0 if the call does not free memory.
+        /// The address that the API call frees, or 0 if the call does not free memory.
         address: u64,
     },
     /// The call has returned.
@@ -149,7 +149,7 @@ pub enum HostCallEvent<'a> {
     },
 }
 
-/// Effect of a call that creates no GPU work.
+/// Effect of an API call that creates no GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCallEffect {
     /// The call waited or freed memory, or the call has failed.
@@ -161,41 +161,41 @@ pub enum HostCallEffect {
         /// Size of the memory in bytes.
         bytes: u64,
     },
-    /// The call used an event and a stream.
+    /// The call used a CUDA event and a stream.
     Event {
-        /// Handle of the event.
+        /// Handle of the CUDA event.
         event: u64,
         /// Handle of the stream.
         stream: u64,
     },
 }
 
-/// A change to a graph. Graphs and nodes are given by the ids that records carry.
+/// A change to a CUDA graph. Graphs and nodes are given by the ids that activity records contain.
 pub enum GraphEvent<'a> {
-    /// A call that adds a node or copies a graph begins.
+    /// An API call that adds a node or copies a graph begins.
     CallBegins {
         /// The call.
         call: &'a Call<'a>,
-        /// The graph to which the call adds; `None` if the call creates a new graph.
+        /// The graph to which the call adds nodes, or `None` if the call creates a new graph.
         into: Option<GraphId>,
     },
-    /// A call that adds a node or copies a graph has returned.
+    /// An API call that adds a node or copies a graph has returned.
     CallEnds(&'a Call<'a>),
     /// A node was created. If a launch is in flight on this thread, the launch was captured into the node and has no
-    /// activity of its own. If no launch is in flight, the graph call in flight has created the node.
+    /// activity of its own. Otherwise, the graph call in flight has created the node.
     NodeCreated {
-        /// Ids of the graph and the node; `None` if the library does not provide these ids.
+        /// Ids of the graph and the node, or `None` if the library does not provide these ids.
         ids: Option<(GraphId, GraphNodeId)>,
-        /// Whether dependencies are recorded and the node takes time that no activity shows, such as the time of a host
-        /// function.
+        /// Whether dependencies are recorded and the node takes time that no activity record shows, such as the time
+        /// of a host function.
         waits_unseen: bool,
-        /// A value in the stack frame of our function that the library called. All frames called from this frame are
-        /// gpuflame's.
+        /// A value in the stack frame of our function that the library has called. All frames called from this frame
+        /// are gpuflame's.
         frame: &'a u32,
     },
-    /// A node was copied; `None` if the library does not provide the ids of the nodes.
+    /// A node was copied. `None` if the library does not provide the ids of the nodes.
     NodeCloned(Option<ClonedNode>),
-    /// A dependency between two nodes of a graph was created; `None` if the library does not provide the ids.
+    /// A dependency between two nodes of a graph was created. `None` if the library does not provide the ids.
     EdgeCreated(Option<(GraphId, (GraphNodeId, GraphNodeId))>),
     /// A graph is about to be destroyed.
     GraphEnds(GraphId),
@@ -209,7 +209,7 @@ pub enum GraphEvent<'a> {
         exec: u64,
         /// The graph from which the executable graph was updated.
         source: GraphId,
-        /// Correlation id of the call.
+        /// Correlation id of the API call that updated the executable graph.
         correlation: CorrelationId,
     },
 }
@@ -225,7 +225,7 @@ pub struct ClonedNode {
     pub original: GraphNodeId,
 }
 
-/// The two layers of CUDA's interface. A call of the runtime layer makes calls of the driver layer.
+/// The two layers of CUDA's interface. An API call of the runtime layer makes API calls of the driver layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layer {
     /// `cu…`
