@@ -13,7 +13,7 @@ use cupti_sys::record::{
 };
 use std::mem::offset_of;
 
-/// Prints a check of one struct, which compares the offset of each of our fields with that of NVIDIA's field.
+/// Prints a check that compares the field offsets of one of our structs with those of NVIDIA's struct.
 macro_rules! check {
     ($ours:ident: $($field:ident = $($theirs:tt).+),* $(,)?) => {
         println!("#define CHECK_{}(S) \\", stringify!($ours));

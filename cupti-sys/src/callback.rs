@@ -17,11 +17,11 @@ pub struct CallbackData {
     pub function_name: *const c_char,
     /// Arguments of the API call, as a struct whose type depends on the call.
     pub function_params: *const c_void,
-    /// Result of the API call, 32 bits (`CUresult` or `cudaError_t`). Valid only after the call.
+    /// Result of the API call, 32 bits (`CUresult` or `cudaError_t`). The result is valid only after the call.
     pub function_return_value: *const c_void,
     /// The kernel's mangled name if the API call is a launch, otherwise null.
     pub symbol_name: *const c_char,
-    /// The current CUDA context (`CUcontext`). May be null before the first context is created.
+    /// The current CUDA context (`CUcontext`). The pointer may be null before the first CUDA context is created.
     pub context: *mut c_void,
     /// CUPTI's id of the CUDA context.
     pub context_uid: u32,

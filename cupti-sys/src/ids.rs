@@ -17,7 +17,7 @@ macro_rules! statuses {
             $(#[doc = $doc] pub const $name: Self = Self($number);)*
 
             /// Returns the name of the status without the prefix `CUPTI_` or `CUPTI_ERROR_`. Returns `None` if these
-            /// bindings do not know the number.
+            /// bindings do not know the status.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*

@@ -4,7 +4,7 @@
 //! names and byte offsets of CUPTI's interface, and no text from NVIDIA's headers. The bindings make no decisions: the
 //! caller decides, for example, which library to load and which callbacks to enable.
 //!
-//! Because of two rules, one binary works with every CUPTI version of that range:
+//! Because of two rules, one binary works with every CUPTI version from 11.8 to 13.5:
 //!
 //! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define, and an unknown enum
 //!   discriminant is undefined behaviour. Therefore every enumeration is a newtype around `u32`.
@@ -12,8 +12,8 @@
 //!   contain the fields that are the same in all versions. A later field is read by its offset, and only if the record
 //!   is long enough to contain it. See [`record::Record`].
 //!
-//! Functions are looked up with `dlsym`. The [`Library`] struct contains each function as an `Option`. One reason is
-//! that an older CUPTI lacks some functions; the other reason is that a test may fill in its own functions.
+//! Functions are looked up with `dlsym`. The [`Library`] struct contains each function as an `Option`. A field is
+//! optional for two reasons: an older CUPTI lacks some functions, and a test may fill in its own functions.
 
 pub mod callback;
 mod ids;

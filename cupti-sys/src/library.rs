@@ -11,8 +11,8 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Function that CUPTI calls before and after API calls, and when it reports about a resource or its own state. The
-/// function's arguments are a pointer that the subscriber chose, the domain, the callback id, and a pointer to the
+/// Function that CUPTI calls before and after API calls, and when it reports changes of resources or its own errors.
+/// The function's arguments are a pointer that the subscriber chose, the domain, the callback id, and a pointer to the
 /// data that [`crate::callback`] documents for the domain.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
@@ -86,7 +86,7 @@ functions! {
     get_last_error = cuptiGetLastError();
     /// Returns the name of the API call with this domain and id. Fails if the domain has no call with that id.
     get_callback_name = cuptiGetCallbackName(Domain, CallbackId, *mut *const c_char);
-    /// Subscribes the callback function. The last argument is a pointer that CUPTI passes to the function.
+    /// Subscribes the callback function. The last argument is a pointer that CUPTI passes to the callback function.
     subscribe = cuptiSubscribe(*mut Subscriber, CallbackFn, *mut c_void);
     /// Ends a subscription.
     unsubscribe = cuptiUnsubscribe(Subscriber);
@@ -123,7 +123,7 @@ functions! {
     /// Delivers full buffers periodically, at an interval in milliseconds (0: never).
     activity_flush_period = cuptiActivityFlushPeriod(u32);
     /// Pushes an external id of the given kind on this thread's stack. API calls on this thread have this external id
-    /// until it is popped.
+    /// until the id is popped.
     activity_push_external_correlation_id = cuptiActivityPushExternalCorrelationId(u32, u64);
     /// Pops the last external id of the given kind that was pushed on this thread, and returns that id.
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
@@ -132,7 +132,8 @@ functions! {
     /// Sets whether queries of unfinished CUDA events and streams are also recorded (1, the default) or not (0).
     /// Exists since 12.8.
     activity_enable_all_sync_records = cuptiActivityEnableAllSyncRecords(u8);
-    /// Selects the unified-memory counters to collect. Call this function before enabling the kind of their records.
+    /// Selects the unified-memory counters to collect. Call this function before enabling the activity kind of
+    /// unified-memory counters.
     activity_configure_unified_memory_counter =
         cuptiActivityConfigureUnifiedMemoryCounter(*mut UnifiedMemoryConfig, u32);
     /// Returns the id of a graph node, as used in activity records.
@@ -211,7 +212,8 @@ impl Library {
         Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
     }
 
-    /// Like [`Library::open`], but succeeds only if this process has already mapped `file`. Maps no new file.
+    /// Like [`Library::open`], but succeeds only if this process has already mapped `file`. Does not map a file that
+    /// is not mapped yet.
     ///
     /// # Safety
     /// The file is a `libcupti`.

@@ -9,7 +9,7 @@ use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
 use std::mem::offset_of;
 
-/// An activity record, as all bytes up to the next record.
+/// An activity record: its bytes up to the start of the next record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a>(&'a [u8]);
 
@@ -104,8 +104,8 @@ records! {
         pub correlation_id: u32,
         /// Id of the grid.
         pub grid_id: i64,
-        /// Mangled name of the kernel. Several records share the string. CUPTI owns the string and keeps it as long as
-        /// CUPTI is loaded.
+        /// Mangled name of the kernel. Several records may point to the same string. CUPTI owns the string and keeps
+        /// it as long as CUPTI is loaded.
         pub name: *const c_char,
         _reserved: u64,
         /// Time in nanoseconds at which the kernel was queued, or 0 unless latency timestamps are on.
@@ -115,7 +115,7 @@ records! {
         /// Type of the launch: regular, cooperative, or launched by a device.
         pub launch_type: u8,
         _carveout: [u8; 7],
-        /// Id of the graph node that ran, or 0 if no graph node did.
+        /// Id of the executed graph node, or 0 if no graph was launched.
         pub graph_node_id: u64,
         _shared_memory_limit: u32,
         /// Id of the executable graph to which the kernel belongs, or 0 if it belongs to no graph.
@@ -151,7 +151,7 @@ records! {
         _runtime_correlation: u32,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that ran, or 0 if no graph node did.
+        /// Id of the executed graph node, or 0 if no graph was launched.
         pub graph_node_id: u64,
         /// Id of the executable graph to which the copy belongs, or 0 if it belongs to no graph.
         pub graph_id: u32,
@@ -192,7 +192,7 @@ records! {
         /// Correlation id of the API call that requested this copy.
         pub correlation_id: u32,
         _reserved: u64,
-        /// Id of the graph node that ran, or 0 if no graph node did.
+        /// Id of the executed graph node, or 0 if no graph was launched.
         pub graph_node_id: u64,
         /// Id of the executable graph to which the copy belongs, or 0 if it belongs to no graph.
         pub graph_id: u32,
@@ -224,7 +224,7 @@ records! {
         pub memory_kind: u16,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that ran, or 0 if no graph node did.
+        /// Id of the executed graph node, or 0 if no graph was launched.
         pub graph_node_id: u64,
         /// Id of the executable graph to which the fill belongs, or 0 if it belongs to no graph.
         pub graph_id: u32,
@@ -234,7 +234,7 @@ records! {
     struct Synchronization {
         /// Kind of the record: SYNCHRONIZATION.
         pub kind: ActivityKind,
-        /// Type of the wait, which includes the type of the awaited object.
+        /// Type of the wait: whether the host or a stream waits, and for an event, a stream or a context.
         pub sync_type: u32,
         /// Start time in nanoseconds.
         pub start: u64,
@@ -244,9 +244,9 @@ records! {
         pub correlation_id: u32,
         /// Id of the CUDA context.
         pub context_id: u32,
-        /// Id of the stream. All bits are 1 if the wait was not for a stream.
+        /// Id of the stream. All bits are 1 if the wait involves no stream.
         pub stream_id: u32,
-        /// Id of the CUDA event. All bits are 1 if the wait was not for a CUDA event.
+        /// Id of the CUDA event. All bits are 1 if the wait involves no CUDA event.
         pub cuda_event_id: u32,
     }
 
@@ -350,7 +350,7 @@ records! {
 
 /// Offsets of fields that only some activity records have. Read these fields with [`Record::field`].
 pub mod offset {
-    /// Offset of the hardware channel, a `u32`. The next field is its [`crate::ChannelType`], a `u32`.
+    /// Offset of the hardware channel, a `u32`. The next field is the channel's [`crate::ChannelType`], a `u32`.
     pub mod channel {
         /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 168;
@@ -380,7 +380,7 @@ pub mod offset {
     /// Offset in a [`super::Kernel`] of the launch priority, an `i32` (13.1 and later).
     pub const KERNEL_PRIORITY: usize = 216;
     /// Offset in a [`super::Synchronization`] of the sync id of the `cudaEventRecord` call for which a stream waits, a
-    /// `u64` (12.8 and later). The sync id is 0xFFFF_FFFF if the wait was not for a CUDA event.
+    /// `u64` (12.8 and later). The value is 0xFFFF_FFFF if the wait has no sync id.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
     /// Offset in a [`super::Synchronization`] of the result of the API call, a `u32` (12.8 and later).
     pub const SYNCHRONIZATION_RESULT: usize = 48;
@@ -427,7 +427,7 @@ layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_i
 
 // A struct must not be longer than the record of any CUPTI version, because the shorter records of that version could
 // not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes, and a copy record has 88 bytes. Both
-// records begin with the fields above.
+// records begin with the fields of our structs.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]

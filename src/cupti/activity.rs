@@ -2,8 +2,8 @@
 //!
 //! Only the loaded CUPTI library knows the length of its records, so its own `GetNextRecord` steps from record to
 //! record. From each record we read the first fields, which are the same in all CUPTI versions. We read a later field
-//! only if the record is long enough to contain it. Timestamps are passed on unchecked, because the join checks
-//! whether they are valid.
+//! only if the record is long enough to contain it. Timestamps are passed on unchecked, because the code that joins
+//! activities with launches checks them.
 
 use super::delivery_counts;
 use super::kinds;
@@ -253,14 +253,15 @@ fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }
 
-/// Returns the hardware channel of an activity. Returns `None` if the record lacks this field or marks it as invalid.
+/// Returns the hardware channel of an activity. Returns `None` if the record has no channel field or marks the channel
+/// as invalid.
 fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
     let kind = ChannelType(record.field(offset + 4)?);
     if kind == ChannelType::INVALID { None } else { record.field(offset) }
 }
 
 /// Returns the id of the node from which the record's graph node was created or last updated. Returns 0 if the record
-/// lacks this field.
+/// does not contain this id.
 fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }

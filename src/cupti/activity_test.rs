@@ -8,8 +8,8 @@ use gpuflame_model::record::testing::Rng;
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
 /// Name and record sizes of each CUPTI release. The sizes are those of the activity records of a kernel, a copy, a
-/// copy between GPUs and a fill. They were measured as the distances between the steps that the release's own library
-/// makes.
+/// copy between GPUs and a fill. The sizes were measured as the distances between the records that the release's own
+/// library returns.
 const RELEASES: [(&str, RecordSizes); 8] = [
     ("11.8", RecordSizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
     ("12.0", RecordSizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
@@ -322,7 +322,7 @@ fn expected_fill() -> Activity {
     }
 }
 
-/// Reads an activity record that does not describe an activity, and returns its row as text.
+/// Reads a record about a CUDA event, a wait or unified memory, and returns its row as text.
 fn read_beside(record: &[u8]) -> String {
     let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
         if !record.is_null() {

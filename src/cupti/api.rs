@@ -1,5 +1,6 @@
-//! An [`Api`] is an active CUPTI subscription. It makes the set-up calls in the only order that works, and then reads,
-//! flushes and queries activity records.
+//! An [`Api`] makes the set-up calls in the only order that works, and then reads, flushes and queries activity
+//! records. It makes the set-up calls in the only order that works, and then reads, flushes and queries activity
+//! records.
 //!
 //! This module hides two kinds of differences from its callers: the differences between CUPTI versions, and the
 //! differences between the two API versions of CUPTI's functions.
@@ -23,8 +24,8 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// A CUPTI subscription, which exists until the process ends. Any thread may call its functions, but not while the
-/// thread holds a lock that the [`Tracer`] takes.
+/// A CUPTI subscription, which exists until the process ends. Any thread may call the functions of an [`Api`], but not
+/// while the thread holds a lock that the [`Tracer`] takes.
 pub struct Api {
     shared: &'static CallbackState,
     version: Version,
@@ -70,9 +71,8 @@ impl Api {
         options: &Options,
     ) -> Result<&'static Self, SetupRefusal> {
         // Three options need the old API version, in which CUPTI has a single subscriber. Only the old version has
-        // unified-memory counters, and lets us choose which waits are recorded. The third option is
-        // `Deference::Subscription`: only with the old version can a client that uses the old interface take over a
-        // subscription that we release.
+        // unified-memory counters, and lets us choose which waits are recorded. Only with the old version can a client
+        // that uses the old interface take over a subscription that we release (`Deference::Subscription`).
         let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
@@ -153,8 +153,8 @@ impl Api {
     /// Makes CUPTI deliver buffers of activity records before this function returns. If `forced`, CUPTI delivers all
     /// buffers, otherwise only the buffers whose records are all complete. A forced flush permanently loses the
     /// records of running GPU work. A flush does not wait for GPU work. This function does nothing before the first
-    /// API call or CUDA context was seen, because CUPTI might hang. It also does nothing while functions of another
-    /// client are registered, because that client may have been unloaded.
+    /// API call or CUDA context was seen, because CUPTI might hang. A flush also does nothing while functions of
+    /// another client are registered, because that client may have been unloaded.
     ///
     /// Call this function from one of our own threads or from the callback of an API call, never from another
     /// callback.
@@ -220,8 +220,8 @@ impl Api {
     }
 
     /// Makes CUPTI deliver activity records to us again after another client has released them. `decided` is the state
-    /// of the clients on which the caller has based its decision. Does nothing if a client has made a call since this
-    /// state was read.
+    /// of the clients on which the caller has based its decision. Does nothing if a client has made a call since
+    /// `decided` was read.
     ///
     /// Call this function from one of our own threads or a thread of the program, not from a callback.
     ///
@@ -274,14 +274,14 @@ impl Api {
         Ok(())
     }
 
-    /// Switches the callbacks of the API calls that create GPU work on or off. At first these callbacks are on. While
-    /// the callback of an API call is off, the call costs no more than without gpuflame. All other callbacks stay on,
-    /// in particular those that report graph nodes and modules. If a call is in flight during the switch, CUPTI may
-    /// report only its entry or only its exit.
+    /// Enables or disables the callbacks of the API calls that create GPU work. Initially these callbacks are enabled.
+    /// While the callback of an API call is disabled, the call costs no more than without gpuflame. All other
+    /// callbacks stay enabled, in particular those that report graph nodes and modules. If an API call is in flight
+    /// when its callback is enabled or disabled, CUPTI may report only its entry or only its exit.
     ///
     /// Call this function from one of our own threads, not from a callback.
     ///
-    /// Errors: CUPTI refused to switch a callback; all other callbacks are switched.
+    /// Errors: CUPTI refused to enable or disable a callback; the change was made for all other callbacks.
     pub fn set_launch_callbacks(&self, on: bool) -> Result<(), Error> {
         self.shared.call(|| self.set_launch_callbacks_now(on)).unwrap_or(Ok(()))
     }
@@ -318,8 +318,8 @@ impl Api {
         self.shared.retire();
     }
 
-    /// Whether this subscription was retired, by [`Self::retire`] or by a fatal error of CUPTI. After that, we make no
-    /// CUPTI call, and CUPTI delivers nothing.
+    /// Whether this subscription was retired, by [`Self::retire`] or by a fatal error of CUPTI. Once a subscription is
+    /// retired, we make no CUPTI call, and CUPTI delivers nothing.
     pub fn is_retired(&self) -> bool {
         self.shared.is_retired()
     }

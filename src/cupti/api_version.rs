@@ -15,7 +15,7 @@ use cupti_sys::{
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
-/// A CUPTI library that has every function that we need. Its functions may be called.
+/// A CUPTI library that has every function that we need, and whose functions may be called.
 #[derive(Clone, Copy)]
 pub(super) struct CuptiFunctions {
     library: Library,
@@ -87,7 +87,7 @@ impl CuptiFunctions {
         }
     }
 
-    /// Switches to [`ApiVersion::V2`] if the library has all functions of that API version. Call this before
+    /// Switches to [`ApiVersion::V2`] if the library has all functions of that API version. Call this function before
     /// subscribing.
     pub(super) fn shared(self) -> Self {
         let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_V2.contains(&symbol);

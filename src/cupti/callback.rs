@@ -1,4 +1,5 @@
-//! Our functions that CUPTI calls. CUPTI calls them on any thread, around any API call, and while it holds locks.
+//! Our functions that CUPTI calls. CUPTI calls the functions of this module on any thread, around any API call, and
+//! while it holds locks.
 //!
 //! [`on_event`] runs on every launch. For an API call, [`on_event`] looks the call up in a flat table, builds a
 //! [`Call`] on the stack and passes the [`Call`] to the [`Tracer`]. The type of the tracer is known at compile time,

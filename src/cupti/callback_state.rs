@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum number of spare buffers that CUPTI holds at the same time. A spare buffer takes 64 KiB and saves 300
-/// requests, each of which would get no buffer. The number is limited because CUPTI's own thread may return buffers
-/// late, and spare buffers would then take most of the memory.
+/// Maximum number of spare buffers that CUPTI holds at the same time. A spare buffer takes 64 KiB and saves 300 buffer
+/// requests that would each get no buffer. The number is limited because CUPTI's own thread may return buffers late,
+/// and spare buffers would then take most of the memory.
 const MAX_SPARES: usize = 16;
 
 /// State shared with CUPTI's callbacks. It is created before subscribing and never freed, because a callback may be
@@ -31,11 +31,13 @@ pub(super) struct CallbackState {
     pub(super) max_spares: usize,
     /// Our subscription; null if we have no subscription.
     pub(super) subscriber: AtomicPtr<c_void>,
-    /// Whether an API call or the creation of a CUDA context was seen. Until then, a flush can hang.
+    /// Whether an API call or the creation of a CUDA context was seen. Until an API call or a CUDA context was seen, a
+    /// flush can hang.
     pub(super) has_seen_work: AtomicBool,
     /// Whether CUPTI calls are permanently forbidden.
     pub(super) retired: AtomicBool,
-    /// Whether another client has shut CUPTI down. If so, we make no CUPTI call until we subscribe again.
+    /// Whether another client has shut CUPTI down. After a client has shut CUPTI down, we make no CUPTI call until we
+    /// subscribe again.
     pub(super) is_finalized: AtomicBool,
     /// Number of our threads that are in a CUPTI call. `finalizing` is the number of threads of clients that are in
     /// cuptiFinalize, or about to call it. None of our threads may be in a CUPTI call while another client shuts CUPTI
@@ -63,8 +65,8 @@ impl Drop for CountGuard<'_> {
     }
 }
 
-/// Buffers that CUPTI holds. This list does not belong to one subscription, because CUPTI may return buffers after the
-/// subscription has ended.
+/// Buffers that CUPTI holds. The list of lent buffers does not belong to one subscription, because CUPTI may return
+/// buffers after the subscription has ended.
 pub(super) static LENT_BUFFERS: LentBuffers = LentBuffers::new();
 
 /// State of the current subscription. The buffer callbacks need this static variable, because CUPTI passes them no
@@ -108,7 +110,8 @@ impl CallbackState {
         Subscriber(self.subscriber.load(Ordering::Acquire))
     }
 
-    /// Runs `calls`, a function that calls CUPTI. Returns `None` without running it if no CUPTI call is allowed now.
+    /// Runs `calls`, a function that calls CUPTI. Returns `None` without running `calls` if no CUPTI call is allowed
+    /// now.
     pub(super) fn call<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         self.call_even_if_finalized(|| (!self.is_finalized.load(Ordering::SeqCst)).then(calls)).flatten()
     }

@@ -175,8 +175,8 @@ impl CallTable {
         Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
-    /// Whether an API call that edits graphs adds nodes to an existing graph. The call's second argument is then that
-    /// graph.
+    /// Whether an API call that edits graphs adds nodes to an existing graph. The second argument of such a call is
+    /// that graph.
     pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }

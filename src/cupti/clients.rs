@@ -20,15 +20,15 @@
 //! ```
 //!
 //! Calls of other clients wait, for at most one second, while we take back the activity records or the clock that a
-//! client has released ([`register_unless_called`]). If a client has made a call since we decided to do so, we take
-//! back nothing.
+//! client has released ([`register_unless_called`]). If a client has made a call since we decided to take something
+//! back, we take back nothing.
 //!
 //! A client that has finished may free its state and be unloaded while its functions are still registered with CUPTI.
 //! So while functions of a client are registered, we enable no activity kind. We also make no call that would make
 //! CUPTI call the client's functions ([`has_client_functions`]).
 //!
-//! A client that obtained the address of a CUPTI function before we interposed on the function cannot be detected in
-//! this way. Such a client is detected only when our activity records stop arriving
+//! Interposition cannot detect a client that obtained the address of a CUPTI function before we interposed on the
+//! function. Such a client is detected only when our activity records stop arriving
 //! ([`DeliveryCounts`](super::DeliveryCounts)).
 
 use super::callback_state::{CallbackState, current};
@@ -55,8 +55,8 @@ const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum duration for which we make a call of another client wait.
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(1);
 
-/// Duration without any call of a client after which a call in flight counts as abandoned. The thread has then
-/// probably left the call by `longjmp`, or by switching to another stack.
+/// Duration without any call of a client after which a call in flight counts as abandoned. The thread of an abandoned
+/// call has probably left the call by `longjmp`, or by switching to another stack.
 const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum distance in bytes between the stack frames of two nested calls of a client.
@@ -111,8 +111,8 @@ struct ClientState {
     clock: ClientFunction,
     clock_is_theirs: AtomicBool,
     /// Activity kinds that clients have enabled, one bit per kind. `has_context_kinds` is true if a client has enabled
-    /// a kind for a single CUDA context. This flag is separate, because we cannot detect when a client disables such a
-    /// kind again.
+    /// a kind for a single CUDA context. `has_context_kinds` is separate because we cannot detect when a client
+    /// disables a kind for a single context.
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
     /// Whether a client has enabled or disabled any activity kind since we last owned the records. `is_flushed` is
@@ -200,7 +200,7 @@ pub(super) fn other_clients() -> ClientActivity {
     let are_quiet = is_quiet && !is_any_in_call();
     let own_records = CLIENTS.has_records.load(SeqCst);
     let are_recording = CLIENTS.kinds.load(SeqCst) != 0 || CLIENTS.has_context_kinds.load(SeqCst);
-    // Clients whose module was unloaded count as done, because many clients are unloaded without a flush.
+    // Clients whose module was unloaded count as finished, because many clients are unloaded without a flush.
     let is_done = || {
         CLIENTS.is_switched.load(SeqCst) && CLIENTS.is_flushed.load(SeqCst)
             || CLIENTS.completed.address_if_loaded().is_none()
@@ -230,9 +230,9 @@ fn is_any_in_call() -> bool {
     CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for activity records or as a clock. While they are
-/// registered, we must make no CUPTI call that would make CUPTI call these functions. The reason is that the client
-/// may have been unloaded, and without gpuflame CUPTI would not call its functions.
+/// Whether functions of a client are registered with CUPTI, for activity records or as a clock. While functions of a
+/// client are registered, we must make no CUPTI call that would make CUPTI call them. Such a call would be unsafe,
+/// because the client may have been unloaded, and without gpuflame CUPTI would not call its functions.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
@@ -272,8 +272,8 @@ pub(super) fn register_unless_called<R: Default, E>(
             Err(_) if had_records => {
                 records::release(shared, client_kinds());
                 restore_client_functions(functions.library());
-                // Restore the count, because we have registered the client's functions ourselves, and the client has
-                // not called.
+                // Restore the number of takeovers, because we registered the client's functions ourselves, without a
+                // call of the client.
                 CLIENTS.takeovers.store(takeovers, SeqCst);
             }
             _ => {}
@@ -367,7 +367,7 @@ thread_local! {
 }
 
 /// A CUPTI call of a client that is in flight. A client may leave its call by `longjmp` from a function that CUPTI
-/// calls. The call then counts as ended when the thread makes another call at the same stack depth.
+/// calls. Such a call counts as ended when the thread makes another call at the same stack depth.
 struct ClientCall {
     frame: usize,
 }
@@ -440,9 +440,9 @@ macro_rules! library_function {
     };
 }
 
-/// Notifies the tracer that another client is about to take over. The tracer handles this on one of our own threads,
-/// before the client's call is passed on. If the client makes its call on one of our own threads, the tracer is not
-/// notified, because CUPTI may have called a function of the client on our thread.
+/// Notifies the tracer that another client is about to take over. The tracer handles the takeover on one of our own
+/// threads, before the client's call is passed on. If the client makes its call on one of our own threads, the tracer
+/// is not notified, because CUPTI may have called a function of the client on our thread.
 fn notify_takeover<T: Tracer>(shared: &CallbackState, takeover: ClientTakeover) {
     if !T::has_ended() && !shared.is_off() && !threads::is_ours() {
         shared.guard::<T>(|| T::on_client_takeover(takeover));
@@ -455,8 +455,8 @@ fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
     if has_client_functions() || shared.is_retired() {
         return 0;
     }
-    // Note the switch before the client's call, because the client may leave that call by `longjmp`. In that case, the
-    // collector enables our activity kinds again.
+    // Note that kinds are switched before the client's call, because the client may leave that call by `longjmp`.
+    // After such a `longjmp`, the collector enables our activity kinds again.
     note_kind_switched();
     let left = records::release(shared, client_kinds());
     notify_takeover::<T>(shared, ClientTakeover::Records);
@@ -528,8 +528,8 @@ fn restore_client_clock(library: &Library) -> Status {
     unsafe { register(clock) }
 }
 
-/// Registers the client's buffer functions for the activity records again. If their module was unloaded, forgets the
-/// functions instead.
+/// Registers the client's buffer functions for the activity records again. If the module of the functions was
+/// unloaded, forgets the functions instead.
 fn restore_client_functions(library: &Library) -> Status {
     let (Some(requested), Some(completed)) =
         (CLIENTS.requested.address_if_loaded(), CLIENTS.completed.address_if_loaded())

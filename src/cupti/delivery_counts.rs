@@ -40,8 +40,8 @@ pub struct DeliveryCounts {
     pub device_waits: u64,
     /// Number of callbacks without data, among CUPTI's callbacks about an API call or a resource.
     pub callbacks_without_data: u64,
-    /// Number of activity records of kinds that we do not enable. We receive such records if another client has
-    /// enabled these kinds.
+    /// Number of activity records of kinds that we do not enable. We receive records of such kinds if another client
+    /// has enabled these kinds.
     pub foreign_records: u64,
 }
 

@@ -67,7 +67,8 @@ pub fn list_devices(library: Option<PathBuf>) -> DeviceReport {
             let mut seen = Vec::new();
             candidates.filter_map(|candidate| FoundCupti::load(driver, candidate, &mut seen)).collect()
         }
-        // A bare name is a library only if the dynamic linker finds it.
+        // Skip bare names: without a driver, no library is loaded, so it is not known whether the dynamic linker finds
+        // these names.
         None => candidates
             .filter(|candidate| candidate.source != CandidateSource::ByName)
             .map(|candidate| FoundCupti::new(candidate.file, candidate.source))

@@ -1,5 +1,5 @@
 //! A fake CUPTI made of Rust functions, for tests. Each function returns the status that the test has configured, and
-//! logs its call. By means of the fake, a test can also play the driver, which makes API calls and fills buffers.
+//! logs its call. A test can also use the fake to act as the driver, which makes API calls and fills buffers.
 //!
 //! C functions have no `self`, so only one fake can exist at a time. [`FakeCupti::start`] waits until the previous
 //! fake has ended.
@@ -167,7 +167,7 @@ unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mu
     if next >= valid {
         return Status::MAX_LIMIT_REACHED;
     }
-    // SAFETY: the pointer satisfies the same contract as the one before.
+    // SAFETY: as for the access above, the caller's pointers are valid for writes.
     unsafe { record.write(buffer.wrapping_add(next)) };
     Status::SUCCESS
 }
@@ -294,7 +294,7 @@ pub(super) struct FakeCupti {
 }
 
 impl FakeCupti {
-    /// Resets the fake CUPTI. After this, it has the given version and refuses no call.
+    /// Resets the fake CUPTI. After the reset, the fake has the given version and refuses no call.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         with_state(|state| *state = FakeState { version, ..FakeState::default() });
@@ -411,7 +411,7 @@ impl FakeCupti {
             unsafe { requested(places.0, places.1, places.2, ptr::null_mut()) };
         } else {
             let (requested, _) = with_state(|state| state.buffers).expect("no buffer functions");
-            // SAFETY: the pointer satisfies the same contract as the one before.
+            // SAFETY: as for the access above, the caller's pointers are valid for writes.
             unsafe { requested(places.0, places.1, places.2) };
         }
         assert_eq!(most, 0, "as many records as fit");

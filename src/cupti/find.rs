@@ -6,7 +6,8 @@
 //! The next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a
 //! running Python. Other copies on the machine come last.
 //!
-//! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can choose both.
+//! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can choose the environment and
+//! the files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use gpuflame_model::sorting;
 /// All inputs of the search, except for the set of existing files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchEnvironment {
-    /// The file that the user has named (`GPUFLAME_CUPTI`). If it is set, no other file is tried.
+    /// The file that the user has named (`GPUFLAME_CUPTI`). If this path is set, no other file is tried.
     pub setting: Option<PathBuf>,
     /// Files mapped into this process.
     pub mapped: Vec<PathBuf>,
@@ -75,7 +76,7 @@ impl MajorVersion {
     /// Oldest major release that gpuflame supports. The only supported version of this major release is 11.8, whose
     /// file name also contains the minor number.
     const OLDEST: Self = Self(11);
-    /// Newest major release that this code knows. It is tried first if the version of the driver is unknown.
+    /// Newest major release that this code knows. This release is tried first if the version of the driver is unknown.
     const NEWEST: Self = Self(13);
 
     /// Returns the file name of the library in this major release.

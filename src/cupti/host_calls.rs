@@ -1,6 +1,6 @@
 //! Handles callbacks that are not about launches. Waits, CUDA events and memory are read from the arguments of API
-//! calls. Changes of CUDA graphs are reported by CUPTI's callbacks about resources. A launch makes none of these
-//! callbacks.
+//! calls. Changes of CUDA graphs are reported by CUPTI's callbacks about resources. A kernel launch makes none of the
+//! callbacks that this module handles.
 
 use super::callback_state::{CallbackState, return_value};
 use crate::tracer::{
@@ -93,7 +93,7 @@ const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribu
 const MAX_ATTRIBUTES: usize = 64;
 
 impl LaunchAttribute {
-    /// Whether the launch may begin before the previous kernel ends. This is so if the launch has attribute 6
+    /// Whether the launch may begin before the previous kernel ends. A launch may begin early if it has attribute 6
     /// (programmatic stream serialization) with a value other than 0, or attribute 7 (programmatic event).
     fn is_programmatic(&self) -> bool {
         self.id == 7 || self.id == 6 && self.value[1] != 0
@@ -141,7 +141,7 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
-/// Whether graph nodes of this type (`CUgraphNodeType`) take time that no activity record shows. The types are host
+/// Whether graph nodes of this type (`CUgraphNodeType`) take time that no activity record shows. Such nodes are host
 /// functions, child graphs, waits for events and semaphores, batched memory operations, and conditions.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)

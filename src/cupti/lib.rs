@@ -1,4 +1,4 @@
-//! The only crate that knows NVIDIA CUPTI. It finds the CUPTI library, handles the differences between CUPTI's
+//! The only crate that knows NVIDIA CUPTI. This crate finds the CUPTI library, handles the differences between CUPTI's
 //! releases, sets CUPTI up, and knows the layout of CUPTI's callback arguments and activity records.
 //!
 //! The interface of this crate has two parts: a [`Tracer`] receives API calls and buffers of activity records, and an
@@ -65,8 +65,8 @@ pub struct Options {
     /// makes gpuflame search for a library.
     pub library: Option<PathBuf>,
     /// Whether to load the driver if the program has not loaded it. Set this option if the program itself calls
-    /// gpuflame. Do not set it if gpuflame is injected, because a process without the driver has nothing to record.
-    /// Default: `false`.
+    /// gpuflame. Do not set this option if gpuflame is injected, because a process without the driver has nothing to
+    /// record. Default: `false`.
     pub load_driver: bool,
     /// Whether to record a graph launch as a single activity, without its graph nodes. One activity record per graph
     /// launch is cheap, but hides which kernels the graph runs. Default: `false`.
@@ -97,8 +97,8 @@ pub enum Deference {
     Subscription,
 }
 
-/// Whether we have a CUPTI subscription. A process can have at most one, because CUPTI has one set of buffer callbacks
-/// per process.
+/// Whether we have a CUPTI subscription. A process can have at most one subscription of ours, because CUPTI has one
+/// set of buffer callbacks per process.
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 
 /// Finds CUPTI, subscribes to it, and enables the callbacks that notify `T` of every call that creates GPU work. The

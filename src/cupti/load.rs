@@ -98,9 +98,9 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` contains the files that were loaded so far. It is needed because,
-/// for a bare name, the dynamic linker may return a library that was already tried, and a library that has refused us
-/// must not be called again.
+/// Loads, checks and starts one candidate. `seen` contains the files that were loaded so far. `seen` is needed
+/// because, for a bare name, the dynamic linker may return a library that was already tried, and a library that has
+/// refused us must not be called again.
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,
@@ -168,8 +168,8 @@ pub(super) fn check_library(
     }
 }
 
-/// Whether no other copy of CUPTI should be tried. There are two such cases: CUPTI has started and refused us, or the
-/// program already uses this copy, so that no other copy may be used.
+/// Whether no other copy of CUPTI should be tried. True if CUPTI has started and refused us, or if the program already
+/// uses this copy, so that no other copy may be used.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -273,7 +273,7 @@ fn not_found_message(
 ) -> String {
     let majors = environment.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
-    // Omit candidates that are bare names if the dynamic linker did not find them, because this is the normal case.
+    // Omit bare names that the dynamic linker did not find, because a bare name is usually not found.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {

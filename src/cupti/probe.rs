@@ -51,7 +51,7 @@ pub enum ProbeRefusal {
     Other,
 }
 
-/// Runs the check with the CUPTI file `library`. If `library` is `None`, runs it with the CUPTI that a search finds.
+/// Runs the check with the CUPTI file `library`. If `library` is `None`, uses the CUPTI that a search finds.
 ///
 /// # Errors
 /// `NoDriver` if this machine has no driver.

@@ -66,9 +66,9 @@ unsafe extern "C" fn add_mapped_file(
     0
 }
 
-/// Returns the root folders under which the Python of this process may be installed. These are the roots of virtual
-/// environments. If this program is a Python, they include the root of its executable, and the root of the path by
-/// which it was started.
+/// Returns the root folders under which the Python of this process may be installed. The folders are the roots of
+/// virtual environments. If this program is a Python, the folders include the root of its executable, and the root of
+/// the path by which it was started.
 fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

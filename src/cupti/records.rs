@@ -81,9 +81,9 @@ pub(super) fn register<T: Tracer>(
         let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
-    // Enable whole graphs first, because CUPTI may refuse this. With a shared subscription, CUPTI does not record
-    // graph nodes while another client records whole graphs, and does not record whole graphs while another client
-    // records graph nodes.
+    // Enable the kind of whole graphs first, because CUPTI may refuse this kind. With a shared subscription, CUPTI
+    // does not record graph nodes while another client records whole graphs, and does not record whole graphs while
+    // another client records graph nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {

@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-/// Number that `cuptiGetVersion` returns. Up to CUDA 12.9, it is a counter, whose last value is 28. In later releases,
-/// it has the form `MMmmpp` (major, minor, patch).
+/// Number that `cuptiGetVersion` returns. Up to CUDA 12.9, the number is a counter, whose last value is 28. In later
+/// releases, the number has the form `MMmmpp` (major, minor, patch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
@@ -18,7 +18,8 @@ const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
 const FIRST_RELEASE_NUMBER: u32 = 130_000;
 
 impl Version {
-    /// Oldest version that gpuflame reads (CUDA 11.8). Its records have all the fields that gpuflame relies on.
+    /// Oldest version that gpuflame reads (CUDA 11.8). The records of this version have all the fields that gpuflame
+    /// relies on.
     pub const OLDEST: Self = Self(18);
 
     /// Returns the CUDA release that contains this version, as (major, minor). Returns `None` for versions before

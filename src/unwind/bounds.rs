@@ -66,7 +66,7 @@ fn main_stack() -> Option<StackBounds> {
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
     // If a thread other than the main thread has forked, the child's only thread looks like the main thread, because
-    // the id of this thread equals the process id. But this thread does not run on the main stack.
+    // the id of this thread equals the process id. But the child's thread does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 

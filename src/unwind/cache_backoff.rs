@@ -8,10 +8,10 @@
 //! subtracts its cost from the budget. An insertion costs at least eight look-ups, so there is at most one insertion
 //! per eight look-ups. Insertions become more expensive while they evict entries that were never hit.
 //!
-//! The cache of whole stacks keeps a debt instead of a budget, because an insertion is cheap compared with all the hits
-//! that follow if stacks repeat. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the
-//! maximum debt. A hit subtracts an eighth of [`DEBT_PER_INSERTION`], and each look-up subtracts 1/64 of it. So a
-//! thread can insert many stacks at once when the program begins to launch from other stacks. In the long run,
+//! The cache of whole stacks keeps a debt instead of a budget, because an insertion is cheap compared with all the
+//! hits that follow if stacks repeat. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the
+//! maximum debt. A hit subtracts an eighth of [`DEBT_PER_INSERTION`] from the debt, and each look-up subtracts 1/64.
+//! So a thread can insert many stacks at once when the program begins to launch from other stacks. In the long run,
 //! insertions cost at most about a quarter of the time that hits save, plus 1/64 of an insertion per look-up.
 
 /// Minimum and maximum cost of an insertion, in look-ups. The cost rises to the maximum if each insertion evicts an
@@ -36,11 +36,11 @@ const DEBT_PER_INSERTION: u32 = 64;
 /// Amount that a failed insertion adds to the debt, in look-ups. A stack whose insertion fails can
 /// probably never be cached.
 const DEBT_PER_FAILURE: u32 = 128;
-/// Amount of debt that a hit pays off, in addition to the 1 that its look-up pays off. An insertion takes up to twice
-/// the time that a hit saves.
+/// Amount that a hit subtracts from the debt, in addition to the 1 that its look-up subtracts. An insertion takes up
+/// to twice the time that a hit saves.
 const HIT_PAYMENT: u32 = DEBT_PER_INSERTION / 8;
-/// Maximum number of insertions without any hit or look-up that pays debt off. This number is
-/// enough to fill the cache.
+/// Number of insertions at which the debt reaches its maximum, if no hit and no look-up reduces the debt. This number
+/// is enough to fill the cache.
 const MAX_UNPAID_INSERTIONS: u32 = 640;
 
 /// The sum of misses, which limits look-ups. A hit subtracts `HIT_WEIGHT`, a miss adds `MISS_WEIGHT`. Zeroed memory is
@@ -59,9 +59,8 @@ impl<const HIT_WEIGHT: u32> LookupBackoff<HIT_WEIGHT> {
     #[inline(always)]
     pub(super) fn may_look_up(&mut self) -> bool {
         self.lookups = self.lookups.wrapping_add(1);
-        // During back-off, the look-ups that are still made are spread evenly, but at irregular distances. At
-        // regular distances, a program that launches from the same stacks in turn might always look up the same few
-        // stacks.
+        // During back-off, the look-ups that are still made are spread evenly, but at irregular intervals. At regular
+        // intervals, a program that launches from the same stacks in turn might always look up the same few stacks.
         self.misses < BACKOFF_MISSES || self.lookups.wrapping_mul(0x9e37_79b1) >> 28 == 0
     }
 

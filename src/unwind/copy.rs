@@ -1,19 +1,19 @@
 //! Reads stacks other than the thread's own, such as coroutine stacks, through a copy.
 //!
-//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined with a neighbouring mapping since
-//! its previous capture. The frames on such a stack may also mislead the walk: if a host switches stacks by hand, the
-//! unwind information of the outermost frames may point beyond the stack's end. So no word of such a stack is read in
-//! place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page that it copies. The
-//! walk then reads the copy. Nothing about a stack is stored between captures, so 2,000 fibers cost as much as one.
+//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined with a neighbouring mapping
+//! since its previous capture. The frames on a foreign stack may also mislead the walk: if a host switches stacks by
+//! hand, the unwind information of the outermost frames may point beyond the stack's end. So no word of a foreign
+//! stack is read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page
+//! that it copies. The walk then reads the copy. Nothing about a stack is stored between captures, so 2,000 fibers
+//! cost as much as one.
 //!
 //! A stack whose words equal those of an earlier stack needs no copy: `x86_64/foreign_path_cache.rs` explains
 //! when a word of a foreign stack may be read in place.
 //!
-//! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used. If these
-//! bytes are too few, the size of the copy is doubled until the walk ends. Each copy extends to the end of a page,
-//! because copying a whole page costs no more than copying a part of it. A stack is taken to end at its first
-//! unreadable page, or after 8 MiB. So a capture makes at most 14 copying system calls per stack, and nearly always
-//! one.
+//! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used. If the
+//! copy is too short, its size is doubled until the walk ends. Each copy extends to the end of a page, because copying
+//! a whole page costs no more than copying a part of it. A stack counts as ended at its first unreadable page, or
+//! after 8 MiB. So a capture makes at most 14 copying system calls per stack, and nearly always one.
 
 use std::ptr::NonNull;
 

@@ -43,7 +43,7 @@ pub(super) struct EpochEntry {
     build_id_length: u16,
     /// The latest loader state in which the object was loaded at this address.
     state: AtomicU64,
-    /// The entry that was inserted next.
+    /// The entry that was inserted after this entry.
     next: AtomicPtr<EpochEntry>,
     /// The entry that was inserted before this entry into the same hash bucket.
     previous: *const EpochEntry,

@@ -8,7 +8,7 @@
 //! unwinder. In code without unwind information, the unwinder follows frame pointers and flags the stack as guessed.
 //!
 //! [`ModuleMap`] stores which file was mapped at which address, so that addresses can be symbolized later. [`python`]
-//! inserts Python frames among the native ones.
+//! inserts Python frames among the native frames.
 //!
 //! A [`CopyUnwinder`] walks a copy of another thread's stack.
 //!
@@ -24,61 +24,61 @@
 //! **A stack is read in place only if it is the thread's own stack. Only one address range of this stack is read:
 //! from 128 bytes (the red zone) below the stack pointer at which the capture began, up to the stack's end.**
 //!
-//! 1. The range from the red zone to the stack's end stays mapped while the capture runs. This range contains the
-//!    frames of the thread's callers, up to the frame in which the thread began, and our own frames are directly below
-//!    the range (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`).
-//!    Statement 1 would be false only for a host that unmaps pages between a thread's stack pointer and the stack's
-//!    end. No such host is known.
-//! 2. The walk checks every address against the range of statement 1. This check is necessary because each way to leave
-//!    a frame (a plain rule, a rule for a realigned frame, a register rule, an expression) may yield any address or
-//!    stack pointer. A second check requires that the caller's stack pointer is above the frame's stack pointer and not
-//!    beyond the stack's end. If an address or a stack pointer fails its check, the walk ends and the stack is flagged
-//!    as cut (`x86_64/words.rs`; `walking_with_broken_unwind_information_is_safe` of `unwind/foreign.rs`, which tries
-//!    21 kinds of wrong unwind information).
-//! 3. A signal may interrupt code on any stack. If the interrupted code is on the signal handler's own stack,
-//!    further up, the walk continues there. If the interrupted code is on another stack, the walk starts again
-//!    and reads all stacks through a copy (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
-//! 4. The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that are in
-//!    frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
-//!    thread's own stack (`cached_and_uncached_walks_give_equal_stacks` of `unwind/fuzz.rs`; greenlets, which move
-//!    parts of a stack to another place, in `host/runtimes.rs`). The cache of whole stacks compares an entry with the
-//!    stack only if the capture begins at exactly the stack pointer at which the walk of the cached stack began
-//!    (`a_repeated_stacks_number_refers_to_an_equal_stack` of `unwind/fuzz.rs`).
-//! 5. Expressions terminate, because they are limited to 256 operations and fixed memory (`sp_for_ever` and
-//!    `cfa_for_ever`, tested as in 2).
+//! - **1.** The range from the red zone to the stack's end stays mapped while the capture runs. This range contains
+//!   the frames of the thread's callers, up to the frame in which the thread began, and our own frames are directly
+//!   below the range. Only a host that unmaps pages between a thread's stack pointer and the stack's end would break
+//!   statement 1. No such host is known. Tested by `a_threads_locals_are_within_its_stack_bounds` of `bounds`, and for
+//!   the main thread by `unwind/main_thread.rs`.
+//! - **2.** The walk checks every address against the range of statement 1 (see `x86_64/words.rs`). This check is
+//!   necessary because each way to leave a frame (a plain rule, a rule for a realigned frame, a register rule, an
+//!   expression) may yield any address or stack pointer. A second check requires that the caller's stack pointer is
+//!   above the frame's stack pointer and not beyond the stack's end. If an address or a stack pointer fails its check,
+//!   the walk ends and the stack is flagged as cut. Tested by `walking_with_broken_unwind_information_is_safe` of
+//!   `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
+//! - **3.** A signal may interrupt code on any stack. If the interrupted code is on the signal handler's own stack,
+//!   further up, the walk continues there. If the interrupted code is on another stack, the walk starts again and
+//!   reads all stacks through a copy. Tested by `a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`.
+//! - **4.** The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that
+//!   are in frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
+//!   thread's own stack. The cache of whole stacks compares an entry with the stack only if the capture begins at
+//!   exactly the stack pointer at which the walk of the cached stack began. Tested by
+//!   `cached_and_uncached_walks_give_equal_stacks` and `a_repeated_stacks_number_refers_to_an_equal_stack` of
+//!   `unwind/fuzz.rs`, and for greenlets, which move parts of a stack to another place, by `host/runtimes.rs`.
+//! - **5.** Expressions terminate, because they are limited to 256 operations and fixed memory. Tested by the cases
+//!   `sp_for_ever` and `cfa_for_ever` of the test of statement 2.
 //!
 //! **If a capture begins on a stack other than the thread's own, or reaches such a stack, it reads all stacks
 //! (including the thread's own) through a copy that the kernel makes.** There is one exception: **words on the page
 //! that contains the capture's own outermost frame** are read in place, if an earlier walk through a copy read equal
 //! words up to the stack's end.
 //!
-//! 6. The kernel checks each page when it copies the page. So the bounds of other stacks are not cached, and no
-//!    bounds can be out of date (`a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs`,
-//!    `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
-//!    `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`).
-//! 7. A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at the first
-//!    gap, at most 8 MiB later. A capture copies at most 16 MiB
-//!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`, `a_capture_copies_at_most_its_limit` of
-//!    `copy`).
-//! 8. A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a copy
-//!    before. This is safe because that page contains our own frames: another thread that unmapped the page would
-//!    crash the program even without gpuflame (`x86_64/foreign_path_cache.rs`;
-//!    `a_foreign_path_never_reads_past_the_stack_pointers_page`,
-//!    `a_foreign_path_is_followed_only_with_the_same_frame_pointer` in that file; compared with the copy:
-//!    `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`; a page that another thread protects
-//!    and unprotects: `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
-//! 9. The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system call,
-//!    and opens no file (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
-//!    `fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page` of `unwind/fibers.rs`).
-//! 10. If a sandbox refuses the copying system call, memory is read through a file; if the sandbox refuses the file
-//!     too, the stack is flagged as cut. The host's errno is preserved (`unwind/sandboxed.rs`).
+//! - **6.** The kernel checks each page when it copies the page. So the bounds of other stacks are not cached, and no
+//!   bounds can be out of date. Tested by `a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of
+//!   `unwind/foreign.rs` and `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`, and compared with
+//!   libgcc by `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`.
+//! - **7.** A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at
+//!   the first gap, at most 8 MiB later. A capture copies at most 16 MiB. Tested by
+//!   `words_are_read_from_the_red_zone_to_the_first_unreadable_page` and `a_capture_copies_at_most_its_limit` of
+//!   `copy`.
+//! - **8.** A stack whose frames are on one page is read without a copy if it matches a stack that was walked through
+//!   a copy before (see `x86_64/foreign_path_cache.rs`). Reading this page in place is safe, because it contains our
+//!   own frames: another thread that unmapped the page would crash the program even without gpuflame. Tested by
+//!   `a_foreign_path_never_reads_past_the_stack_pointers_page` and
+//!   `a_foreign_path_is_followed_only_with_the_same_frame_pointer` of that file. Compared with the copy by
+//!   `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`. A page that another thread protects
+//!   and unprotects is tested by `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`.
+//! - **9.** The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system
+//!   call, and opens no file. Tested by `a_capture_on_any_of_2000_fibers_takes_one_system_call` and
+//!   `fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page` of `unwind/fibers.rs`.
+//! - **10.** If a sandbox refuses the copying system call, memory is read through a file. If the sandbox refuses the
+//!   file too, the stack is flagged as cut. The host's errno is preserved. Tested by `unwind/sandboxed.rs`.
 //!
 //! **Only addresses of user space (below 2^47) are looked up**, because the rule table and frames use the upper bits
 //! for other data.
 //!
-//! 11. A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the address is looked
-//!     up in the rule table, because the table's keys have a tag in those bits (`return_to_nearly_an_address`,
-//!     tested as in 2).
+//! - **11.** A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the address is
+//!   looked up in the rule table, because the table's keys have a tag in those bits. Tested by the case
+//!   `return_to_nearly_an_address` of the test of statement 2.
 //!
 //! **Machine code is read through a system call**, never in place, since code without unwind information may be
 //! unmapped or replaced at any time (`x86_64/generated.rs`). Every stack address that is derived from the code's
@@ -87,34 +87,35 @@
 //! `unwalkable_generated_frames_do_not_crash_the_unwinder` of `unwind/generated.rs`).
 //!
 //! **The memory of a loaded object is read only while the loader's lock is held**, so that no other thread can unload
-//! the object during the read. The lock is necessary because an address on a stack may be garbage, and so may be an
-//! address in any object.
+//! the object during the read. The lock is necessary because an address on a stack may be garbage, and garbage may be
+//! an address in any object.
 //!
-//! 12. The lock is held for the object's headers, unwind information, build id and name
-//!     (`unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`).
-//! 13. No thread waits forever for the loader; `loader` explains why. As long as no object is loaded or unloaded,
-//!     captures of known code do not query the loader (`a_self_checking_capture_does_not_wait_for_the_loader` of
-//!     `unwind/unload.rs`).
+//! - **12.** The lock is held for the object's headers, unwind information, build id and name. Tested by
+//!   `unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`.
+//! - **13.** No thread waits forever for the loader; `loader` explains why. As long as no object is loaded or
+//!   unloaded, captures of known code do not query the loader. Tested by
+//!   `a_self_checking_capture_does_not_wait_for_the_loader` of `unwind/unload.rs`.
 //!
 //! # Why no frame has a wrong name
 //!
-//! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares these counters
-//!     with their last known values. So a rule is never applied to other code that was loaded later at the same address
-//!     (`a_self_checking_capture_needs_no_poll`, `a_library_loaded_at_an_address_without_rules_is_recognised_at_once`,
-//!     `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`). A load or unload during a capture is
-//!     detected at the end of the capture (`threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`;
-//!     `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`). Each rule in a thread's path cache
-//!     is used only for the address and the loader state for which it was stored
-//!     (`a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`; compared with the walk without caches: the
-//!     fuzzer of statement 4).
-//! 15. An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file. So
-//!     neither the function names nor the comparison of stacks depends on the thread or on the time of a look-up
-//!     (names: `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
-//!     `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `epochs`; stacks:
-//!     `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
-//! 16. A frame whose module cannot be determined is reported as unknown, and counted
-//!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
-//!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
+//! - **14.** Every load and unload, in any namespace, changes the loader's counters, and each capture compares these
+//!   counters with their last known values. So a rule is never applied to other code that was loaded later at the same
+//!   address. Tested by `a_self_checking_capture_needs_no_poll`,
+//!   `a_library_loaded_at_an_address_without_rules_is_recognised_at_once` and
+//!   `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`. A load or unload during a capture is
+//!   detected at the end of the capture. Tested by `threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`,
+//!   and by `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`. Each rule in a thread's path
+//!   cache is used only for the address and the loader state for which it was stored. Tested by
+//!   `a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`, and compared with the walk without caches by
+//!   the fuzzer of statement 4.
+//! - **15.** An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file.
+//!   So neither the function names nor the comparison of stacks depends on the thread or on the time of a look-up.
+//!   Names are tested by `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
+//!   `recorded/modules.rs`, and by `overlapping_objects_have_different_epochs` of `epochs`. Stacks are tested by
+//!   `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`.
+//! - **16.** A frame whose module cannot be determined is reported as unknown, and counted. Tested by
+//!   `launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs` and
+//!   `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`.
 //!
 //! The statements above do not cover three cases:
 //! - A program may replace libc's `dl_iterate_phdr` by a function that does not take the loader's lock.
@@ -197,9 +198,10 @@ pub fn emulate_older_glibc() {
 /// the loader.
 ///
 /// Unwind rules for unloaded code are dropped when this function, or a capture that reaches an address without a rule,
-/// notices the unload. Until then, other code that is loaded at the same address may be unwound by the rules of the
-/// unloaded code, and may get the names of the unloaded functions. Call this function after a `dlclose` that you know
-/// of, poll it from a housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
+/// notices the unload. Until the unload is noticed, other code that is loaded at the same address may be unwound by
+/// the rules of the unloaded code, and may get the names of the unloaded functions. Call this function after a
+/// `dlclose` that you know of, poll it from a housekeeping thread every few milliseconds, or set
+/// [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
     let before = loader_state::latest();
     loader::poll() != before
@@ -232,7 +234,7 @@ pub struct Captured<'a> {
     pub unchanged: usize,
     /// Whether the stack is truncated, cut or guessed.
     pub flags: ContextFlags,
-    /// Stack positions of `frames`.
+    /// Positions of `frames` on the stack.
     #[doc(hidden)]
     pub positions: StackPositions<'a>,
 }

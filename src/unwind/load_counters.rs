@@ -1,5 +1,5 @@
-//! Detects whether objects were loaded or unloaded since the loader was last queried. The check is two memory
-//! reads, without a lock.
+//! Detects whether objects were loaded or unloaded since the loader was last queried. The check makes two memory reads
+//! and takes no lock.
 //!
 //! `dl_iterate_phdr` would also report loads and unloads, but it takes the loader's lock, for which all launching
 //! threads would contend. glibc has two counters in `_rtld_global`: the number of objects ever loaded, and the number
@@ -116,7 +116,7 @@ fn is_load_counter(words: &[u64], at: usize, counters: LoaderCounters, thread: u
     const NAMESPACES: std::ops::RangeInclusive<u64> = 1..=16;
     let is_recursive = |mutex: &[u64]| mutex[2] as u32 == libc::PTHREAD_MUTEX_RECURSIVE as u32;
     let is_ours = |mutex: &[u64]| mutex[0] >> 32 != 0 && mutex[1] as u32 == thread;
-    // Since glibc 2.35, three locks precede the counter. In earlier versions, two locks precede it.
+    // Since glibc 2.35, three locks precede the counter. In earlier versions of glibc, two locks precede the counter.
     let locks = |count: usize| {
         let before = at.checked_sub(count * MUTEX_WORDS + 1).map(|from| &words[from..at]);
         before.is_some_and(|before| {

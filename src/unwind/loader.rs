@@ -171,7 +171,8 @@ impl Object {
         program_headers(start).map(|headers| unsafe { Self::new(bias, name, headers) })
     }
 
-    /// Finds the object that contains `address` in the loader's list. Call this while the loader's lock is held.
+    /// Finds the object that contains `address` in the loader's list. Call this function while the loader's lock is
+    /// held.
     pub(super) fn find_listed(address: u64) -> Option<Self> {
         let mut found = None;
         visit(|object| {

@@ -1,9 +1,10 @@
 //! Maps memory directly from the kernel.
 //!
-//! The callback runs inside the host program, possibly inside the program's allocator (some programs launch a kernel in
-//! `malloc`). So the code of the callback must not call `malloc`. The only exception is a thread's first launch, which
-//! calls `malloc` to query the bounds of the thread's stack. All memory that `unwind` and `capture` need per thread or
-//! per process is mapped by this module, zeroed. Every mapped byte is counted, and the ledger prints the sum.
+//! Our callback runs inside the host program, possibly inside the program's allocator (some programs launch a kernel
+//! in `malloc`). So the code of the callback must not call `malloc`. The only exception is a thread's first launch,
+//! which calls `malloc` to query the bounds of the thread's stack. All memory that `unwind` and `capture` need per
+//! thread or per process is mapped by this module, zeroed. Every mapped byte is counted, and the ledger (gpuflame's
+//! report of its own losses and overhead) prints the sum.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering};

@@ -39,8 +39,8 @@ impl ModuleMap {
     /// every few milliseconds: a call takes only about 12 ns if nothing has changed.
     ///
     /// A frame belongs to the module that covers the frame's address and has the frame's epoch. For
-    /// [`ModuleEpoch::OUTSIDE`] only, several modules may cover the address. Which of these modules is the right one
-    /// is then unknown. Generated code has an empty path. Do not call this function inside a callback.
+    /// [`ModuleEpoch::OUTSIDE`] only, several modules may cover the address. It is then unknown to which of these
+    /// modules the frame belongs. Generated code has an empty path. Do not call this function inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let state = loader::poll();
         if self.listed != Some(state) {

@@ -29,7 +29,7 @@ struct ObjectList {
     /// Number of objects, and the loader state in which the objects were listed.
     count: AtomicU64,
     state: AtomicU64,
-    /// Sequence number, which is odd while the fields above are being written.
+    /// Sequence number, which is odd while the other fields are being written.
     sequence: AtomicU64,
 }
 
@@ -106,8 +106,8 @@ impl ObjectList {
         let after = copy.partition_point(|words| words[0].load(Ordering::Relaxed) <= address);
         let last =
             after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
-        // This fence orders the loads above before the load below. So if the sequence number is unchanged, the loads
-        // above have read one version of the list.
+        // This fence orders the loads of the list before the second load of the sequence number. So if the sequence
+        // number is unchanged, these loads have read one version of the list.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) != before {
             return Err(MustAskLoader);
@@ -119,8 +119,8 @@ impl ObjectList {
     fn publish(&self, objects: &[Object], state: LoaderState) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Because of this fence, a reader that sees a word stored below also sees the odd sequence number, or a later
-        // sequence number.
+        // Because of this fence, a reader that sees a word of the new list also sees the odd sequence number, or a
+        // later sequence number.
         fence(Ordering::Release);
         for (slots, object) in self.objects.iter().zip(objects) {
             for (slot, word) in slots.iter().zip(object.to_words()) {

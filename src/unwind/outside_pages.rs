@@ -1,11 +1,11 @@
-//! Notes about code outside all loaded objects, which captures write for the module map. Such code was generated at
-//! run time, or its file was mapped by hand.
+//! Notes about code outside all loaded objects, which captures write for the module map. Code outside all objects was
+//! generated at run time, or its file was mapped by hand.
 //!
-//! A capture writes a note if it reaches an address in such code and the rule table has no rule for the address.
-//! Captures write one note per page and loader state. Because captures run inside callbacks, writing a note takes no
-//! lock and allocates nothing: notes are written to a ring of fixed size, which the module map reads. If the ring is
-//! full, the note is counted as lost. The next capture that has no rule for an address on that page then tries to
-//! write the note again.
+//! A capture writes a note if it reaches an address in code outside all objects and the rule table has no rule for the
+//! address. Captures write one note per page and loader state. Because captures run inside callbacks, writing a note
+//! takes no lock and allocates nothing: notes are written to a ring of fixed size, which the module map reads. If the
+//! ring is full, the note is counted as lost. The next capture that has no rule for an address on the same page tries
+//! again to write the note.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,8 +27,8 @@ pub(super) struct OutsideNote {
 }
 
 /// A slot of the ring, which is used for many positions in turn. The slot's `turn` decides which thread may use the
-/// slot. The thread that writes a position may use it if `turn` equals the position's write turn. The thread that
-/// reads the position may use it if `turn` is the write turn plus 1.
+/// slot. The thread that writes a position may use the slot if `turn` equals the position's write turn. The thread
+/// that reads the position may use the slot if `turn` is the write turn plus 1.
 struct RingSlot {
     turn: AtomicUsize,
     note: UnsafeCell<OutsideNote>,

@@ -2,9 +2,9 @@
 //! interface as the engine for x86-64.
 //!
 //! With this engine, gpuflame builds on machines other than x86-64, and works on aarch64. The portable engine is
-//! slower than the x86-64 engine (see the performance page). It allocates inside the callback that notices a load or
-//! unload of an object. The crate framehop has an unwinder for aarch64 only. On other machines, a capture is empty and
-//! flagged as cut.
+//! slower than the x86-64 engine (see the performance page). The portable engine allocates inside the callback that
+//! notices a load or unload of an object. The crate framehop has an unwinder for aarch64 only. On other machines, a
+//! capture is empty and flagged as cut.
 
 use std::fmt;
 use std::ops::Range;
@@ -43,7 +43,7 @@ pub(super) struct ThreadEngine {
     is_busy: bool,
 }
 
-/// The walker of copied stacks. No value exists, because this engine does not support copied stacks.
+/// The walker of copied stacks. No value of this type exists, because this engine does not support copied stacks.
 #[derive(Debug)]
 pub(super) enum CopyWalker {}
 

@@ -1,7 +1,7 @@
 //! Calls a function when a Python interpreter that runs a whole program ends, as in `python train.py`. After an
 //! uncaught KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its
-//! own process. So the C library's exit handlers do not run in this case. Only CPython's own exit callbacks
-//! (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
+//! own process. So the C library's exit handlers do not run after a KeyboardInterrupt. Only CPython's own exit
+//! callbacks (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
 //!
 //! A program that embeds CPython may finalize the interpreter and continue to run. The stack shows whether the program
 //! ends with the interpreter: if so, the stack contains one of the few functions of CPython that run a whole program
@@ -46,9 +46,9 @@ struct InterpreterExports {
 /// interpreter was initialized, and not inside a callback. Returns false if there is no interpreter, or if its table
 /// of exit callbacks is full.
 ///
-/// A forked child inherits the registration, but `is_due` must return false in the child. The reason is that a stack
-/// is captured before `callback` is called, and the capture takes the loader's lock. If another thread held this lock
-/// at the time of the fork, the lock is never released in the child.
+/// A forked child inherits the registration, but `is_due` must return false in the child. Otherwise a stack would be
+/// captured before `callback` is called, and the capture takes the loader's lock. If another thread held this lock at
+/// the time of the fork, the lock is never released in the child.
 pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
     let found = loader::with_lock(|_| {
         let mut found = None;
@@ -70,8 +70,8 @@ pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
 /// function while the loader's lock is held.
 fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
     exports.find("_PyRuntime")?;
-    // An interpreter that is not initialized has no table of exit callbacks yet, and nothing to finalize. Its
-    // functions cannot even be called, because its library may not be relocated yet.
+    // An interpreter that is not initialized has no table of exit callbacks yet, and nothing to finalize. The
+    // functions of such an interpreter cannot even be called, because its library may not be relocated yet.
     if !python::is_initialized() {
         return None;
     }

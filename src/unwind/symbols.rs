@@ -28,7 +28,7 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 /// Size of a symbol table entry in bytes.
 const SYMBOL_BYTES: usize = size_of::<libc::Elf64_Sym>();
 
-/// The symbol tables of one object. Use them only while the loader's lock is held.
+/// The symbol tables of one object. Use these tables only while the loader's lock is held.
 pub(super) struct Exports<'a> {
     object: &'a Object,
     strings: &'static [u8],
@@ -46,7 +46,7 @@ impl<'a> Exports<'a> {
             let halves = entries.iter().map(|entry| (read_u64(entry, 0), read_u64(entry, 8)));
             let found = halves.take_while(|(tag, _)| *tag != Some(0)).find(|(found, _)| *found == Some(tag));
             // For most objects, glibc has replaced the offset in this entry by an address. The loaders of other C
-            // libraries never do so.
+            // libraries never replace the offset.
             let at = found?.1?;
             object.rest_of_segment(if object.contains(at) { at } else { object.bias.wrapping_add(at) })
         };

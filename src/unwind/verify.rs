@@ -2,7 +2,8 @@
 //! all three results agree.
 //!
 //! Verification is for users who want to check the stacks of their own programs (`GPUFLAME_VERIFY`), and for bug
-//! reports. Verifying a stack takes about 20 us. During this time, libgcc may take the loader's lock and allocate.
+//! reports. Verifying a stack takes about 20 us. While a stack is verified, libgcc may take the loader's lock and
+//! allocate.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -16,8 +17,8 @@ pub struct VerifyResult {
     /// Whether our walk without caches gives the same stack. If the additional capture is truncated, only the frames
     /// that both captures contain must agree.
     pub plain_agrees: bool,
-    /// Whether libgcc gives the same stack. libgcc stops at code without unwind information. In stacks with such code,
-    /// only the frames that libgcc finds must agree.
+    /// Whether libgcc gives the same stack. libgcc stops at code without unwind information. In stacks with code
+    /// without unwind information, only the frames that libgcc finds must agree.
     pub libgcc_agrees: bool,
 }
 
@@ -25,8 +26,8 @@ pub struct VerifyResult {
 #[derive(Debug)]
 pub struct Verifier {
     plain: Unwinder,
-    /// Addresses that libgcc found. They have their own memory mapping, because a small thread stack has no space for
-    /// them.
+    /// Addresses that libgcc found. The addresses have their own memory mapping, because a small thread stack has no
+    /// space for them.
     theirs: NonNull<Addresses>,
 }
 

@@ -10,12 +10,13 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Number of bytes of memory that all buffers use. A lent buffer counts with its size. A buffer that the tracer holds
-/// counts with the number of bytes that were ever written to it.
+/// Number of bytes of memory that all buffers use. A lent buffer counts with its full size. A buffer that the tracer
+/// holds counts with the number of bytes that were ever written to it.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the number of bytes of memory that all buffers use. A lent buffer counts with its size. A buffer that the
-/// tracer holds counts with the number of bytes that were ever written to it, because only these bytes take memory.
+/// Returns the number of bytes of memory that all buffers use. A lent buffer counts with its full size. A buffer that
+/// the tracer holds counts with the number of bytes that were ever written to it, because only these bytes take
+/// memory.
 pub fn bytes_held() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
@@ -47,8 +48,9 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// A buffer is allocated with `calloc`, because another client may call `free` on it: the vendor's library passes
 /// completed buffers to the client that was the last to register for records. The allocator maps a block of this size
 /// from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the kernel. Buffers
-/// are freed as rarely as possible. The reason is that the allocator, when the first large block is freed, raises the
-/// limit up to which it keeps freed memory. After that, it also keeps more of the memory that the application frees.
+/// are freed as rarely as possible, because the first free of a large block changes the allocator: it raises the limit
+/// up to which it keeps freed memory. After such a free, the allocator also keeps more of the memory that the
+/// application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -85,7 +87,8 @@ impl Buffer {
         self.written
     }
 
-    /// Whether this idle buffer may keep all its pages resident. If it may, adds its bytes to [`WARM_BYTES`].
+    /// Whether this idle buffer may keep all its pages resident. If the buffer may keep its pages, adds its bytes to
+    /// [`WARM_BYTES`].
     fn may_keep_pages(&mut self) -> bool {
         let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
         let kept = WARM_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
@@ -173,8 +176,8 @@ impl FilledBuffer {
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
 
-    /// Copies the records, so that the buffer can be used again immediately. This is useful because flushes and early
-    /// deliveries return thousands of buffers with few records each.
+    /// Copies the records, so that the buffer can be used again immediately. Copying is useful because flushes and
+    /// early deliveries return thousands of buffers with few records each.
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
@@ -266,8 +269,8 @@ impl LentBuffers {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Lends a spare buffer that is not added to the list of loans. The buffer is not recognised when the library
-    /// returns it. Used in a process in which no thread may wait for a lock.
+    /// Lends a spare buffer that is not added to the list of loans. A buffer that is not in the list is not recognised
+    /// when the library returns it. Used in a process in which no thread may wait for a lock.
     pub fn lend_untracked() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
         let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);

@@ -91,7 +91,8 @@ impl CallKind {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
-    /// Whether the API call destroys a CUDA context. Its beginning is the last chance to flush records of the context.
+    /// Whether the API call destroys a CUDA context. The start of such a call is the last chance to flush records of
+    /// the context.
     pub fn ends_context(self) -> bool {
         matches!(self, Self::DeviceReset | Self::ContextDestroy)
     }

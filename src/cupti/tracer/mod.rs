@@ -44,8 +44,8 @@ pub trait Tracer: 'static {
     /// The library needs memory for activity records. The tracer returns `None` if no memory is left. Records that are
     /// lost as a result are reported by [`Tracer::records_discarded`].
     ///
-    /// During this function, the library holds a lock of its own. So the tracer must not call the library. It must not
-    /// take a lock that another thread may hold while that thread calls the library.
+    /// While this function runs, the library holds a lock of its own. So the tracer must not call the library. The
+    /// tracer must also not take a lock that another thread may hold while that thread calls the library.
     fn request_buffer() -> Option<Buffer>;
 
     /// The library returns activity records, on a thread of the application or on a thread of its own. The tracer
@@ -73,8 +73,8 @@ pub trait Tracer: 'static {
         let _ = (correlation, is_programmatic);
     }
 
-    /// An API call that creates no GPU work begins or ends. Such a call waits, or is about CUDA events or memory.
-    /// Calls about CUDA events are reported only if the user asks for CUDA events.
+    /// An API call that creates no GPU work begins or ends: a wait, or a call about CUDA events or memory. Calls about
+    /// CUDA events are reported only if the user asks for CUDA events.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
@@ -86,8 +86,8 @@ pub trait Tracer: 'static {
         let _ = takeover;
     }
 
-    /// The library has had a fatal error and has shut itself down. After this, the library is not called any more.
-    /// Records that it has not delivered are lost.
+    /// The library has had a fatal error and has shut itself down. After a fatal error, the library is not called any
+    /// more. Records that the library has not delivered are lost.
     fn fatal(reason: &str) {
         let _ = reason;
     }
@@ -110,8 +110,8 @@ pub enum ClientTakeover {
 
 /// An API call at its entry or its exit.
 ///
-/// The library (CUPTI) calls a function of ours, and the `Call` that a [`Tracer`] receives is in that function's stack
-/// frame. Therefore all frames called from that frame are gpuflame's.
+/// The library (CUPTI) calls a function of ours, and the `Call` that a [`Tracer`] receives is in the stack frame of
+/// our function. All frames called from the frame of our function are gpuflame's.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// Kind of the API call, according to its effect.
@@ -189,8 +189,8 @@ pub enum GraphEvent<'a> {
         /// Whether dependencies are recorded and the node takes time that no activity record shows, such as the time
         /// of a host function.
         waits_unseen: bool,
-        /// A value in the stack frame of our function that the library has called. All frames called from this frame
-        /// are gpuflame's.
+        /// A value in the stack frame of our function that the library has called. All frames called from the frame of
+        /// our function are gpuflame's.
         frame: &'a u32,
     },
     /// A node was copied. `None` if the library does not provide the ids of the nodes.

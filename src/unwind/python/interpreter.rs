@@ -5,8 +5,8 @@
 //! Python at any time. Once an interpreter is found, the search never runs again, even if the interpreter's frames
 //! cannot be read.
 //!
-//! While another thread is in `dlopen`, the loader may list a library that is not relocated yet. A call of one of its
-//! functions could then jump to any address. The search therefore skips an interpreter that is not initialized yet.
+//! While another thread is in `dlopen`, the loader may list a library that is not relocated yet. A call of a function
+//! of this library could jump to any address. The search therefore skips an interpreter that is not initialized yet.
 //! CPython can only initialize itself after it was relocated, so the search runs again after the initialization.
 
 use std::ffi::CStr;
@@ -35,11 +35,11 @@ pub(super) struct Interpreter {
     /// `PyGILState_GetThisThreadState`, which returns the state of the calling thread, or null. The function reads
     /// thread-local storage, so its result is correct no matter which thread holds the GIL.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
-    /// Addresses of the type objects of code objects, strings and bytes. Also the type of frames, in versions in which
-    /// frames are objects.
+    /// Addresses of the type objects of code objects, strings and bytes. In versions in which frames are objects, also
+    /// the type object of frames.
     pub(super) types: Types,
     /// Address ranges of `_PyEval_EvalFrameDefault` (the evaluator) and of its cold part. The cold part is empty in
-    /// most builds. In profile-guided builds, such as Debian's and conda's, it is a fifth of the function.
+    /// most builds. In profile-guided builds, such as Debian's and conda's, the cold part is a fifth of the function.
     pub(super) evaluator: [Range<u64>; 2],
 }
 
@@ -126,7 +126,8 @@ static OFF_REASON: AtomicU32 = AtomicU32::new(0);
 /// The loader's state at the last search for an interpreter, as a word.
 static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Address of the flags of a type object. The type belongs to the interpreter that the last search skipped because it
-/// was not initialized. 0 if no interpreter was skipped. Read and written while the loader's lock is held.
+/// was not initialized. 0 if no interpreter was skipped. This variable is read and written while the loader's lock is
+/// held.
 static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
 
 /// Offsets of `tp_basicsize` and `tp_flags` in a type object. In builds with the GIL, these offsets have not changed
@@ -215,8 +216,8 @@ fn type_flags(type_object: ExportedSymbol) -> Option<u64> {
     Some(address + TYPE_FLAGS + if size == 0 { 16 } else { 0 })
 }
 
-/// Whether the interpreter is still loaded. Turns Python frames off if it is not. Call this function after objects
-/// were unloaded.
+/// Whether the interpreter is still loaded. Turns Python frames off if the interpreter is not loaded any more. Call
+/// this function after objects were unloaded.
 #[cold]
 pub(super) fn is_loaded(interpreter: &Interpreter) -> bool {
     let mut is_loaded = false;
@@ -327,9 +328,9 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Returns the symbol to which the program and its libraries resolve the name. Its address may differ from the address
-/// in the library that defines it, because a program that is not position-independent has its own copies of libraries'
-/// variables.
+/// Returns the symbol to which the program and its libraries resolve the name. The symbol's address may differ from
+/// the address in the library that defines it, because a program that is not position-independent has its own copies
+/// of libraries' variables.
 fn resolve_symbol(name: &str) -> Option<ExportedSymbol> {
     let mut found = None;
     loader::visit(|object| {

@@ -2,8 +2,8 @@
 //!
 //! The offsets for versions up to 3.12 were taken from the headers of each version, and later releases of the same
 //! version keep these offsets. CPython 3.13 and later publish the offsets themselves, in a table at the start of
-//! `_PyRuntime`. The layout of this table also depends on the version. For a version that is not listed here, no
-//! layout is guessed, and no Python frames are recorded.
+//! `_PyRuntime`. The layout of the published table also depends on the version. For a version that is not listed here,
+//! no layout is guessed, and no Python frames are recorded.
 //!
 //! ```text
 //! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one evaluator call
@@ -70,7 +70,7 @@ impl FrameLayout {
 /// Meaning of a frame's position field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// The index of an instruction in the code object. The value in the variant is the number of bytes per index.
+    /// The index of an instruction in the code object. The variant contains the number of bytes per index.
     Index(u32),
     /// The address of an instruction in the code object.
     Address,
@@ -81,8 +81,8 @@ pub(super) enum Unit {
 pub(super) enum Boundary {
     /// Each frame is the first frame of an evaluator call.
     Each,
-    /// A byte at this offset in the frame is nonzero if the frame is the first frame of an evaluator call. The next
-    /// byte is the owner byte.
+    /// A byte at this offset in the frame is nonzero if the frame is the first frame of an evaluator call. The byte
+    /// after this flag is the owner byte.
     Flag(u32),
     /// The frame that precedes the first frame of an evaluator call is a shim, that is, a frame of the evaluator and
     /// not of a function.
@@ -149,7 +149,7 @@ impl ThreadList {
         };
         let version = (version >> 16) as u16;
         // Distance in the table from the entry for the thread's frame to the entry for the thread's id. Since 3.15,
-        // the table has three more entries between these two.
+        // the table has three more entries between these two entries.
         let identity = match version {
             0x0309 | 0x030a => return known(32, 8, 176),
             0x030b => return known(40, 16, 152),
@@ -172,8 +172,8 @@ impl ThreadList {
     }
 }
 
-/// Offset of the pointer to an object's type. It is the same in all versions up to 3.15, except in free-threaded
-/// builds.
+/// Offset of the pointer to an object's type. This offset is the same in all versions up to 3.15, except in
+/// free-threaded builds.
 pub(super) const TYPE: u64 = 8;
 pub(super) const LENGTH: u64 = 16;
 pub(super) const HASH: u64 = 24;
@@ -191,8 +191,8 @@ const BEFORE_3_11: Layout = Layout {
         code: 32,
         position: 104,
         link: 24,
-        // This version has no owner byte. The offset refers to a byte of the pointer to the object's type instead,
-        // because this byte never changes.
+        // CPython 3.9 and 3.10 have no owner byte. The offset refers to a byte of the pointer to the object's type
+        // instead, because this byte never changes.
         owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,

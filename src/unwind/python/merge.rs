@@ -32,8 +32,8 @@ pub(super) struct StackPair<'a> {
 pub(super) enum Agreement {
     /// Each evaluator call is in both the native and the Python stack.
     Complete,
-    /// The native stack has more evaluator calls at the root than the Python stack. These calls belong to another
-    /// interpreter, or to the stack below a greenlet.
+    /// The native stack has more evaluator calls at the root than the Python stack. The additional calls belong to
+    /// another interpreter, or to the stack below a greenlet.
     MoreNative,
     /// Some Python frames belong to no native frame.
     None,
@@ -160,7 +160,8 @@ impl StackPair<'_> {
     }
 }
 
-/// Whether this native frame is a call of the evaluator. `evaluator` is the address ranges of the evaluator's code.
+/// Whether this native frame is a call of the evaluator. `evaluator` contains the address ranges of the evaluator's
+/// code.
 pub(super) fn is_evaluator(frame: Frame, evaluator: &[Range<u64>; 2]) -> bool {
     let is_inside = |address| evaluator.iter().any(|part| part.contains(&address));
     matches!(frame.kind(), FrameKind::Native { address, .. } if is_inside(address))

@@ -18,15 +18,19 @@
 //!
 //! 1. Frames are read only if the layout of this CPython version is known, and equals the layout that the interpreter
 //!    publishes (`layout`).
+//!
 //! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames
 //!    is corrupted, the walk ends and Python frames are no longer recorded, but nothing else happens.
-//! 3. A code object, its name, file and line table must have the expected types. When a walk first reaches the object,
-//!    the addresses of the types are compared with the expected addresses (`code`).
+//!
+//! 3. A code object, its name, file and line table must have the expected types. When a walk first reaches a code
+//!    object, the addresses of its types are compared with the expected addresses (`code`).
+//!
 //! 4. The native stack must agree with the Python frames (`merge`). Since 3.11, the C stack addresses to which the
 //!    Python frames lead must be inside native frames. Before 3.11, the native stack must have as many evaluator calls
 //!    as the Python stack has frames. If native and Python frames disagree for a stack, and have not agreed for any
 //!    earlier stack, Python frames are switched off.
-//! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once the flag is
+//!
+//! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once this flag is
 //!    set, only the finalizing thread's frames are read. In one case, a walk may still read freed memory: the kernel
 //!    preempts a thread in the middle of a walk (which takes about 50 ns), and before the thread continues, the
 //!    interpreter sets the flag and unmaps the thread's frames.
@@ -127,8 +131,8 @@ impl PythonUnwinder {
         Some(Self { state, interpreter, unloads: interpreter::unloads() })
     }
 
-    /// Walks along the Python frames. `native` identifies the thread's native frames, if these are known. `number`
-    /// returns the id for a code object that is new to the thread.
+    /// Walks along the Python frames. `native` is the index of the thread's native stack in the cache of whole stacks,
+    /// if the stack is cached. `number` returns the id for a code object that is new to the thread.
     #[inline(always)]
     pub fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
         let Self { interpreter, .. } = *self;

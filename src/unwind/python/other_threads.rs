@@ -5,19 +5,23 @@
 //! may free any of this memory at any time. The Python frames are used only if they fit the sample:
 //!
 //! 1. Two reads find the same Python frames. (Only the positions in the functions may differ.)
+//!
 //! 2. After the reads, the thread's stack is compared with the copy. Native frames further in than the innermost
-//!    evaluator call may differ; the thread is then still in that evaluator call. Since 3.11, the native frame of that
-//!    evaluator call may also differ, if a register, or a word of the copy up to the end of that frame, is an address
-//!    in the innermost function's instructions. Such an address shows that the thread executed this function when it
-//!    was sampled. The stack differs in this way if the thread has run on between the sample and the reads.
+//!    evaluator call may differ; the thread is then still in that evaluator call. Since 3.11, the native frame of the
+//!    innermost evaluator call may also differ in one case: a register, or a word of the copy up to the end of that
+//!    frame, is an address in the innermost function's instructions. Such an address shows that the thread executed
+//!    this function when it was sampled. The stack differs in this way if the thread has run on between the sample and
+//!    the reads.
+//!
 //! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address
 //!    of the innermost Python frame must be in a register, or in the copy up to the end of the evaluator call's frame.
+//!
 //! 4. Each evaluator call in the copied stack has Python frames, and each Python frame has an evaluator call.
 //!
 //! A launch after the sample changes the stack, so the frames of a later launch are never used. Two errors remain
-//! possible, both within one evaluator call. In the first case, the sampled function returns before the read, but the
-//! address of the next function's frame is still in the copy. In the second case, the sampled function has another
-//! caller at the time of the read than at the time of the sample.
+//! possible, both within one evaluator call. First, the sampled function may return before the read, while the address
+//! of the next function's frame is still in the copy. Second, the sampled function may have another caller at the time
+//! of the read than at the time of the sample.
 //!
 //! Threads of all interpreters are read. If a thread has states in several interpreters, only its state in the
 //! interpreter that is listed first is read. Samples of this thread in another interpreter count as not read.
@@ -37,9 +41,9 @@ const PAGE_BYTES: usize = 4096;
 /// Maximum number of page copies that are held during a read. A thread's frames are mostly on one or two pages; before
 /// 3.11 they are scattered over more pages.
 const PAGES: usize = 16;
-/// If a thread had no state when all threads were listed, duration until the threads are listed again.
+/// Duration until the threads are listed again after a listing in which a thread had no state.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
-/// Limits on the lengths of lists. The program may change these lists during a read, so they may even seem cyclic.
+/// Limits on the lengths of lists. The program may change its lists during a read, so the lists may even seem cyclic.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 4096;
 const MAX_CODES: usize = 1 << 14;
@@ -123,7 +127,8 @@ impl OtherThreads {
         Some(Self::without_threads())
     }
 
-    /// Whether Python frames are not read because a sandbox refuses the system call for this (`process_vm_readv`).
+    /// Whether Python frames are not read because a sandbox refuses the system call that copies memory
+    /// (`process_vm_readv`).
     pub fn is_refused() -> bool {
         memory::needs_descriptor() && interpreter::interpreter().is_some()
     }
@@ -210,7 +215,8 @@ impl OtherThreads {
         if !is_same {
             return None;
         }
-        // The instruction positions are taken from the first read, because it was closer in time to the sample.
+        // The instruction positions are taken from the first read, because the first read was closer in time to the
+        // sample.
         (self.frames, self.is_cut) = (first, before);
         Some(())
     }
@@ -355,7 +361,7 @@ impl OtherThreads {
         let mut number = [0; 4];
         // Copy only this word and not its whole page, because no Python frames are on this page.
         let is_copied = copy_into(thread.checked_add(self.number_offset?)?, &mut number);
-        // The value 0 is skipped, because the kernel would take 0 as the calling thread.
+        // The value 0 is skipped, because the kernel would interpret 0 as the calling thread.
         is_copied.then(|| i32::from_ne_bytes(number)).filter(|number| *number > 0)
     }
 
@@ -470,7 +476,7 @@ struct HeldWords<'a> {
 }
 
 impl HeldWords<'_> {
-    /// Whether one of the words is an address in the `bytes` bytes that start at `first`.
+    /// Whether one of these words is an address in the `bytes` bytes that start at `first`.
     fn contain(&self, first: u64, bytes: u32) -> bool {
         let held = usize::try_from(self.upper.saturating_sub(self.registers[SP_INDEX])).unwrap_or(0);
         let (words, _) = self.stack[..held.min(self.stack.len())].as_chunks::<8>();
@@ -506,9 +512,9 @@ fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize>
     at.checked_sub(1).filter(|_| at < stack_pointers.len())
 }
 
-/// Whether the merged stack has no native frame of the evaluator further in than the outermost Python frame. Such a
-/// native frame belongs to an evaluator call that began or ended between the sample and the read. Evaluator calls
-/// further out may belong to another interpreter, or to the stack below a greenlet.
+/// Whether the merged stack has no native frame of the evaluator further in than the outermost Python frame. If there
+/// is one further in, its evaluator call began or ended between the sample and the read. Evaluator calls further out
+/// may belong to another interpreter, or to the stack below a greenlet.
 fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     use gpuflame_model::record::FrameKind;
     let is_python = |frame: &Frame| matches!(frame.kind(), FrameKind::Python { .. });
@@ -561,7 +567,7 @@ fn thread_number_offset() -> Option<u64> {
     words.iter().position(|word| *word == number.to_ne_bytes()).map(|at| 4 * at as u64)
 }
 
-/// Copies of the pages from which a read has read.
+/// Copies of the pages that a read of Python frames has needed.
 #[derive(Debug)]
 struct PageCopies {
     /// Numbers of the copied pages (address divided by the page size); 0 for a free slot.

@@ -1,7 +1,8 @@
 //! Walks the Python frames of the calling thread, from the innermost frame outwards.
 //!
 //! Only the thread itself pushes and pops its frames. During a walk, the thread is inside a function call, and each
-//! frame holds a reference to its code object. So the frames do not change, even if another thread holds the GIL.
+//! frame holds a reference to its code object. So the frames do not change during a walk, even if another thread holds
+//! the GIL.
 //!
 //! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last
 //! walk, the stored frames are only compared with memory. If the innermost frame differs, new frames are followed
@@ -58,11 +59,11 @@ fn code_of(holds: u64, layout: &Layout) -> u64 {
 }
 
 impl InterpreterFrame {
-    /// Whether this frame has the same code object reference and position as given, and the code object is unchanged.
+    /// Whether this frame has the given code object reference and position, and the code object is unchanged.
     ///
     /// # Safety
-    /// A frame must refer to that code object. If no frame does, the object must have been readable when this item was
-    /// filled.
+    /// A frame must refer to the code object. If no frame refers to it, the code object must have been readable when
+    /// this item was filled.
     #[inline(always)]
     unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut CodeTexts) -> bool {
         // SAFETY: the caller guarantees that the code object's memory is readable.
@@ -96,8 +97,8 @@ impl InterpreterFrame {
     /// of the object.
     ///
     /// # Safety
-    /// A frame must refer to the code object by the word `holds`. If no frame does, the object must have been readable
-    /// when this item was filled.
+    /// A frame must refer to the code object by the word `holds`. If no frame refers to it, the code object must have
+    /// been readable when this item was filled.
     #[inline(always)]
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
@@ -216,8 +217,8 @@ pub(super) struct PythonWalk {
     pub(super) items: [InterpreterFrame; MAX_FRAMES],
     /// The frames that a walk has followed so far, leaf first.
     links: [Link; MAX_FRAMES],
-    /// For each slot (see [`slot_of`]), the index of an item that may be the frame at an address with this slot. The
-    /// index is only a hint, so it must be checked.
+    /// For each slot (the result of [`slot_of`] for a frame's address), the index of an item that may be that frame.
+    /// The index is only a hint, so it must be checked.
     slots: [u16; SLOT_COUNT],
     scratch: Scratch,
 }
@@ -260,12 +261,12 @@ pub(super) struct ReachedFrames<F> {
 }
 
 impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
-    /// Whether the thread is still in these frames, that is, whether its frames have the same addresses, functions and
-    /// positions. Does not compare the functions' texts.
+    /// Whether the thread is still in the frames of the earlier walk, that is, whether its frames have the same
+    /// addresses, functions and positions. Does not compare the functions' texts.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
-        // Versions before 3.12 compare more fields. For these versions, the offsets are passed as constants, which
-        // saves ten instructions per frame.
+        // For versions before 3.12, a walk compares more fields. For versions before 3.12, the offsets are passed as
+        // constants, which saves ten instructions per frame.
         match interpreter.layout.version {
             0x0309 => self.are_still_by(const { &Layout::from_headers(0x0309) }, thread),
             0x030a => self.are_still_by(const { &Layout::from_headers(0x030a) }, thread),
@@ -296,7 +297,7 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
     }
 
     /// Returns the number of frames from the root up to and including the innermost changed frame, or 0 if no frame
-    /// has changed. On entry, `cframe` must be the evaluator call of the innermost frame. On return, it is the
+    /// has changed. On entry, `cframe` must be the evaluator call of the innermost frame. On return, `cframe` is the
     /// evaluator call of the changed frame.
     ///
     /// All memory that the earlier walk read must have been readable then, and the thread's frames must lead to the
@@ -890,8 +891,8 @@ pub(super) mod tests {
                     let code = self.below(CODES);
                     self.write_code(code);
                 }
-                // Not for layouts with version numbers: Python assigns a new version number to a code object with a
-                // different path.
+                // Skip layouts with version numbers, because Python assigns a new version number to a code object with
+                // a different path.
                 8 if self.interpreter.layout.code.version == 0 => {
                     self.text(self.code(0, 3), true, "/a/path/of/another/one")
                 }

@@ -50,7 +50,7 @@ pub(super) struct WalkCache {
     used: usize,
     /// Indices of the last two walks that were hit or inserted.
     last: [u16; 2],
-    /// Value that identifies the thread's native frames, if these are known.
+    /// Index of the thread's native stack in the cache of whole stacks, if the stack is cached.
     native: usize,
     /// Number of stored frames of all cached walks together.
     frames: usize,
@@ -75,8 +75,8 @@ struct WalkCacheMemory {
 struct WalkSet {
     /// Hashes of the walks' innermost frames; 0 marks a free slot.
     tags: [u32; WAYS],
-    /// Number of recent hits of each walk, at most 3. Each insertion into the set subtracts one from the numbers of
-    /// all its walks.
+    /// Number of recent hits of each walk, at most 3. Each insertion into the set subtracts one from the hit counts of
+    /// all walks in the set.
     hits: [u8; WAYS],
 }
 
@@ -98,8 +98,8 @@ const _: () = assert!(
 );
 
 impl WalkCache {
-    /// Sets the value that identifies the thread's native frames. A separate function sets the value, so that the
-    /// value takes no register during the walk.
+    /// Sets the index of the thread's native stack in the cache of whole stacks. A separate function sets the index, so
+    /// that it takes no register during the walk.
     #[inline(always)]
     pub(super) fn set_native(&mut self, native: usize) {
         self.native = native;
@@ -304,9 +304,9 @@ fn mix(one: u64, other: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Returns the index in `followers` of the prediction of the next walk, from the last two walks and these native
-/// frames. The native frames are needed because one line of Python usually launches several kernels in a row, and
-/// these launches differ only in their native frames.
+/// Returns the index of the element of `followers` that predicts the next walk from the last two walks and these
+/// native frames. The native frames are needed because one line of Python usually launches several kernels in a row,
+/// and these launches differ only in their native frames.
 #[inline(always)]
 fn follower_slot(last: [u16; 2], native: usize) -> usize {
     (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1]) ^ native.wrapping_mul(389)) % FOLLOWERS

@@ -7,8 +7,8 @@
 //! the same layout. Whether two layouts are the same is decided by a hash of 64 bits.
 //!
 //! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the
-//! other words. Only the choice of the sample words depends on this order, because they are taken at regular
-//! distances.
+//! other words. Only the choice of the sample words depends on this order, because the sample words are taken at
+//! regular distances.
 
 use super::stack_set::SETS;
 use crate::copy::RED_ZONE;

@@ -4,8 +4,8 @@
 //! No symbol table that is loaded into memory contains the cold part (`f.cold` is a local symbol), but the cold part
 //! has its own unwind information. A piece of code counts as the cold part if the function branches to the start of
 //! the piece, and the piece branches back into the middle of the function. The branches are found by searching the
-//! bytes for branch opcodes, without decoding the instructions. This works because nearly all byte sequences that only
-//! look like a branch have a target outside all code.
+//! bytes for branch opcodes, without decoding the instructions. Searching the bytes works because nearly all byte
+//! sequences that only look like a branch have a target outside all code.
 
 use std::ops::Range;
 

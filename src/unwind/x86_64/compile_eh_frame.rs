@@ -1,5 +1,5 @@
-//! Compiles the unwind programs in `.eh_frame` to compact rules. Such a rule cannot describe a few frames. For these
-//! few frames, `slow` runs the unwind program at each walk.
+//! Compiles the unwind programs in `.eh_frame` to compact rules. A few frames cannot be described by a compact rule.
+//! For such frames, `slow` runs the unwind program at each walk.
 //!
 //! All storage has a fixed size, because rules are compiled inside the host program, possibly inside its allocator.
 
@@ -43,8 +43,8 @@ pub(super) struct UnwindRow<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
     pub(super) row: &'a UnwindTableRow<usize, UnwindStorage>,
-    /// Whether this frame is a signal trampoline. The caller of such a frame did not call it, but was interrupted by a
-    /// signal.
+    /// Whether this frame is a signal trampoline. The caller of a signal trampoline did not call it, but was
+    /// interrupted by a signal.
     pub(super) is_signal: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct UnwindRow<'a> {
 /// it needs.
 pub(super) struct Compiler {
     context: UnwindContext<usize, UnwindStorage>,
-    /// The unwind program that is being run. It is stored here to save stack space.
+    /// The unwind program that is being run. The unwind program is stored here to save stack space.
     found: Option<FoundFde>,
     /// State of the checks by which the present walk detects outdated rules of generated code.
     pub(super) checks: Checks,
@@ -96,8 +96,8 @@ impl Compiler {
 
 /// Whether `pc` is the first byte of a function. Call this function for a return address if the call instruction
 /// before it would be in code without unwind information. No call instruction pushes the address of a function's first
-/// byte. So if `pc` is such an address, the frame is the outermost frame of a stack that `makecontext` or similar code
-/// set up.
+/// byte. So if `pc` is the first byte of a function, the frame is the outermost frame of a stack that `makecontext` or
+/// similar code set up.
 #[inline(never)]
 pub(super) fn is_handwritten(object: &Object, pc: u64) -> bool {
     find_fde(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
@@ -150,8 +150,8 @@ fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u6
 }
 
 impl UnwindRow<'_> {
-    /// Converts this row to a rule. Not inlined into the code that runs the unwind program, so that this function and
-    /// that code do not need stack space at the same time.
+    /// Converts this row to a rule. This function is not inlined into the code that runs the unwind program, so that
+    /// the two do not need stack space at the same time.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {
@@ -191,7 +191,7 @@ impl UnwindRow<'_> {
     }
 
     /// The rule for a function that realigned its stack and stored its CFA in memory: CFA = `*(rbp + n)`, with rbp
-    /// saved at `*rbp`. Such functions are 5 to 11 % of the code of the large GPU libraries.
+    /// saved at `*rbp`. Functions with a realigned stack are 5 to 11 % of the code of the large GPU libraries.
     fn realigned(&self) -> Option<Rule> {
         let CfaRule::Expression(cfa) = self.row.cfa() else { return None };
         let offset = self.offset_then_deref(cfa, X86_64::RBP)?;

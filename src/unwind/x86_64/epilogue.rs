@@ -7,7 +7,7 @@
 
 use super::super::memory::copy_mapped;
 
-/// Effect of an epilogue on the frame. Both distances are in words of eight bytes.
+/// Effect of an epilogue on the frame. Both fields are distances in words of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epilogue {
     /// Distance from the frame's stack pointer up to the caller's stack pointer.

@@ -45,7 +45,7 @@ struct ForeignPath {
     pc: u64,
     offset: u64,
     /// Offset in bytes from the first frame's stack pointer to the end of the outermost frame. If the outermost frame
-    /// has no return address, this is the offset to the outermost frame's stack pointer.
+    /// has no return address, this field is the offset to the outermost frame's stack pointer.
     end_offset: u64,
     /// The loader's unload count when the path was stored.
     unloads: u32,
@@ -149,7 +149,7 @@ fn page_end(sp: u64) -> u64 {
 }
 
 /// Whether the value `bp` cannot be the address of a saved rbp, for a frame whose stack pointer is `sp`. In code
-/// without unwind information, a walk does not follow such a value.
+/// without unwind information, a walk does not follow a value that cannot be a frame pointer.
 fn is_not_frame_pointer(bp: u64, sp: u64) -> bool {
     !bp.is_multiple_of(8) || bp < sp
 }

@@ -3,14 +3,14 @@
 //! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), but a
 //! program may replace generated code by other code at the same address at any time. Only the kernel can read code
 //! safely, which costs a system call per frame. Checking the rules in every capture would be too expensive, so a
-//! thread checks the rules of a stack with generated code
+//! thread checks the rules of stacks with generated code as follows:
 //!
-//! * in the first capture of such a stack, and then at intervals of up to 4,096 captures (each check that finds no
-//!   replaced code doubles the interval);
-//! * 64 times as often while stacks are suspicious. A stack is suspicious if its walk fails at or after generated
-//!   code, or arrives from generated code at an address without a rule, because an outdated rule leads into the middle
-//!   of a frame;
-//! * in the next capture after a check that found replaced code.
+//! * The rules are checked in the first capture of a stack with generated code, and then at intervals of up to 4,096
+//!   captures. Each check that finds no replaced code doubles the interval.
+//! * While stacks are suspicious, the rules are checked 64 times as often. A stack is suspicious if its walk fails at
+//!   or after generated code, or arrives from generated code at an address without a rule. (An outdated rule leads into
+//!   the middle of a frame.)
+//! * After a check that found replaced code, the rules are also checked in the next capture.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other
 //! threads may also depend on the old rule. So a global counter counts replacements, and at each stack with generated

@@ -3,8 +3,8 @@
 //!
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
 //! that it reads. Suppose that a new walk reaches a state of the last walk, and that all words that the last walk read
-//! from that state to the root are unchanged. Then the rest of the stack is exactly the same, step by step; no
-//! heuristic is involved. Because of this, the cache works as follows:
+//! from that state to the root are unchanged. Then the rest of the new stack equals that of the last stack, step by
+//! step; no heuristic is involved. Because of this, the cache works as follows:
 //!
 //! * A new walk must *reach* a state of the last walk. Equal words in memory are not enough, because the words of a
 //!   frame often stay unchanged after its function has returned.
@@ -60,8 +60,8 @@ pub(super) struct LastStack {
     leafmost: usize,
     /// Number of words that the walk read in the frames from `leafmost` to the root, without the return addresses.
     word_count: usize,
-    /// Number of steps of the last walk whose words are not recorded yet. These are the steps of the frames on the
-    /// leaf side of `leafmost`.
+    /// Number of steps of the last walk whose words are not recorded yet. The words of the steps on the leaf side of
+    /// `leafmost` are not recorded yet.
     pending: usize,
     /// The way in which the last walk ended.
     end: WalkEnd,
@@ -175,7 +175,8 @@ impl LastStack {
         UnchangedSuffix { next, next_sp: self.sp(next), last_stack: self }
     }
 
-    /// Forgets the frames below `sp`. Their functions have returned, and our own frames overwrite their words.
+    /// Forgets the frames below `sp`. The functions of these frames have returned, and our own frames overwrite the
+    /// words of these frames.
     fn drop_returned(&mut self, sp: u64) {
         while self.sp(self.leafmost) < sp {
             self.leafmost += 1;

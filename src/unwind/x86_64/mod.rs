@@ -82,7 +82,7 @@ pub(super) struct Engine {
     /// Paths to the root that earlier walks found on stacks other than the thread's own.
     foreign_paths: ForeignPathCache,
     compiler: Compiler,
-    /// The steps of the last walk, leaf first. These are the steps of the frames on the leaf side of `joined`.
+    /// The steps of the last walk, leaf first. The steps belong to the frames on the leaf side of `joined`.
     steps: [WalkStep; MAX_FRAMES],
     last_stack: LastStack,
     path_cache: PathCache,
@@ -194,8 +194,8 @@ impl Engine {
             }
         }
         self.capture_once(entry, state);
-        // This check includes every stack with code that may be replaced, because such a stack is flagged as cut or
-        // guessed.
+        // This condition includes every stack with code that may be replaced, because such a stack is flagged as cut
+        // or guessed.
         if (self.flags.0 != 0) | (loader_state::latest() != state) {
             self.confirm(entry, state);
         }

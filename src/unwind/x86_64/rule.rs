@@ -11,8 +11,8 @@
 //! `rsp + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA -
 //! 8k`, or did not save rbp if k is 1. Because k is at least 1, the word at `CFA - 8k` is always readable, and the
 //! walk needs no branch. The other kinds of rules cover the remaining code. The module epoch is the epoch of the
-//! object that contains the code; it has the same bits in a [`Frame`]. EX is never set in the table. A walk sets EX in
-//! its own copy of the rule if the frame's function was interrupted by a signal instead of making a call.
+//! object that contains the code; a [`Frame`] has the epoch in the same bits. EX is never set in the table. A walk
+//! sets EX in its own copy of the rule if the frame's function was interrupted by a signal instead of making a call.
 
 use super::epilogue::Epilogue;
 use gpuflame_model::record::{Frame, ModuleEpoch};
@@ -149,8 +149,8 @@ impl Rule {
         i64::from(self.0 as i32)
     }
 
-    /// Distance in bytes of the saved rbp below the CFA. If rbp was not saved, this is 8, the distance of the return
-    /// address below the CFA.
+    /// Distance in bytes of the saved rbp below the CFA. If rbp was not saved, the result is 8, the distance of the
+    /// return address below the CFA.
     #[inline(always)]
     pub(super) fn saved(self) -> u64 {
         (self.0 >> SAVED_SHIFT & SAVED) * 8
@@ -183,8 +183,8 @@ impl Rule {
         }
     }
 
-    /// Whether the code of this frame may be replaced without loading or unloading an object. Such code has no unwind
-    /// information and is outside all objects, for example because the program generates it.
+    /// Whether the code of this frame may be replaced without loading or unloading an object. Code that may be
+    /// replaced has no unwind information and is outside all objects, for example because the program generates it.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH

@@ -1,4 +1,5 @@
-//! The slow walk follows all registers. It is used for stacks with a frame that no compact rule can describe.
+//! The slow walk follows all registers. The slow walk is used for stacks with a frame that no compact rule can
+//! describe.
 //!
 //! Frames that no compact rule can describe are rare: they belong to at most 0.3 % of a library's code, and nearly all
 //! of this code makes no call. One example is the dynamic loader's function for lazy binding, whose frame address is
@@ -22,7 +23,7 @@ use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
 enum Leaving {
-    /// The caller's registers, and whether a signal interrupted the caller. If the value is false, the caller made a
+    /// The caller's registers, and whether a signal interrupted the caller. If the flag is false, the caller made a
     /// call.
     To(Registers, bool),
     End(WalkEnd),

@@ -12,7 +12,7 @@
 //! reload all data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading takes as long as
 //! the walk itself. The hash has four 64-bit lanes that are computed in parallel. If a stack has other words at the
 //! same addresses, it is mistaken for the cached stack with probability 5e-20. With a million look-ups of such stacks
-//! per second, this happens once in 500,000 years.
+//! per second, such a mistake happens once in 500,000 years.
 //!
 //! Hashes distinguish cached stacks that have the same starting state. To compute fewer hashes, a look-up considers
 //! only stacks with the caller's hint (what is launched), and computes one hash for all stacks that have their words

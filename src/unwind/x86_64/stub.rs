@@ -1,4 +1,5 @@
-//! The stub: the entry point of a capture. It saves the caller's registers before compiled code changes their values.
+//! The stub: the entry point of a capture. The stub saves the caller's registers before compiled code changes their
+//! values.
 //!
 //! The walk starts at the stub's return address, so the first frame is looked up by a return address like all other
 //! frames. The stub stores the callee-saved registers in memory, because the unwind programs of a few frames need more
@@ -16,7 +17,7 @@ pub(super) struct StubRegisters {
     pub(super) r12: u64,
     pub(super) rbx: u64,
     pub(super) rbp: u64,
-    /// Return address of the stub. This is the code address of the first frame.
+    /// Return address of the stub. This address is the code address of the first frame.
     pub(super) pc: u64,
 }
 

@@ -15,8 +15,8 @@
 //! * A slot is reused only after the unload count has advanced, and only for a newer rule. If a reader reads a slot
 //!   during its reuse, the reader finds at the end of its capture that the unload count has changed, and starts the
 //!   capture again (see `Engine::capture_idle`). So one check per capture is enough, instead of one check per frame.
-//!   Before that check, a wrong rule does no harm, because all reads of a capture are checked against the stack's
-//!   bounds.
+//!   Before the check at the end of the capture, a wrong rule does no harm, because all reads of a capture are checked
+//!   against the stack's bounds.
 //! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may
 //!   still use it. All old tables together are smaller than the new table.
 
@@ -34,8 +34,8 @@ const MAX_PROBES: usize = 32;
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
-/// Multiplier of the hash. It is shifted by 16 bits, so that the hash does not depend on the key's tag, and a walk can
-/// compute the hash before it has loaded the tag.
+/// Multiplier of the hash. The multiplier is shifted by 16 bits, so that the hash does not depend on the key's tag,
+/// and a walk can compute the hash before it has loaded the tag.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]

@@ -1,7 +1,7 @@
 //! The plain walk: one rule per frame, from the stub's caller to the root.
 //!
-//! The walk reads only words of the stack, through [`Words`]. If it reaches a frame that no compact rule can describe
-//! (see `rule`), the walk is repeated by `slow`, which follows all registers.
+//! The walk reads only words of the stack, through [`Words`]. If the walk reaches a frame that no compact rule can
+//! describe (see `rule`), the walk is repeated by `slow`, which follows all registers.
 
 use std::hint::select_unpredictable;
 
@@ -170,7 +170,7 @@ impl Walk<'_> {
             return self.result(0, end, false);
         }
         // Before preparing anything else, check whether the stack is the same as in the previous capture. In about
-        // half of all captures it is the same.
+        // half of all captures, the stack is the same.
         if let Some(frame) = join.reached(&cursor) {
             return self.result(0, WalkEnd::Joined(frame), W::IS_OWN_STACK);
         }
@@ -302,7 +302,7 @@ impl Walk<'_> {
     }
 
     /// Takes the step from a frame without unwind information. Uses the epilogue if the rule contains one. Otherwise
-    /// uses rbp as the frame pointer, if its value can be one.
+    /// uses rbp as the frame pointer, if the value of rbp can be a frame pointer.
     #[cold]
     #[inline(never)]
     pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
@@ -359,16 +359,16 @@ fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     caller_cursor(pc, cfa, words.word(from.sp, from.bp).ok_or(WalkEnd::Lost)?)
 }
 
-/// Continues the walk at the code that a signal interrupted, with the registers that the kernel saved. This code may
-/// be on another stack.
+/// Continues the walk at the code that a signal interrupted, with the registers that the kernel saved. The interrupted
+/// code may be on another stack.
 #[cold]
 #[inline(never)]
 fn interrupted(from: Cursor, words: &mut impl Words) -> StepResult {
     let mut saved = |offset| words.word(from.sp, from.sp.wrapping_add(offset)).ok_or(WalkEnd::Lost);
     let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
     words.enter_interrupted(from.sp, sp)?;
-    // The interrupted instruction is at address 0 after a call of a null function pointer. The walk then ends, as
-    // libgcc's walk does.
+    // The interrupted instruction is at address 0 after a call of a null function pointer. At address 0 the walk ends,
+    // as libgcc's walk does.
     check_return_address(pc, sp)?;
     Ok(Cursor { lookup_pc: pc.wrapping_add(1), sp, bp, exact: 1 })
 }

@@ -41,7 +41,7 @@ const MAX_STORED_LETTERS: usize = 224;
 const MAX_PAIRS: usize = 2048;
 
 impl CodeTexts {
-    /// Starts a new walk. All texts must be compared again in this walk, because any of them may have changed.
+    /// Starts a new walk. All texts must be compared again in the new walk, because any of them may have changed.
     #[inline(always)]
     pub(in crate::python) fn forget(&mut self) {
         self.walk += 1;
@@ -139,8 +139,7 @@ impl CodeTexts {
         true
     }
 
-    /// Whether the pair of texts with this index is unchanged. Compares each pair at most once per walk if it is
-    /// unchanged.
+    /// Whether the pair of texts with this index is unchanged. An unchanged pair is compared only once per walk.
     ///
     /// # Safety
     /// The index must be from [`CodeTexts::add`]; each text must be a string, or at least readable memory.
@@ -217,7 +216,7 @@ impl TextPair {
         // letters.
         unsafe {
             match self.count {
-                // Most paths have a length in this range, so they are compared without a loop.
+                // Most paths have a length from 33 to 64, so they are compared without a loop.
                 33..=64 => are_same::<32>(theirs, ours) && self.has_same_end(theirs, ours),
                 _ => self.has_same_end(theirs, ours) && self.has_same_beginning(theirs, ours),
             }

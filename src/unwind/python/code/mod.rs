@@ -14,9 +14,9 @@
 //! line, their parts have the same addresses, and their line tables differ only in words that are not compared.
 //!
 //! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). gpuflame does not use
-//! it, because a thread that holds the GIL must register the watcher, once per interpreter. To run on such a thread,
-//! gpuflame would need a pending call (`Py_AddPendingCall`), which runs in the middle of the program's code at an
-//! unpredictable time. Comparing the object's contents needs neither a watcher nor the GIL.
+//! it, because a thread that holds the GIL must register the watcher, once per interpreter. To run on a thread that
+//! holds the GIL, gpuflame would need a pending call (`Py_AddPendingCall`), which runs in the middle of the program's
+//! code at an unpredictable time. Comparing the object's contents needs neither a watcher nor the GIL.
 //!
 //! When a walk reaches a new code object, the object is copied through the kernel, the type of each part is checked,
 //! and a description is stored. Later walks read the object's name, file and line table in place, but only if the
@@ -66,10 +66,10 @@ struct WordOffsets(u64);
 
 impl WordOffsets {
     /// Packs the offsets. `second` and `third` are the offsets of two words of the name's letters. Together with the
-    /// first word, these two words contain the whole name. They are needed if Python has not computed the name's hash,
-    /// which is frequent in 3.11. If Python has computed the hash, both offsets are 0. `end_of_lines` is the offset of
-    /// the line table's last word. `texts` is the index of the pair in [`CodeTexts`] that contains the path. If the
-    /// name has no hash and is longer than three words, the same pair also contains the name.
+    /// first word, these two words contain the whole name. These words are needed if Python has not computed the
+    /// name's hash, which is frequent in 3.11. If Python has computed the hash, both offsets are 0. `end_of_lines` is
+    /// the offset of the line table's last word. `texts` is the index of the pair in [`CodeTexts`] that contains the
+    /// path. If the name has no hash and is longer than three words, the same pair also contains the name.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
@@ -193,9 +193,9 @@ impl CodeFingerprint {
     /// computed.
     #[inline(always)]
     unsafe fn hash_words(&self, first_line: u64, layout: &Layout) -> u64 {
-        // SAFETY: the caller guarantees that the name and the line table are readable. Both end with a zero byte, and
-        // objects are aligned to eight bytes. If the name is now shorter, at most the first bytes of the next object
-        // in the name's pool are read.
+        // SAFETY: the caller guarantees that the name and the line table are readable. The name and the line table end
+        // with a zero byte, and objects are aligned to eight bytes. If the name is now shorter, at most the first
+        // bytes of the next object in the name's pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
         let offsets = self.offsets;

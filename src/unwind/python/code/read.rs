@@ -15,7 +15,7 @@ pub(in crate::python) struct Scratch {
 }
 
 impl Scratch {
-    /// Allocates a buffer on the heap. Call this only on gpuflame's own threads.
+    /// Allocates a buffer on the heap. Call this function only on gpuflame's own threads.
     pub(in crate::python) fn allocate() -> Box<Self> {
         // SAFETY: zeroes are valid bytes.
         unsafe { Box::new_zeroed().assume_init() }
@@ -66,9 +66,10 @@ pub(in crate::python) fn copy_parts(code: u64, layout: &Layout, types: &Types) -
 }
 
 impl CodeParts {
-    /// Hash that distinguishes code objects. The hash covers these parts. If the code object has no version number,
-    /// the hash also covers the beginnings of its name and path and the length of its line table. All memory is read
-    /// through the kernel, so the object may already be freed.
+    /// Hash that distinguishes code objects. The hash covers all fields of `CodeParts` except the size of the
+    /// instructions. If the code object has no version number, the hash also covers the beginnings of its name and
+    /// path and the length of its line table. All memory is read through the kernel, so the object may already be
+    /// freed.
     pub(in crate::python) fn hash(&self) -> u64 {
         let Self { name, file, lines, first_line, version, traceable, .. } = *self;
         let numbers = [name, file, lines, u64::from(first_line) << 32 | u64::from(version), traceable.into()];
