@@ -1,8 +1,8 @@
 //! Raw bindings to NVIDIA CUPTI 11.8 to 13.5, loaded at run time.
 //!
-//! The bindings are written by hand and do not need the CUDA toolkit at build time. They contain only the numbers,
-//! names and byte offsets of CUPTI's interface, and no text from NVIDIA's headers. The bindings make no decisions: the
-//! caller decides, for example, which library to load and which callbacks to enable.
+//! The bindings are written by hand and do not need the CUDA toolkit at build time. The bindings contain only the
+//! numbers, names and byte offsets of CUPTI's interface, and no text from NVIDIA's headers. The bindings make no
+//! decisions: the caller decides, for example, which library to load and which callbacks to enable.
 //!
 //! Because of two rules, one binary works with every CUPTI version from 11.8 to 13.5:
 //!

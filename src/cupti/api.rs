@@ -1,6 +1,5 @@
-//! An [`Api`] makes the set-up calls in the only order that works, and then reads, flushes and queries activity
-//! records. It makes the set-up calls in the only order that works, and then reads, flushes and queries activity
-//! records.
+//! An [`Api`] is an active CUPTI subscription. An [`Api`] makes the set-up calls in the only order that works, and
+//! then reads, flushes and queries activity records.
 //!
 //! This module hides two kinds of differences from its callers: the differences between CUPTI versions, and the
 //! differences between the two API versions of CUPTI's functions.

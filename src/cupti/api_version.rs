@@ -136,7 +136,7 @@ impl CuptiFunctions {
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears CUPTI's last error of this thread. Otherwise another client might query this error and mistake it for an
+    /// Clears CUPTI's last error of this thread. Otherwise another client might query our error and mistake it for an
     /// error of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// and spare buffers would then take most of the memory.
 const MAX_SPARES: usize = 16;
 
-/// State shared with CUPTI's callbacks. It is created before subscribing and never freed, because a callback may be
-/// running at any time.
+/// State shared with CUPTI's callbacks. The state is created before subscribing and never freed, because a callback
+/// may be running at any time.
 pub(super) struct CallbackState {
     pub(super) calls: CallTable,
     pub(super) functions: CuptiFunctions,

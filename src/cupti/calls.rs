@@ -73,7 +73,7 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
 }
 
 /// Words in the names of API calls that do no GPU work, although their names begin like that of a launch, a copy or a
-/// fill. Such calls query or describe something, or run on the host (`cudaLaunchHostFunc` has no activity).
+/// fill. Such calls query or describe something, or they run on the host (`cudaLaunchHostFunc` has no activity).
 const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {

@@ -28,8 +28,8 @@
 //! CUPTI call the client's functions ([`has_client_functions`]).
 //!
 //! Interposition cannot detect a client that obtained the address of a CUPTI function before we interposed on the
-//! function. Such a client is detected only when our activity records stop arriving
-//! ([`DeliveryCounts`](super::DeliveryCounts)).
+//! function. A client that cannot be detected by interposition is detected only when our activity records stop
+//! arriving ([`DeliveryCounts`](super::DeliveryCounts)).
 
 use super::callback_state::{CallbackState, current};
 use super::records::{self, kind_bit};
@@ -231,8 +231,8 @@ fn is_any_in_call() -> bool {
 }
 
 /// Whether functions of a client are registered with CUPTI, for activity records or as a clock. While functions of a
-/// client are registered, we must make no CUPTI call that would make CUPTI call them. Such a call would be unsafe,
-/// because the client may have been unloaded, and without gpuflame CUPTI would not call its functions.
+/// client are registered, we must make no CUPTI call that would make CUPTI call them. A call of these functions would
+/// be unsafe, because the client may have been unloaded, and without gpuflame CUPTI would not call its functions.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
@@ -346,7 +346,7 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
     ]
 }
 
-// Types of the interposed functions. These types differ from those in `cupti_sys` in two ways. First, function
+// Types of the interposed functions, which differ from the types in `cupti_sys` in two ways. First, function
 // parameters are plain pointers, because clients may pass null. Second, the functions may unwind: if CUPTI calls a
 // function of the client that throws an exception, the exception must pass through our frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
@@ -367,7 +367,8 @@ thread_local! {
 }
 
 /// A CUPTI call of a client that is in flight. A client may leave its call by `longjmp` from a function that CUPTI
-/// calls. Such a call counts as ended when the thread makes another call at the same stack depth.
+/// calls. A call that a client has left in this way counts as ended when the thread makes another call at the same
+/// stack depth.
 struct ClientCall {
     frame: usize,
 }

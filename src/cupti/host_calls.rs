@@ -141,8 +141,9 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
-/// Whether graph nodes of this type (`CUgraphNodeType`) take time that no activity record shows. Such nodes are host
-/// functions, child graphs, waits for events and semaphores, batched memory operations, and conditions.
+/// Whether graph nodes of this type (`CUgraphNodeType`) take time that no activity record shows. Graph nodes that may
+/// wait unseen are host functions, child graphs, waits for events and semaphores, batched memory operations, and
+/// conditions.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)
 }

@@ -190,8 +190,8 @@ pub(super) fn failure_error(
         SkipReason::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    // If a refusal ended the search, the message reports that refusal. Otherwise, the message reports the first
-    // refusal, because it is the refusal of the preferred candidate.
+    // If a refusal ended the search, the message reports that refusal. If no refusal ended the search, the message
+    // reports the first refusal, because it is the refusal of the preferred candidate.
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {

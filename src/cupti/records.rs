@@ -72,8 +72,8 @@ pub(super) fn register<T: Tracer>(
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| SetupRefusal { step: "cuptiActivityRegisterCallbacks", status })?;
     if !is_flushed && shared.has_seen_work.load(Ordering::Relaxed) {
-        // Flush the last buffers of the client. Otherwise CUPTI would write our records to those buffers, which the
-        // client may have freed.
+        // Flush the last buffers of the client. Without this flush, CUPTI would write our records to those buffers,
+        // which the client may have freed.
         let _ = functions.flush(FlushFlag::NONE);
     }
 

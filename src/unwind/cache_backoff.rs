@@ -39,8 +39,8 @@ const DEBT_PER_FAILURE: u32 = 128;
 /// Amount that a hit subtracts from the debt, in addition to the 1 that its look-up subtracts. An insertion takes up
 /// to twice the time that a hit saves.
 const HIT_PAYMENT: u32 = DEBT_PER_INSERTION / 8;
-/// Number of insertions at which the debt reaches its maximum, if no hit and no look-up reduces the debt. This number
-/// is enough to fill the cache.
+/// Number of insertions at which the debt reaches its maximum, if no hit and no look-up reduces the debt. The limit is
+/// high enough to fill the cache.
 const MAX_UNPAID_INSERTIONS: u32 = 640;
 
 /// The sum of misses, which limits look-ups. A hit subtracts `HIT_WEIGHT`, a miss adds `MISS_WEIGHT`. Zeroed memory is

@@ -37,8 +37,8 @@ pub(crate) fn poll() -> LoaderState {
     with_lock(|state| state).unwrap_or_else(loader_state::latest)
 }
 
-/// Takes the loader's lock and calls `inside` with the loader's state, which cannot change until `inside` returns. Also
-/// publishes this state as the latest. Returns `None` if the lock could not be taken.
+/// Takes the loader's lock and calls `inside` with the loader's state, which cannot change until `inside` returns.
+/// Also publishes the loader's state as the latest. Returns `None` if the lock could not be taken.
 pub(crate) fn with_lock<T>(inside: impl FnOnce(LoaderState) -> T) -> Option<T> {
     let mut inside = Some(inside);
     let mut result = None;

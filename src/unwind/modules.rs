@@ -39,7 +39,7 @@ impl ModuleMap {
     /// every few milliseconds: a call takes only about 12 ns if nothing has changed.
     ///
     /// A frame belongs to the module that covers the frame's address and has the frame's epoch. For
-    /// [`ModuleEpoch::OUTSIDE`] only, several modules may cover the address. It is then unknown to which of these
+    /// [`ModuleEpoch::OUTSIDE`] only, several modules may cover the address, and it is then unknown to which of these
     /// modules the frame belongs. Generated code has an empty path. Do not call this function inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let state = loader::poll();
@@ -67,8 +67,8 @@ impl ModuleMap {
     }
 
     /// Processes the captures' notes about code outside all objects. If objects were loaded or unloaded since a note
-    /// was written, another file may now be mapped at the noted page. Such a page is reported as a module without a
-    /// path, because its file is unknown.
+    /// was written, another file may now be mapped at the noted page. A page whose file is unknown is reported as a
+    /// module without a path.
     fn read_notes(&mut self, state: LoaderState, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         outside_pages::drain(|note| notes.push(note));

@@ -46,9 +46,9 @@ struct InterpreterExports {
 /// interpreter was initialized, and not inside a callback. Returns false if there is no interpreter, or if its table
 /// of exit callbacks is full.
 ///
-/// A forked child inherits the registration, but `is_due` must return false in the child. Otherwise a stack would be
-/// captured before `callback` is called, and the capture takes the loader's lock. If another thread held this lock at
-/// the time of the fork, the lock is never released in the child.
+/// A forked child inherits the registration, but `is_due` must return false in the child. If `is_due` returned true in
+/// the child, a stack would be captured before `callback` is called, and the capture takes the loader's lock. If
+/// another thread held this lock at the time of the fork, the lock is never released in the child.
 pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
     let found = loader::with_lock(|_| {
         let mut found = None;

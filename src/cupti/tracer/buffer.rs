@@ -30,8 +30,8 @@ pub fn bytes_lent() -> usize {
 }
 
 /// Number of bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. If a buffer has more
-/// resident bytes, its memory is returned to the kernel. Otherwise memory use would stay at the level of the largest
-/// burst.
+/// resident bytes, its memory is returned to the kernel. Without this limit, memory use would stay at the level of the
+/// largest burst.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
 /// Maximum number of bytes that all idle buffers together keep resident. The limit is enough for two buffers of 1 MiB,

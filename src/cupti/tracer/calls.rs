@@ -66,7 +66,7 @@ impl CallKind {
         !self.is_control() && !self.is_host_call()
     }
 
-    /// Whether the API call waits, or is about CUDA events, memory or the editing of graphs. Such a call causes no
+    /// Whether the API call waits, or is about CUDA events, memory or the editing of graphs. A host call causes no
     /// activities and ends no CUDA context.
     pub fn is_host_call(self) -> bool {
         self.edits_graph()
@@ -86,7 +86,8 @@ impl CallKind {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }
 
-    /// Whether the API call affects the recording itself. Such a call is reported when it begins.
+    /// Whether the API call affects the recording itself. A call that affects the recording is reported when it
+    /// begins.
     pub fn is_control(self) -> bool {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }

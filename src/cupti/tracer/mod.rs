@@ -58,8 +58,8 @@ pub trait Tracer: 'static {
     /// A CUDA context was created.
     fn context_created() {}
 
-    /// A CUDA context is about to be destroyed. It is too late for a flush: flush at the start of the API call that
-    /// destroys the context ([`CallKind::ends_context`]).
+    /// A CUDA context is about to be destroyed. At this time a flush is not possible any more: flush at the start of
+    /// the API call that destroys the context ([`CallKind::ends_context`]).
     fn context_ending() {}
 
     /// A CUDA graph was created, changed or destroyed on this thread.
@@ -182,7 +182,7 @@ pub enum GraphEvent<'a> {
     /// An API call that adds a node or copies a graph has returned.
     CallEnds(&'a Call<'a>),
     /// A node was created. If a launch is in flight on this thread, the launch was captured into the node and has no
-    /// activity of its own. Otherwise, the graph call in flight has created the node.
+    /// activity of its own. If no launch is in flight, the graph call in flight has created the node.
     NodeCreated {
         /// Ids of the graph and the node, or `None` if the library does not provide these ids.
         ids: Option<(GraphId, GraphNodeId)>,

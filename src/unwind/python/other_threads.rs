@@ -494,7 +494,8 @@ pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
     interpreter::interpreter().is_some_and(is_within)
 }
 
-/// Whether another thread is finalizing the interpreter. Also true if the interpreter's variables cannot be read.
+/// Whether another thread is finalizing the interpreter. The result is also true if the interpreter's variables cannot
+/// be read.
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     let mut by = [0; 8];
     let is_copied = copy_into(interpreter.runtime + u64::from(interpreter.layout.finalizing), &mut by);

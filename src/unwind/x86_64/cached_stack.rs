@@ -1,10 +1,10 @@
 //! Entry of the cache of whole stacks (see `stack_cache`): all values that determine the result of a walk.
 //!
 //! An entry equals the present stack if both have the same key, the same rbp (if the walk reads rbp), and the same
-//! values of all words that the walk read. Instead of the words, their hashes of 128 bits are compared. This hash
-//! depends on the values of the words and on their order. Entries whose words have the same addresses (the same
-//! layout) have the words in the same order. So a hash that was computed for one entry is valid for all entries with
-//! the same layout. Whether two layouts are the same is decided by a hash of 64 bits.
+//! values of all words that the walk read. Instead of the words, their hashes of 128 bits are compared. The hash of
+//! 128 bits depends on the values of the words and on their order. Entries whose words have the same addresses (the
+//! same layout) have the words in the same order. So a hash that was computed for one entry is valid for all entries
+//! with the same layout. Whether two layouts are the same is decided by a hash of 64 bits.
 //!
 //! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the
 //! other words. Only the choice of the sample words depends on this order, because the sample words are taken at

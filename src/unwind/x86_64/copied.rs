@@ -112,8 +112,8 @@ impl WalkerState {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // This walk runs on one of gpuflame's own threads. So it may check the rules of generated code, which takes
-        // one system call per frame of generated code.
+        // This walk runs on one of gpuflame's own threads. A walk on gpuflame's own thread may check the rules of
+        // generated code, which takes one system call per frame of generated code.
         self.compiler.checks = Checks::all();
         let mut words = CopiedStack { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);
@@ -205,8 +205,8 @@ impl Words for CopiedStack<'_> {
         Some((saved, self.word_at(cfa - 8)?))
     }
 
-    /// Moves to the code that a signal interrupted, if that code is further up on this stack. Otherwise the walk ends,
-    /// because no other stack was copied.
+    /// Moves to the code that a signal interrupted, if that code is further up on this stack. If that code is
+    /// elsewhere, the walk ends, because no other stack was copied.
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd> {
         if sp > from && self.word_at(sp).is_some() { Ok(()) } else { Err(WalkEnd::Lost) }
     }

@@ -12,7 +12,7 @@
 //! without crashing our own code. If a stack's frames extend beyond that page, the stack is copied each time. Asking
 //! the kernel whether the next page is readable would cost only a tenth of a copy, but would not be safe: the next
 //! page may no longer be part of the stack, although its words still equal those of the earlier stack. Another thread
-//! may then unmap the page between the kernel's answer and the read.
+//! may unmap the page between the kernel's answer and the read.
 //!
 //! If a stack differs from the path, the walk starts again and reads the stack through a copy.
 

@@ -60,8 +60,8 @@ pub(super) struct WalkResult {
     pub(super) end: WalkEnd,
     /// Whether at least one frame had no unwind information, so the walk guessed the caller of this frame.
     pub(super) is_guessed: bool,
-    /// Whether the walk was on the thread's own stack and all its steps followed compact rules. Only such a walk may be
-    /// stored in the last-stack cache.
+    /// Whether the walk was on the thread's own stack and all its steps followed compact rules. Only a walk with this
+    /// flag may be stored in the last-stack cache.
     pub(super) is_plain: bool,
 }
 
@@ -301,8 +301,8 @@ impl Walk<'_> {
         is_replaced
     }
 
-    /// Takes the step from a frame without unwind information. Uses the epilogue if the rule contains one. Otherwise
-    /// uses rbp as the frame pointer, if the value of rbp can be a frame pointer.
+    /// Takes the step from a frame without unwind information. Uses the epilogue if the rule contains one. If the rule
+    /// contains no epilogue, uses rbp as the frame pointer, if the value of rbp can be a frame pointer.
     #[cold]
     #[inline(never)]
     pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
@@ -339,8 +339,8 @@ pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Resu
     Ok((pc, bp.wrapping_add(16), saved))
 }
 
-/// Takes a plain step, without a branch that depends on the rule. Such a branch would often be mispredicted, because
-/// the next rule differs from stack to stack, and a misprediction costs more than the step.
+/// Takes a plain step, without a branch that depends on the rule. A branch on the rule would often be mispredicted,
+/// because the next rule differs from stack to stack, and a misprediction costs more than the step.
 #[inline(always)]
 fn step(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     let base = select_unpredictable(rule.is_bp_based(), from.bp, from.sp);

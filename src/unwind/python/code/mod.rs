@@ -163,8 +163,8 @@ impl CodeFingerprint {
         }
     }
 
-    /// Whether the path still has the same letters. Also compares the name if it is stored in the same pair of texts.
-    /// `texts` caches the results of the comparisons in this walk.
+    /// Whether the path still has the same letters. Also compares the name of the code object if it is stored in the
+    /// same pair of texts. `texts` caches the results of the comparisons in this walk.
     ///
     /// # Safety
     /// The texts must belong to a code object that has all other parts of this fingerprint.

@@ -99,8 +99,8 @@ impl CodeParts {
         scratch: &'a mut Scratch,
     ) -> Description<'a> {
         let mut out = DescriptionWriter { bytes: &mut scratch.bytes, at: HEAD };
-        // A program may replace a part by an object of another type. Such a part is treated as missing, and so is an
-        // unreadable part.
+        // A program may replace a part by an object of another type. A part of an unexpected type is treated as
+        // missing, and so is an unreadable part.
         let Self { name, file, lines, first_line, .. } = *self;
         self.file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
         let file_length = out.at - HEAD;
