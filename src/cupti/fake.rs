@@ -47,8 +47,8 @@ fn log_call(what: String) -> Status {
     })
 }
 
-/// API calls that the fake CUPTI knows, by domain and id. All other ids up to 8 have the same name, which does not
-/// matter.
+/// API calls that the fake CUPTI knows, by domain and id. All other ids up to 8 have one common name, on which no test
+/// depends.
 const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
@@ -236,7 +236,7 @@ unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Stat
     log_call(format!("{}: timestamp", subscriber.0.addr()))
 }
 
-/// Returns the address of a CUDA graph as its id. Odd addresses are unknown graphs.
+/// Returns the address of a CUDA graph as its id. An odd address represents an unknown graph.
 unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
     // SAFETY: the caller provides room for one value.
     unsafe { id.write(graph.addr() as u32) };

@@ -2,7 +2,7 @@
 //! and takes no lock.
 //!
 //! `dl_iterate_phdr` would also report loads and unloads, but it takes the loader's lock, for which all launching
-//! threads would contend. glibc has two counters in `_rtld_global`: the number of objects ever loaded, and the number
+//! threads would contend. In `_rtld_global`, glibc has two counters: the number of objects ever loaded, and the number
 //! of objects of the program's own namespace that are loaded now. The counters' offsets are not part of any interface.
 //! So the counters are searched for once, by the pattern of the data around them (see [`find`]). Every later
 //! [`read_under_lock`] compares the counters with the numbers that `dl_iterate_phdr` reports. If the counters are not

@@ -7,10 +7,10 @@
 //! its object.
 //!
 //! While a visitor (callback) of `dl_iterate_phdr` runs, no object can be loaded or unloaded in any namespace, because
-//! glibc holds a lock during the visit. glibc takes the same lock to map, list, unlist and unmap objects and to free
-//! their names. The contents of an object are read only inside [`with_lock`] and [`visit`]. Without the lock, another
-//! thread could unload the object at any time: an address on a stack may be garbage, so it does not prove that the
-//! object is in use.
+//! glibc holds a lock during the visit. The same lock is held while objects are mapped, listed, unlisted and unmapped,
+//! and while their names are freed. The contents of an object are read only inside [`with_lock`] and [`visit`].
+//! Without the lock, another thread could unload the object at any time: an address on a stack may be garbage, so it
+//! does not prove that the object is in use.
 //!
 //! No thread waits forever for the loader's lock. The loader runs no code of the program under the lock (constructors,
 //! destructors and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on

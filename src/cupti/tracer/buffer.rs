@@ -160,7 +160,7 @@ enum Content {
 }
 
 impl FilledBuffer {
-    /// Returns the number of bytes that contain activity records. The number may be 0.
+    /// Returns the number of bytes that contain activity records, which may be 0.
     pub fn valid(&self) -> usize {
         self.valid
     }

@@ -353,8 +353,8 @@ fn layout(version: u64, runtime: ExportedSymbol) -> Result<(Layout, Option<Threa
     Ok((layout, ThreadList::for_version(version, &table)))
 }
 
-/// Returns CPython's version number, such as `0x030b07f0`. Since 3.11, CPython exports the number as a variable.
-/// Before 3.11, the number is parsed from the version string. The interpreter must be initialized.
+/// Returns CPython's version number, such as `0x030b07f0`. Since 3.11, CPython exports its version number as a
+/// variable. Before 3.11, the version number is parsed from the version string. The interpreter must be initialized.
 fn version(exports: &Exports<'_>) -> Option<u64> {
     if let Some(version) = exports.find("Py_Version").filter(|version| version.bytes == 8) {
         // SAFETY: this is an exported variable of eight bytes, and the loader's lock is held.

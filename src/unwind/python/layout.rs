@@ -130,12 +130,13 @@ pub(super) struct TextLayout {
 /// Offsets of the fields by which the states of all Python threads of the process are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadList {
-    /// Offset in `_PyRuntime` of the first interpreter.
+    /// Offset in `_PyRuntime` of the pointer to the first interpreter.
     pub(super) interpreters: u32,
-    /// Offsets in an interpreter of the next interpreter, and of the interpreter's first thread.
+    /// Offsets in an interpreter of the pointers to the next interpreter and to the interpreter's first thread.
     pub(super) next_interpreter: u32,
     pub(super) threads: u32,
-    /// Offsets in a thread's state of the next thread's state, and of the thread's id in the C library (`pthread_t`).
+    /// Offsets in a thread's state of the pointer to the next thread's state, and of the thread's id in the C library
+    /// (`pthread_t`).
     pub(super) next: u32,
     pub(super) identity: u32,
 }

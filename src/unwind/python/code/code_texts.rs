@@ -28,8 +28,8 @@ struct TextPair {
     path: u64,
     name: u64,
     hash: u64,
-    /// Number of letters in `letters`, which is the length of the path. If the number is 0, the letters are not
-    /// stored, and the hash is compared instead.
+    /// Number of letters in `letters`, which is the length of the path. If `count` is 0, the letters are not stored,
+    /// and the hash is compared instead.
     count: u64,
     letters: [u8; MAX_STORED_LETTERS],
 }
