@@ -176,8 +176,8 @@ impl ClientFunction {
         !self.address.load(SeqCst).is_null()
     }
 
-    /// Returns the address of the function. Returns `None` if its module is no longer loaded. Queries the dynamic
-    /// linker.
+    /// Returns the address of the client's function. Returns `None` if its module is no longer loaded. Queries the
+    /// dynamic linker.
     fn address_if_loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
         let module = ModuleId::containing(address.addr()).map_or(0, ModuleId::number);
@@ -451,7 +451,7 @@ fn notify_takeover<T: Tracer>(shared: &CallbackState, takeover: ClientTakeover) 
 }
 
 /// Disables our activity kinds, restores the settings that we changed, and flushes our complete activity records.
-/// Returns the disabled kinds.
+/// Returns the disabled activity kinds.
 fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
     if has_client_functions() || shared.is_retired() {
         return 0;

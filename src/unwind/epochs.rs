@@ -32,7 +32,7 @@ const MAX_PATH_BYTES: usize = 4096;
 /// Maximum length of a build id in bytes. GNU build ids are 20 bytes long.
 const MAX_BUILD_ID_BYTES: usize = 64;
 
-/// An object at an address range. The object's path and build id follow this struct in memory.
+/// A loaded object at one address range. The object's path and build id follow this struct in memory.
 #[repr(C)]
 pub(super) struct EpochEntry {
     pub(super) start: u64,

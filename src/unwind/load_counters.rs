@@ -26,7 +26,8 @@ use super::loader_state::LoaderCounters;
 
 /// Address of the number of objects ever loaded; null if the counters were not found.
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
-/// Address of the number of objects loaded in the program's namespace. Valid if `EVER_LOADED` is not null.
+/// Address of the number of objects loaded in the program's namespace. This address is valid if `EVER_LOADED` is not
+/// null.
 static LOADED_NOW: AtomicPtr<u32> = AtomicPtr::new(null_mut());
 /// Values of both counters at the last query of the loader, packed into one word.
 static LAST_NUMBERS: AtomicU64 = AtomicU64::new(0);

@@ -16,7 +16,7 @@ pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Maps `bytes` bytes of zeroed, page-aligned memory. `None` if the kernel refuses.
+/// Maps `bytes` bytes of zeroed, page-aligned memory. Returns `None` if the kernel refuses the mapping.
 pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     let memory = reserve(bytes)?;
     count_used(bytes);

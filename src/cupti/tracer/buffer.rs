@@ -66,7 +66,7 @@ unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// Creates a buffer of `bytes` bytes, rounded up to a multiple of 8. Returns `None` for 0 bytes or if no memory is
-    /// left. NVIDIA recommends 1 to 10 MB. A new buffer takes no memory until the library writes to it.
+    /// left. NVIDIA recommends buffers of 1 to 10 MB. A new buffer takes no memory until the library writes to it.
     pub fn new(bytes: usize) -> Option<Self> {
         let words = bytes.div_ceil(8);
         if words == 0 {
@@ -98,7 +98,7 @@ impl Buffer {
 
     /// Returns the pages that are completely inside the buffer to the kernel, so that these pages are zero at the next
     /// access. Zeroes the rest of the buffer, which is on pages shared with other blocks. Returns `false` if the
-    /// kernel refused.
+    /// kernel refused to take the pages back.
     pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();

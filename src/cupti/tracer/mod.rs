@@ -127,7 +127,8 @@ pub struct Call<'a> {
     pub slot: &'a Cell<u64>,
     /// Result of the API call (`CUresult`, `cudaError_t`) at `exit`, 0 for success. Always 0 at `enter`.
     pub return_value: u32,
-    /// Mangled name of the kernel if the call is a launch, otherwise null. Valid only during the callback.
+    /// Mangled name of the kernel if the call is a launch, otherwise null. The pointer is valid only during the
+    /// callback.
     pub symbol_name: *const c_char,
 }
 

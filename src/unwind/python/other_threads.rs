@@ -43,7 +43,8 @@ const PAGE_BYTES: usize = 4096;
 const PAGES: usize = 16;
 /// Duration until the threads are listed again after a listing in which a thread had no state.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
-/// Limits on the lengths of lists. The program may change its lists during a read, so the lists may even seem cyclic.
+/// Limits on the lengths of the interpreter's lists. The program may change its lists during a read, so the lists may
+/// even seem cyclic.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 4096;
 const MAX_CODES: usize = 1 << 14;

@@ -9,8 +9,8 @@
 //! - the whole path of the file, once per walk and file;
 //! - the length, beginning, middle and end of the line table.
 //!
-//! So a function is never shown under the name of a freed function that was at the same address. Before 3.12 there is
-//! one exception. A function is mistaken for a freed function if both functions have the same name, file and first
+//! So a function is never shown under the name of a freed function that was at the same address. Before 3.12, one case
+//! is not detected. A function is mistaken for a freed function if both functions have the same name, file and first
 //! line, their parts have the same addresses, and their line tables differ only in words that are not compared.
 //!
 //! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). gpuflame does not use
