@@ -1,7 +1,7 @@
 //! Defines the numbers in CUPTI's interface: results, domains, callback ids, activity kinds, attributes.
 //!
-//! Each set of numbers is a newtype around `u32`. So a number that only a newer CUPTI uses is still a valid value. In
-//! a Rust enum, such a number would be undefined behaviour.
+//! Each set of numbers is a newtype around `u32`. So an id that only a newer CUPTI defines is still a valid value of
+//! the newtype. In a Rust enum, such a number would be undefined behaviour.
 
 use std::ffi::c_void;
 use std::fmt;

@@ -4,7 +4,7 @@
 //! numbers, names and byte offsets of CUPTI's interface, and no text from NVIDIA's headers. The bindings make no
 //! decisions: the caller decides, for example, which library to load and which callbacks to enable.
 //!
-//! Because of two rules, one binary works with every CUPTI version from 11.8 to 13.5:
+//! Two rules let one binary work with every CUPTI version from 11.8 to 13.5:
 //!
 //! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define, and an unknown enum
 //!   discriminant is undefined behaviour. Therefore every enumeration is a newtype around `u32`.

@@ -181,7 +181,7 @@ impl Library {
     /// Errors: the message of the dynamic linker.
     ///
     /// # Safety
-    /// The file is a `libcupti`; its initialisers run.
+    /// `file` must be a `libcupti` whose initialisers are safe to run.
     pub unsafe fn open(file: &CStr) -> Result<Self, String> {
         // SAFETY: `file` ends with NUL, and the caller guarantees that its initialisers are safe to run.
         let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -216,7 +216,7 @@ impl Library {
     /// is not mapped yet.
     ///
     /// # Safety
-    /// The file is a `libcupti`.
+    /// `file` must be a `libcupti`.
     pub unsafe fn open_mapped(file: &CStr) -> Option<Self> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NOLOAD;
         // SAFETY: `file` ends with NUL, and because of `RTLD_NOLOAD` no initialiser runs.

@@ -234,7 +234,8 @@ records! {
     struct Synchronization {
         /// Kind of the record: SYNCHRONIZATION.
         pub kind: ActivityKind,
-        /// Type of the wait: whether the host or a stream waits, and for an event, a stream or a context.
+        /// Type of the wait: whether the host or a stream waits, and what it waits for (a CUDA event, a stream or a
+        /// CUDA context).
         pub sync_type: u32,
         /// Start time in nanoseconds.
         pub start: u64,

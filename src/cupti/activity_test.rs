@@ -1,5 +1,4 @@
-//! Tests with buffers built byte by byte. Their records have the sizes of the activity records of every CUPTI from
-//! 11.8 to 13.4.
+//! Tests with buffers built byte by byte. The tests cover the record sizes of every CUPTI version from 11.8 to 13.4.
 //!
 //! Offsets in these tests are literal numbers, so that the tests also check the offset constants of `cupti-sys`.
 

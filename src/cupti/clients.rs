@@ -103,7 +103,7 @@ struct ClientState {
 
     takeovers: AtomicU64,
     has_records: AtomicBool,
-    /// Buffer functions that a client was the last to register; null if no client has registered any.
+    /// The two buffer functions that a client registered most recently; null if no client has registered any.
     requested: ClientFunction,
     completed: ClientFunction,
     /// Timestamp function that a client has registered for its activity records. `clock_is_theirs` is true while CUPTI
@@ -176,8 +176,8 @@ impl ClientFunction {
         !self.address.load(SeqCst).is_null()
     }
 
-    /// Returns the address of the client's function. Returns `None` if its module is no longer loaded. Queries the
-    /// dynamic linker.
+    /// Returns the address of the client's function. Returns `None` if the module that contains the function is no
+    /// longer loaded. Queries the dynamic linker.
     fn address_if_loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
         let module = ModuleId::containing(address.addr()).map_or(0, ModuleId::number);
@@ -391,7 +391,7 @@ impl ClientCall {
         CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
         // The client's thread and our thread each set their own flag before they read the other thread's flag. So at
-        // least one of the two threads notices the other thread.
+        // least one of the two threads notices that the other thread has set its flag.
         while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }

@@ -43,7 +43,7 @@ pub struct Candidate {
 /// Reason why a candidate is tried as CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CandidateSource {
-    /// The user has named the file.
+    /// The user has named the file in `GPUFLAME_CUPTI`.
     Setting,
     /// The file is already mapped. No other copy of the library may be mapped.
     Mapped,

@@ -10,13 +10,13 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Number of bytes of memory that all buffers use. A lent buffer counts with its full size. A buffer that the tracer
-/// holds counts with the number of bytes that were ever written to it.
+/// Number of bytes of memory that all buffers use. A buffer that is lent to the library counts with its full size. A
+/// buffer that the tracer holds counts with the number of bytes that were ever written to it.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the number of bytes of memory that all buffers use. A lent buffer counts with its full size. A buffer that
-/// the tracer holds counts with the number of bytes that were ever written to it, because only these bytes take
-/// memory.
+/// Returns the number of bytes of memory that all buffers use. A buffer that is lent to the library counts with its
+/// full size. A buffer that the tracer holds counts with the number of bytes that were ever written to it, because
+/// only these bytes take memory.
 pub fn bytes_held() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
@@ -97,8 +97,8 @@ impl Buffer {
     }
 
     /// Returns the pages that are completely inside the buffer to the kernel, so that these pages are zero at the next
-    /// access. Zeroes the rest of the buffer, which is on pages shared with other blocks. Returns `false` if the
-    /// kernel refused to take the pages back.
+    /// access. Also zeroes the buffer's bytes on pages that the buffer shares with other memory blocks. Returns
+    /// `false` if the kernel refused to take the pages back.
     pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();

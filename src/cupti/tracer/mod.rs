@@ -44,7 +44,7 @@ pub trait Tracer: 'static {
     /// The library needs memory for activity records. The tracer returns `None` if no memory is left. Records that are
     /// lost as a result are reported by [`Tracer::records_discarded`].
     ///
-    /// While this function runs, the library holds a lock of its own. So the tracer must not call the library. The
+    /// While this function runs, the library holds a lock of its own. So this function must not call the library. The
     /// tracer must also not take a lock that another thread may hold while that thread calls the library.
     fn request_buffer() -> Option<Buffer>;
 
@@ -122,7 +122,7 @@ pub struct Call<'a> {
     pub layer: Layer,
     /// Correlation id that the activity records of the call will contain.
     pub correlation: CorrelationId,
-    /// A word that belongs to this API call. The library sets the word to 0 at `enter`. The value that the tracer
+    /// A word that belongs to this API call. At `enter`, the library sets `slot` to 0. The value that the tracer
     /// stores is kept until `exit`.
     pub slot: &'a Cell<u64>,
     /// Result of the API call (`CUresult`, `cudaError_t`) at `exit`, 0 for success. Always 0 at `enter`.

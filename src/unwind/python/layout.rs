@@ -20,7 +20,7 @@ pub(crate) struct Layout {
     /// Major and minor version of CPython, as in `0x030b`.
     pub version: u16,
     /// Offset in `_PyRuntime` of a pointer to the state of the thread that finalizes the interpreter. The pointer is
-    /// null until the finalization begins.
+    /// null until a thread begins to finalize the interpreter.
     pub(super) finalizing: u32,
     /// Offset in a thread's state of the pointer to the thread's innermost frame. In versions with cframes, the
     /// pointer leads to the innermost cframe instead.
@@ -150,7 +150,7 @@ impl ThreadList {
         };
         let version = (version >> 16) as u16;
         // Distance in the table from the entry for the thread's frame to the entry for the thread's id. Since 3.15,
-        // the table has three more entries between these two entries.
+        // three more entries are between the entry for the frame and the entry for the id.
         let identity = match version {
             0x0309 | 0x030a => return known(32, 8, 176),
             0x030b => return known(40, 16, 152),

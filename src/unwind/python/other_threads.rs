@@ -560,7 +560,7 @@ fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
 fn thread_number_offset() -> Option<u64> {
     const DESCRIPTION_BYTES: usize = 1024;
     let mut description = [0; DESCRIPTION_BYTES];
-    // SAFETY: the calls have no preconditions.
+    // SAFETY: `pthread_self` and `gettid` have no preconditions.
     let (this, number) = unsafe { (libc::pthread_self() as u64, libc::syscall(libc::SYS_gettid) as i32) };
     if !copy_into(this, &mut description) {
         return None;
@@ -930,7 +930,7 @@ mod tests {
     #[test]
     fn the_kernels_number_of_another_thread_is_found_from_its_number_in_the_c_library() {
         let offset = thread_number_offset().expect("an offset");
-        // SAFETY: the calls have no preconditions.
+        // SAFETY: `pthread_self` and `gettid` have no preconditions.
         let numbers = || unsafe { (libc::pthread_self() as u64, libc::syscall(libc::SYS_gettid) as i32) };
         let (send, receive) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();

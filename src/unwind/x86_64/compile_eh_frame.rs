@@ -151,7 +151,7 @@ fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u6
 
 impl UnwindRow<'_> {
     /// Converts this row to a rule. This function is not inlined into the code that runs the unwind program, so that
-    /// the two do not need stack space at the same time.
+    /// this function and that code do not need stack space at the same time.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {
@@ -233,7 +233,7 @@ impl UnwindRow<'_> {
         (end.is_none()).then(|| register_offset(&first, register))?
     }
 
-    /// Returns `n` if the expression evaluates to `rsp + n` at this `pc` for two different values of rsp.
+    /// Returns `n` if the expression evaluates to `rsp + n` at this `pc`, tested with two different values of rsp.
     fn constant_above_rsp(&self, expression: &UnwindExpression<usize>, pc: u64) -> Option<i64> {
         let at = |rsp: u64| {
             let registers = |register| match register {

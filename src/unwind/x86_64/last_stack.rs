@@ -3,8 +3,8 @@
 //!
 //! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
 //! that it reads. Suppose that a new walk reaches a state of the last walk, and that all words that the last walk read
-//! from that state to the root are unchanged. If so, the rest of the new stack equals that of the last stack, step by
-//! step; no heuristic is involved. Based on this fact, the cache works as follows:
+//! from that state to the root are unchanged. If both conditions hold, the rest of the new stack is the same as the
+//! rest of the last stack, step by step. No heuristic is involved. Based on this fact, the cache works as follows:
 //!
 //! * A new walk must *reach* a state of the last walk. Equal words in memory are not enough, because the words of a
 //!   frame often stay unchanged after its function has returned.

@@ -1,6 +1,6 @@
-//! The unwinding engine for x86-64. Its walk uses a table with one compact rule per return address. `last_stack`
-//! caches the thread's last stack. `path_cache` caches the sequences of rules that the thread's walks used, and
-//! `stack_cache` caches whole stacks.
+//! The unwinding engine for x86-64. A walk of this engine uses a table with one compact rule per return address.
+//! `last_stack` caches the thread's last stack. `path_cache` caches the sequences of rules that the thread's walks
+//! used, and `stack_cache` caches whole stacks.
 
 mod cached_stack;
 pub(super) mod cold;

@@ -43,7 +43,8 @@ pub(super) enum RuleKind {
     /// follows the call, the field `k` describes how this epilogue leaves the frame (see `epilogue`).
     Unknown = 11,
     /// Any frame that the other kinds cannot describe. At such a frame, the plain walk, which follows only rip, rsp
-    /// and rbp, is abandoned. The slow walk, which follows all registers, then starts again at the leaf.
+    /// and rbp, is abandoned. The slow walk, which follows all registers, replaces the plain walk and starts at the
+    /// leaf.
     Slow = 12,
 }
 

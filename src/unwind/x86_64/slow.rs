@@ -32,7 +32,8 @@ enum Leaving {
 }
 
 impl Walk<'_> {
-    /// Walks the stack that starts at `entry`, following all registers. Overwrites the steps of the plain walk.
+    /// Walks the stack that starts at `entry`, following all registers. Overwrites the steps that the plain walk has
+    /// stored.
     #[cold]
     #[inline(never)]
     pub(super) fn run_slow<W: Words>(&mut self, entry: &impl WalkStart, words: &mut W) -> WalkResult {

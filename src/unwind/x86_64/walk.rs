@@ -380,7 +380,7 @@ fn caller_cursor(pc: u64, sp: u64, bp: u64) -> StepResult {
 }
 
 /// Checks whether the caller's `pc` can be the address of code. `sp` is the caller's stack pointer. A `pc` of 0 ends a
-/// stack, and user space addresses end at 2^47. A walk looks up only addresses that pass this check.
+/// stack, and user space addresses end at 2^47. A walk looks up an address only if the address passes this check.
 #[inline(always)]
 pub(super) fn check_return_address(pc: u64, sp: u64) -> Result<(), WalkEnd> {
     if pc.wrapping_sub(1) >> 47 == 0 {

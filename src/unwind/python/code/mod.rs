@@ -148,8 +148,8 @@ impl CodeFingerprint {
     /// Whether the object at `code` has this fingerprint. Does not compare the texts that are stored in [`CodeTexts`].
     ///
     /// # Safety
-    /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory
-    /// is readable.
+    /// A frame must refer to the code object. If an earlier walk reached the object, it is enough that the object's
+    /// memory is readable.
     #[inline(always)]
     pub(super) unsafe fn matches_except_texts(&self, code: u64, layout: &Layout) -> bool {
         // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached
@@ -252,8 +252,8 @@ impl CachedCode {
     /// in this walk.
     ///
     /// # Safety
-    /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory
-    /// is readable.
+    /// A frame must refer to the code object. If an earlier walk reached the object, it is enough that the object's
+    /// memory is readable.
     #[inline(always)]
     pub(super) unsafe fn matches(&self, code: u64, layout: &Layout, texts: &mut CodeTexts) -> bool {
         // A frame that is being constructed has a null pointer instead of a code object. A null pointer would match an
