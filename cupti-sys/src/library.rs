@@ -144,8 +144,8 @@ functions! {
     get_graph_exec_id = cuptiGetGraphExecId(*mut c_void, *mut u32);
     /// Returns the id of a CUDA context, as used in activity records.
     get_context_id = cuptiGetContextId(*mut c_void, *mut u32);
-    /// Returns the id of a stream, as used in activity records. Arguments: context, stream, and whether a null stream
-    /// means the per-thread stream.
+    /// Returns the id of a stream, as used in activity records. Arguments: the CUDA context, the stream, and whether a
+    /// null stream means the per-thread stream.
     get_stream_id_ex = cuptiGetStreamIdEx(*mut c_void, *mut c_void, u8, *mut u32);
     /// Returns the size of an activity record of the given kind, for a client of the given API version (13.2 and
     /// later).

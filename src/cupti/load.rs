@@ -121,7 +121,7 @@ fn attach_one<T: Tracer>(
 
 /// Registers every thread that the library creates after this call. An unregistered thread of the library keeps a
 /// process alive even if all of the process's own threads have ended. If the library's GOT slot for `pthread_create`
-/// cannot be written, its threads stay unregistered.
+/// cannot be written, the library's threads stay unregistered.
 fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();

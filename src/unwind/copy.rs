@@ -4,8 +4,8 @@
 //! since its previous capture. The frames on a foreign stack may also mislead the walk: if a host switches stacks by
 //! hand, the unwind information of the outermost frames may point beyond the stack's end. So no word of a foreign
 //! stack is read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page
-//! that it copies. The walk then reads the copy. Nothing about a stack is stored between captures, so 2,000 fibers
-//! cost as much as one.
+//! that it copies. The walk then reads this copy of the stack. Nothing about a stack is stored between captures, so
+//! 2,000 fibers cost as much as one.
 //!
 //! A stack whose words equal those of an earlier stack needs no copy: `x86_64/foreign_path_cache.rs` explains
 //! when a word of a foreign stack may be read in place.

@@ -41,7 +41,7 @@ const PAGE_BYTES: usize = 4096;
 /// Maximum number of page copies that are held during a read. A thread's frames are mostly on one or two pages; before
 /// 3.11 they are scattered over more pages.
 const PAGES: usize = 16;
-/// Duration until the threads are listed again after a listing in which a thread had no state.
+/// Minimum time between two listings of the threads for the sake of a sampled thread that has no state.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
 /// Limits on the lengths of the interpreter's lists. The program may change its lists during a read, so the lists may
 /// even seem cyclic.
