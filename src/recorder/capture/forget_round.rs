@@ -1,10 +1,11 @@
-//! Renewal of stack ids: all threads forget the ids of their stacks, so that the collector can free its data about
-//! these ids.
+//! Renewal of stack ids. In a round, all threads forget the ids of their stacks, so that the collector can free its
+//! data about these ids.
 //!
 //! The collector keeps the stack of an id as long as a launch may refer to the id. When the collector is short of
-//! memory, it begins a round, in which every thread must forget its stack ids the next time it enters gpuflame. After
-//! that, the thread announces each stack that it captures again, under a new id. A round does not wait for idle
-//! threads: an idle thread writes no ids, and forgets its old ids as soon as it enters gpuflame again.
+//! memory, it begins a round. In the round, every thread must forget its stack ids the next time that it enters
+//! gpuflame. After that, when the thread captures a stack, it records the stack again under a new id. A round does not
+//! wait for idle threads, because an idle thread writes no ids, and forgets its old ids as soon as it enters gpuflame
+//! again.
 //!
 //! ```text
 //! collector                      thread
@@ -15,15 +16,15 @@
 //!   no older id is written any more
 //! ```
 //!
-//! The request costs a thread no additional check, because a thread already checks `inside` on every entry to detect
-//! recursion.
+//! The request needs no additional check on the threads, because a thread checks `inside` on every entry anyway, to
+//! detect recursion.
 //!
-//! Two kinds of launches can still write an old id after the request. The first is a launch in flight, which has its id
-//! already. The second is a launch whose thread is preempted between its check of `inside` and its own store to
-//! `inside`, and does not run during a whole visit of the collector. The thread's store then overwrites the request,
-//! and the collector wrongly assumes that the thread has seen the request. So the collector forgets an id one round
-//! later than the round in which threads should stop using the id. If a thread misses the request in two successive
-//! rounds, its launches are added to those of other stacks until the next round.
+//! Two kinds of launches can still write an old id after the request. The first kind is a launch in flight, which
+//! already has its id. The second kind is a launch whose thread is preempted between its check of `inside` and its own
+//! store to `inside`, and does not run during a whole visit of the collector. In this case, the thread's store
+//! overwrites the request, and the collector wrongly assumes that the thread has seen the request. Therefore the
+//! collector forgets an id one round later than the round in which threads should stop using the id. If a thread misses
+//! the request in two successive rounds, its launches are added to those of other stacks until the next round.
 
 use super::clock;
 use super::stack::next_context;
@@ -34,28 +35,28 @@ use gpuflame_model::record::{ContextId, Nanos};
 #[derive(Debug)]
 pub struct ForgetRound {
     round: u32,
-    /// First id that is assigned after the start of the round. Ids from before the round are lower.
+    /// First stack id that is assigned after the start of the round. Ids from before the round are lower.
     first_new_id: ContextId,
-    /// Time at which the last thread took notice of the round; `None` until all threads have.
+    /// Time at which all threads had noticed the round; `None` before that.
     noticed: Option<Nanos>,
     /// Whether the collector has read all launches that began before `noticed`.
     is_read: bool,
 }
 
 impl ForgetRound {
-    /// Begins a round.
+    /// Begins a round in which all threads forget their stack ids.
     pub fn begin() -> Self {
         let first_new_id = next_context();
         Self { round: next_forget_round(), first_new_id, noticed: None, is_read: false }
     }
 
-    /// Asks each thread that has not taken notice of the round yet to forget its ids. The collector calls this at each
-    /// visit, after it has drained all graphs and host calls. Returns `None` until all threads have taken notice and
-    /// the launches from before that moment are read. Then returns the lowest id that may still appear, apart from
-    /// launches that were in flight.
+    /// Asks each thread that has not noticed the round yet to forget its stack ids. The collector calls this function
+    /// on each visit, after it has drained the logs of graphs and host calls. Returns `None` until all threads have
+    /// noticed the round and all earlier launches are read. After that, returns the lowest id that may still appear,
+    /// apart from launches that were in flight.
     pub fn poll(&mut self) -> Option<ContextId> {
         if self.noticed.is_none() {
-            // All threads are asked, even if an earlier thread has not taken notice yet.
+            // All threads are asked, even if an earlier thread has not noticed the round yet.
             let unsure = all().filter(|thread| !thread.ask_to_forget(self.round)).count();
             self.noticed = (unsure == 0).then(clock::now);
         }

@@ -1,4 +1,4 @@
-//! A function that does nothing, on which an external tool can place a probe to learn which launch a thread is in. The
+//! A function that does nothing. An external tool can place a probe on it to learn which launch a thread is making. The
 //! library exports the function's name even if the library is stripped.
 //!
 //! Once [`window::enable_launch_marker`](crate::control::window::enable_launch_marker) was called, the function is
@@ -7,8 +7,8 @@
 
 use gpuflame_cupti::tracer::{Call, CallKind};
 
-/// Does nothing. A probe reads the function's arguments: `correlation` is CUPTI's correlation id of the call that the
-/// thread has begun, and `kind` is 0 for a launch, 1 for a graph launch, 2 for a copy or fill. The meaning of the
+/// Does nothing. A probe reads the function's arguments. `correlation` is CUPTI's correlation id of the API call that
+/// the thread has begun. `kind` is 0 for a launch, 1 for a graph launch, and 2 for a copy or fill. The meaning of the
 /// arguments will not change in any version of libgpuflame.so.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

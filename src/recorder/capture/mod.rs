@@ -1,10 +1,10 @@
 //! The code that runs on the application's threads, and the logs and buffers through which it passes records to the
 //! collector.
 //!
-//! `callback` is the hot path: it stores which launch a thread is in (`calls`), captures the launch's `stack` and
-//! pushes a record. `other_calls` records other calls. Each thread (`threads`) writes its records to a log of its own
+//! `callback` is the hot path: it stores which launch a thread is making (`calls`), captures the launch's `stack` and
+//! pushes a record. `other_calls` records other API calls. Each thread (`threads`) writes its records to its own log
 //! (`log`). If the order of records across threads matters, all threads write to one log (`common_log`). The collector
-//! reads the logs with [`drain()`]. How the rows are used does not concern this module.
+//! reads the logs with [`drain()`].
 
 #![allow(unsafe_code)]
 
@@ -45,8 +45,8 @@ pub use threads::thread_counters::VerifiedStacks;
 pub use threads::totals::{calls, cost, graph_cost, losses, verified};
 pub use threads::verifying::verify_every;
 
-/// Limits memory to `ceiling` bytes: a sixteenth for the ids of each thread's stacks, an eighth for unread launches,
-/// and the rest for unread activities. Rows that do not fit are lost and counted.
+/// Limits memory use to `ceiling` bytes. The ids of each thread's stacks may use a sixteenth, unread launches an
+/// eighth, and unread activities the rest. Rows that do not fit are lost and counted.
 pub fn limit_memory(ceiling: usize) {
     logs::unread_limit::set(ceiling);
     ids::intern::limit_memory(ceiling / 16);

@@ -14,7 +14,7 @@ use crate::capture::threads::records::{as_words, context_words};
 use crate::capture::threads::thread::{ThreadOnly, ThreadState, announce};
 use crate::capture::threads::thread_counters::ThreadCounters;
 
-/// Value of `native` if the number of the native frames in the unwinder's cache is unknown.
+/// Value of `native` if the native frames have no known number in the unwinder's cache.
 const UNKNOWN_NATIVE: usize = usize::MAX;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
@@ -24,12 +24,12 @@ pub(super) fn next_context() -> ContextId {
     ContextId(NEXT_CONTEXT.load(Ordering::Relaxed))
 }
 
-/// Returns a new id for a stack that was not captured here, such as a sampled one.
+/// Returns a new id for a stack that this module did not capture, such as a sampled stack.
 pub fn new_context() -> ContextId {
     ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Captures the stack that made an API call, and returns the id of that stack (its context).
+/// Captures the stack of an API call, and returns the id of its launch context (stack and API call).
 #[inline]
 pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) -> ContextId {
     let leaf = Frame::label(LabelId(u32::from(call.api.0)));
@@ -38,9 +38,9 @@ pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Ca
 }
 
 /// Captures the caller's stack, without gpuflame's own frames, and returns the id of that stack. `leaf` names the API
-/// call. `launched` identifies the work that the call launches, or is 0. `ours` is an address in the frame of our
-/// function that the tracing library called. The frame of our function, and all frames called from it, are gpuflame's
-/// own.
+/// call. `launched` identifies the kernel that the call launches, or is 0. `ours` is an address in the frame of
+/// gpuflame's function that the tracing library called. That frame, and the frames of all functions called from it, are
+/// gpuflame's own.
 pub(super) fn capture(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -95,7 +95,7 @@ pub(super) fn capture(
     }
 }
 
-/// Adds the stack that was captured last, which already has an id, to the caches, so that it need not be walked again.
+/// Adds the last captured stack, which already has an id, to the caches, so that it need not be walked again.
 #[inline(always)]
 fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     if let Some(number) = unwinder.cache_last() {
@@ -103,15 +103,16 @@ fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     }
 }
 
-/// Compares the context that was found in the cache with the context of the walked stack. Counts a difference.
+/// Compares the id that was found in the cache with the id of the walked stack. Counts a difference as a verification
+/// failure.
 fn compare_contexts(cached: ContextId, walked: ContextId, counters: &ThreadCounters) {
     if cached != ContextId::NONE && cached != walked {
         counters.verified.unlike_plain.add(1);
     }
 }
 
-/// Returns the hash of the open ranges and the Python frames; `None` if the thread has neither. Stacks that differ only
-/// in these have different ids.
+/// Returns the hash of the open ranges and the Python frames; `None` if the thread has neither. With this hash, stacks
+/// that differ only in ranges or Python frames get different ids.
 #[inline(always)]
 fn extra_hash_if_any(
     ranges: &mut OpenRanges,
@@ -122,8 +123,8 @@ fn extra_hash_if_any(
     if python.is_none() && ranges.is_empty() { None } else { extra_hash(ranges, python, thread, native) }
 }
 
-/// Computes the hash of the open ranges and the Python frames. `native` is the number of the native frames in the
-/// unwinder's cache.
+/// Computes the hash of the open ranges and the Python frames. `native` is the number that the unwinder's cache has
+/// given to the native frames.
 #[inline(never)]
 fn extra_hash(
     ranges: &mut OpenRanges,
@@ -150,8 +151,8 @@ fn record_new_stack(
     (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // The thread looks for a Python interpreter only when a stack is new, because the first stack that goes through an
-    // interpreter is always new.
+    // The thread looks for a Python interpreter only when a stack is new, because the first stack that contains
+    // interpreter frames is always new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {
@@ -182,8 +183,8 @@ fn record_new_stack(
         thread.counters.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
-    // If the table cannot grow, the id is not stored. The same stack then gets another id the next time, which is
-    // correct but wasteful.
+    // If the table cannot grow, the id is not stored. The next time, the same stack gets another id, which is correct
+    // but wasteful.
     interner.insert(key, id);
     id
 }

@@ -1,16 +1,17 @@
 //! Tracks whether gpuflame may run in this process. gpuflame may run until the process ends, or until gpuflame panics
-//! because of a bug. After that, it is off permanently. The state is one word, which is read at every entry point.
+//! because of a bug. After that, it is off permanently. The state is one word, which every entry point of gpuflame
+//! reads.
 //!
-//! In a forked child, gpuflame is off until one of the child's threads sets it up. The word is on a page of its own,
-//! which the kernel can fill with zeroes in children ([`page`]). So gpuflame can distinguish a child from its parent
-//! however the child was forked, at no cost per launch.
+//! In a forked child, gpuflame is off until one of the child's threads sets it up again. The word is on its own page,
+//! which the kernel can fill with zeroes in forked children ([`page`]). This way gpuflame can distinguish a child from
+//! its parent however the child was forked, at no cost per launch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gpuflame_model::error::{Error, ErrorKind};
 
-/// Values of the word. The value 0 means that no thread of this process has written the word.
+/// Values of the state word. The value 0 means that no thread of this process has written the word.
 const ALIVE: u32 = 1;
 const OVER: u32 = 2;
 /// A thread is currently setting up this forked child. gpuflame is off for all other threads.
@@ -23,8 +24,8 @@ struct Page {
     word: AtomicU32,
 }
 
-/// The word's page. This static is initially zero and consists of whole pages, so the linker puts it into memory that
-/// is not backed by a file.
+/// Page that contains the state word. This static is initially zero and consists of whole pages. Therefore the linker
+/// puts it into memory that is not backed by a file.
 static PAGE: Page = Page { word: AtomicU32::new(0) };
 /// Whether the kernel fills `PAGE` with zeroes in forked children. This flag is not stored on `PAGE`, so that children
 /// inherit its value.
@@ -61,14 +62,15 @@ pub fn page() -> Range<usize> {
     start..start + size_of::<Page>()
 }
 
-/// Notes that the kernel fills [`page`] with zeroes in children that are forked from now on.
+/// Notes that the kernel will fill [`page`] with zeroes in children that are forked after this call.
 pub fn note_children_find_zeroes() {
     transition(0, ALIVE);
     IS_PAGE_ZEROED_IN_CHILDREN.store(true, Ordering::Release);
 }
 
-/// Claims the task of setting up this forked child. Returns true on one thread only, which must then call [`set_alive`]
-/// or [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the task.
+/// Claims the task of setting up gpuflame in this forked child. Returns true on one thread only, which must then call
+/// [`set_alive`] or [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the
+/// task.
 pub fn claim_inherited() -> bool {
     IS_PAGE_ZEROED_IN_CHILDREN.load(Ordering::Acquire) && transition(0, SETTING_UP)
 }
@@ -82,13 +84,14 @@ pub fn set_alive() {
 mod tests {
     use super::*;
 
-    /// There is only one test, because the state belongs to the whole process. The test leaves gpuflame switched on.
+    /// There is only one test here, because the state belongs to the whole process. The test leaves gpuflame switched
+    /// on.
     #[test]
     fn a_forked_child_is_over_until_one_thread_renews_it() {
         assert!(!is_over() && !claim_inherited());
         note_children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
-        // Zeroes the word, as the kernel does in a child.
+        // Zeroes the word, as the kernel does in a forked child.
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());

@@ -1,5 +1,4 @@
-//! Stores the path prefix of the outputs, if the program itself has chosen one. The program's prefix overrides the
-//! prefix from the settings.
+//! Stores the path prefix of the outputs that the program itself has chosen. It overrides the prefix from the settings.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -13,7 +12,8 @@ pub fn set(outputs: Outputs) {
 }
 
 /// Returns the path prefix that the program chose last. Returns `None` if the program has chosen no prefix, or if a
-/// thread is inside [`set`] at this moment: this function does not wait for that thread, because it may never continue.
+/// thread is inside [`set`] at this moment. This function does not wait for that thread, because the thread may never
+/// continue.
 pub fn get() -> Option<Outputs> {
     match OUTPUTS.try_lock() {
         Ok(outputs) => outputs.clone(),

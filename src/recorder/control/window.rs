@@ -1,16 +1,18 @@
-//! Tracks whether a window is open, in one word that is read once per launch.
+//! Tracks whether a window is open, in one word that each launch reads once. (A window is a time range in which
+//! launches are recorded.)
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bit 0 (`OPEN`): a window is open. Bit 1 (`MUTED`): no window is open, and launches are not even counted. Bit 2: each
-/// launch calls a marker function for an external probe. Other bits: number of windows opened so far.
+/// Bit 0 (`OPEN`): a window is open. Bit 1 (`MUTED`): no window is open, and launches are not even counted. Bit 2
+/// (`HAS_LAUNCH_MARKER`): each launch calls a marker function for an external probe. Other bits: number of windows
+/// opened so far.
 static WORD: AtomicU32 = AtomicU32::new(0);
 const OPEN: u32 = 1;
 const MUTED: u32 = 2;
 const HAS_LAUNCH_MARKER: u32 = 4;
 const ONE_OPENING: u32 = 8;
 
-/// The state of the window at some moment.
+/// State of the window at the time when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowState(u32);
 
@@ -24,19 +26,19 @@ impl WindowState {
         self.0
     }
 
-    /// Returns the state for a number from [`WindowState::word`].
+    /// Converts a number from [`WindowState::word`] back to the state.
     pub fn from_word(word: u32) -> Self {
         Self(word)
     }
 
-    /// Whether launches are recorded because a window is open. While no window is open, launches are counted as
-    /// launches outside windows.
+    /// Whether a window is open, so that launches are recorded. Otherwise launches are counted as launches outside
+    /// windows, or ignored if [`WindowState::is_muted`].
     #[inline]
     pub fn is_open(self) -> bool {
         self.0 & OPEN != 0
     }
 
-    /// Whether launches are ignored, until a window is opened.
+    /// Whether launches are ignored until the next window opens.
     #[inline]
     pub fn is_muted(self) -> bool {
         self.0 & MUTED != 0
@@ -48,13 +50,13 @@ impl WindowState {
         self.0 & HAS_LAUNCH_MARKER != 0
     }
 
-    /// Whether launches are ignored, or call the marker function. One test covers both of these rare cases.
+    /// Whether launches are ignored, or call the marker function. Testing both rare cases together saves time.
     #[inline]
     pub fn is_special(self) -> bool {
         self.0 & (MUTED | HAS_LAUNCH_MARKER) != 0
     }
 
-    /// Number of windows opened so far. If two launches outside windows have the same number, no window was open
+    /// Number of windows opened so far. If this number is the same at two launches outside windows, no window was open
     /// between these launches.
     pub fn openings(self) -> u32 {
         self.0 / ONE_OPENING
@@ -78,14 +80,14 @@ pub fn close() -> bool {
     WORD.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
 }
 
-/// Mutes the window, so that launches are ignored from now on. Returns false if a window is open, or if launches are
-/// ignored already.
+/// Mutes launches: they are ignored until the next window opens. Returns false if a window is open, or if launches are
+/// already ignored.
 pub fn mute() -> bool {
     let muted = |word: u32| (word & (OPEN | MUTED) == 0).then_some(word | MUTED);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, muted).is_ok()
 }
 
-/// Makes each launch call the marker function for an external probe, from now on.
+/// Makes each later launch call the marker function for an external probe.
 pub fn enable_launch_marker() {
     WORD.fetch_or(HAS_LAUNCH_MARKER, Ordering::AcqRel);
 }
@@ -94,7 +96,7 @@ pub fn enable_launch_marker() {
 mod tests {
     use super::*;
 
-    /// There is only one test, because the word belongs to the whole process.
+    /// There is only one test here, because the word belongs to the whole process.
     #[test]
     fn a_window_opens_and_closes_and_openings_count() {
         assert!(!state().is_open());

@@ -1,27 +1,29 @@
-//! Waits of launching threads for Python's GIL. Other threads are sampled only around the times of these waits.
+//! Tracks when launching threads wait for Python's global interpreter lock (GIL). Threads that launch no GPU work are
+//! sampled only around the times of these waits.
 
 use gpuflame_model::record::ThreadId;
 
-/// Number of recent waits for the GIL that are stored to decide which samples of other threads are kept.
+/// Maximum number of recent waits for the GIL that are stored. They decide which samples of other threads are kept.
 const MAX_GIL_WAITS: usize = 256;
-/// Time between two listings of all Python threads.
+/// Minimum time in ns between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;
-/// Time after a wait for the GIL that still counts as part of the wait. A waiting thread wakes up every 5 ms, and may
-/// then have to wait for a processor for some milliseconds.
+/// Time in ns after a wait for the GIL that still counts as part of the wait. A thread that waits for the GIL wakes up
+/// every 5 ms, and may have to wait for a processor for some milliseconds each time.
 const GIL_WAIT_GRACE_NS: u64 = 10_000_000;
-/// Other threads are no longer sampled after this time without a wait for the GIL.
+/// Time in ns without a wait for the GIL after which other threads are no longer sampled.
 const GIL_WAITS_END_NS: u64 = 2_000_000_000;
 
-/// Times in which launching threads waited for Python's GIL.
+/// Time ranges in which launching threads waited for Python's GIL.
 #[derive(Debug, Default)]
 pub(super) struct GilWaits {
-    /// Start and end of recent waits. The end is `None` while a wait is in progress.
+    /// Thread, start and end of each recent wait. The end is `None` while the wait is in progress, and 0 if it is
+    /// unknown.
     recent: Vec<(ThreadId, u64, Option<u64>)>,
-    /// Start of the last wait.
+    /// Start time of the last wait.
     last: u64,
     /// Earliest time of the next listing of the process's Python threads.
     next_listing: u64,
-    /// Whether the Python threads must be listed, because a launching thread waits.
+    /// Whether the Python threads must be listed, because a launching thread waits for the GIL.
     pub(super) is_listing_due: bool,
 }
 
@@ -52,7 +54,7 @@ impl GilWaits {
         self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
     }
 
-    /// Whether no thread has waited for a while, so that other threads are no longer sampled.
+    /// Whether no launching thread has waited for the GIL for two seconds. If so, other threads are no longer sampled.
     pub(super) fn are_over(&self, now: u64) -> bool {
         now.abs_diff(self.last) > GIL_WAITS_END_NS
     }

@@ -53,9 +53,9 @@ pub use run::stats::{KernelTime, Stats};
 use run::{set_up, stage};
 
 /// Sets up the session and, unless the settings forbid it, opens a window. The driver calls this when it injects
-/// gpuflame. If the setup fails, prints one line.
+/// gpuflame. If the setup fails, prints one line on stderr.
 pub fn inject() {
-    // In a forked child, even our own locks may be locked forever, so this check comes first.
+    // In a forked child, even gpuflame's own locks may be locked forever, so this check comes first.
     if forked_child::is_over() || environment::forbids_recording() {
         return;
     }
@@ -72,7 +72,7 @@ pub fn inject() {
     }
 }
 
-/// Prints why nothing is recorded, if the code that loads this library has found a reason.
+/// Prints why nothing is recorded. The code that loads this library calls this function if it has found a reason.
 pub fn refuse(why: &str) {
     if !forked_child::is_over() && !environment::forbids_recording() {
         stderr::remember_file();
@@ -83,15 +83,17 @@ pub fn refuse(why: &str) {
     }
 }
 
-/// Opens a window: launches made from now on, by any thread, are recorded. If a window is open, nothing changes.
+/// Opens a window: launches that any thread makes after this call are recorded. If a window is already open, nothing
+/// changes.
 ///
-/// The first call sets up the recorder, unless gpuflame was injected already. The setup takes milliseconds, so make the
-/// first call before the work to record, ideally before any CUDA call. Later calls take nanoseconds. Only if the window
-/// was closed for two seconds or longer, CUPTI must switch its launch callbacks on again, which takes longer.
+/// The first call sets up the recorder, unless gpuflame was injected already. The setup takes milliseconds. Make the
+/// first call before the GPU work that you want to record, ideally before any CUDA call. Later calls take nanoseconds.
+/// They take longer only if the window was closed for two seconds or longer, because CUPTI must then switch its launch
+/// callbacks on again.
 ///
 /// # Errors
 /// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or was
-/// forked. The program can ignore the error, because all other calls then do nothing.
+/// forked. The program can ignore the error, because after an error all other calls do nothing.
 pub fn start() -> Result<()> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
@@ -99,16 +101,17 @@ pub fn start() -> Result<()> {
     prepare_process();
     match stage::get_or_create(set_up::set_up_on_call)? {
         Some(session) => session.open_window(),
-        // This thread is setting up the session, and our own CUPTI call has made the driver call gpuflame.
+        // This thread is still setting up the session: a CUPTI call in the setup has made the driver call gpuflame.
         None => Ok(()),
     }
 }
 
-/// Closes the window. If none is open, nothing changes. Does not wait for the GPU.
+/// Closes the window. If no window is open, nothing changes. Does not wait for the GPU.
 ///
-/// Launches made in the window are tracked until their GPU work ends, even if that is much later. Launches made in the
-/// second after the window are counted as outside windows; later launches are ignored. After one more second, CUPTI's
-/// launch callbacks are switched off, so that launches cost only what CUPTI's records cost.
+/// Launches made in the window are tracked until their GPU work ends, even if that is much later. Launches in the first
+/// second after the window are counted as launches outside windows. Later launches are ignored. Two seconds after the
+/// window, CUPTI's launch callbacks are switched off. After that, a launch only costs the time that CUPTI needs to
+/// record it.
 ///
 /// # Errors
 /// The error of [`start`], if `start` has failed; `State` if no window was opened before.
@@ -121,15 +124,15 @@ pub fn stop() -> Result<()> {
     Ok(())
 }
 
-/// Whether launches are recorded now, because a window is open and recording works. Takes nanoseconds.
+/// Whether launches are recorded now, because a window is open and recording works. Takes a few nanoseconds.
 pub fn is_active() -> bool {
     !lifecycle::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
-/// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts steps.
-/// `GPUFLAME_STEPS` selects the steps to record: if a step opens or closes the window, this happens before this call
-/// returns. Steps that begin while a window is open are recorded, with their time and thread. A step lasts until the
-/// next step of the process begins, or the window closes.
+/// Marks the beginning of a step. A step is one iteration of the program's main loop, for example a training step.
+/// [`stats`] counts steps. `GPUFLAME_STEPS` selects the steps to record. If a step opens or closes the window, this
+/// happens before this call returns. Steps that begin while a window is open are recorded, with their time and thread.
+/// A step lasts until the next step of the process begins, or the window closes.
 ///
 /// Takes about 100 ns and a lock. Thousands of steps per second are possible; steps for which there is no room are
 /// counted as [`Loss::StepsDropped`](gpuflame_model::record::Loss::StepsDropped).
@@ -153,9 +156,9 @@ fn begin_step(name: &str) {
     }
 }
 
-/// Marks this instant on the timeline of the calling thread. The mark is in the recording, and in the timelines
-/// (`chrome`, `perfetto`) that `gpuflame convert` makes from the recording. While no window is open, this call does
-/// nothing.
+/// Marks the current instant on the timeline of the calling thread. The mark appears in the recording, and in the
+/// timelines (`chrome`, `perfetto`) that `gpuflame convert` makes from the recording. While no window is open, this
+/// call does nothing.
 ///
 /// Takes about 100 ns and a lock. Text is truncated to 1,024 bytes. Thousands of marks per second are possible; marks
 /// for which there is no room are counted as [`Loss::MarksDropped`](gpuflame_model::record::Loss::MarksDropped).
@@ -167,7 +170,7 @@ pub fn mark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, including all files that are written at exit.
+/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, including all files that are written on exit.
 /// `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
 ///
 /// May be called before the first [`start`], and between windows. If a recording has already begun, its file is moved
@@ -191,8 +194,8 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     Ok(())
 }
 
-/// Collects the records of the work that the GPU has completed so far, without waiting for the remaining work. gpuflame
-/// also does this on its own, about once per second.
+/// Collects the activity records of the GPU work that has completed so far. Does not wait for GPU work in flight.
+/// gpuflame also does this automatically, about once per second.
 ///
 /// # Errors
 /// `State` if there is no session, or if CUPTI does not answer within 5 s.
@@ -200,12 +203,13 @@ pub fn flush() -> Result<()> {
     stage::running_session()?.flush()
 }
 
-/// Returns the results so far without stopping anything: the ledger that would be printed if the process ended now, and
-/// the time of each kernel. Work that the GPU has not completed is counted as pending launches. The numbers cover all
-/// windows so far and only grow. So the difference between two calls covers the time between them.
+/// Returns the results so far; recording continues. The results are the ledger (the counts that are printed on exit)
+/// and the total time of each kernel. GPU work that has not completed is counted as pending launches. The numbers cover
+/// all windows so far and never decrease. Therefore the difference between two calls covers the time between the two
+/// calls.
 ///
-/// Collects first, as [`flush`] does. Do not call this in every step, because the time that it takes grows with the
-/// number of distinct stacks.
+/// Collects the completed records first, as [`flush`] does. Do not call this function in every step, because its
+/// duration grows with the number of distinct stacks.
 ///
 /// # Errors
 /// As [`flush`].
@@ -220,7 +224,7 @@ pub struct Window(());
 
 /// Opens a window, as [`start`] does. The window closes when the returned guard is dropped.
 ///
-/// Windows do not nest. If two guards exist at once, on any threads, the window closes when the first of them is
+/// Windows do not nest. If two guards exist at the same time, on any threads, the window closes when the first guard is
 /// dropped.
 ///
 /// # Errors
@@ -248,11 +252,12 @@ fn on_notice(notice: Notice<'_>) {
         return;
     }
     match notice {
-        // The driver may register exit handlers when it creates its first context. Our handler must run before those
-        // handlers, so it is moved to the front again.
+        // The driver may register exit handlers when it creates its first CUDA context. gpuflame's exit handler must
+        // run before those handlers, so it is moved to the front again.
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
-            // No lock of ours may be held while CUPTI is called: `running_session` has released the stage's lock.
+            // gpuflame must not hold any of its own locks while it calls CUPTI. Here `running_session` has already
+            // released the stage's lock.
             let session = stage::running_session();
             if let Ok(session) = session {
                 session.on_context_end();

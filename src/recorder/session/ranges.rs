@@ -1,4 +1,4 @@
-//! Entry points for ranges that the program opens and closes, directly or through NVTX.
+//! Entry points for named ranges of code. The program opens and closes ranges directly or through NVTX.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -36,8 +36,9 @@ pub fn range_pop() -> Result<()> {
     }
 }
 
-/// Attaches to NVTX, unless the settings forbid it. NVTX calls this function when it injects gpuflame, which may be
-/// before all CUDA calls or in a program without CUDA calls. So this function sets up no session.
+/// Attaches to NVTX, unless the settings forbid it. NVTX calls this function when it injects gpuflame. The injection
+/// may precede all CUDA calls, or the program may make no CUDA calls. Therefore this function does not set up a
+/// session.
 pub fn inject_nvtx(table: NvtxTable) {
     if forked_child::is_over() || environment::forbids_recording() {
         return;
@@ -57,17 +58,18 @@ pub struct Range {
     own_thread: PhantomData<*const ()>,
 }
 
-/// Opens a range on this thread. Until the returned guard is dropped, every launch of this thread has a frame
-/// `[range]NAME` with this `name`, between the CPU stack and the kernel.
+/// Opens a range on this thread. Until the returned guard is dropped, the stack of every launch on this thread has a
+/// frame `[range]NAME` between the CPU frames and the kernel. NAME is `name`.
 ///
-/// Ranges nest, up to 128 deep. Each takes about 50 ns, whether a window is open or not. A few thousand distinct names
-/// are fine, but a new name for each step of a long run is too much. Ranges for which there is no room are counted as
-/// [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
+/// Ranges nest, up to 128 deep. Each range costs about 50 ns, whether a window is open or not. A few thousand distinct
+/// names are fine, but do not use a new name for each step of a long run. Ranges for which there is no room are counted
+/// as [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
     let is_open = !forked_child::is_over();
     if is_open {
         forked_child::install_handler();
-        // If there is no room for the range, it is counted as dropped. The guard closes it like any other range.
+        // If there is no room for the range, it is counted as dropped. The guard closes a dropped range like any other
+        // range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
     Range { is_open, own_thread: PhantomData }

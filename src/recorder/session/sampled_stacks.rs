@@ -14,27 +14,27 @@ use gpuflame_os::scheduling;
 use gpuflame_unwind::CopyUnwinder;
 use gpuflame_unwind::python::{self, OtherThreads, SampledPython};
 
-/// Makes stacks of samples. Only one thread may use it at a time.
+/// Assembles the stacks of samples. Only one thread may use the reader at a time.
 #[derive(Debug)]
 pub(super) struct StackReader {
     unwinder: CopyUnwinder,
-    /// Reader of Python frames, once the process has an interpreter.
+    /// Reader of Python frames; `None` until a Python interpreter is found in the process.
     python: Option<OtherThreads>,
-    /// Limits the time in which Python frames are read.
+    /// Limits the CPU time that is spent on reading Python frames.
     reading: Budget,
     /// Processor on which the sampler's thread should sleep: the processor of the sampled thread. When the sampler's
-    /// thread wakes up there, it runs before the sampled thread executes another instruction, so the frames are still
-    /// those of the sample. On different processors, both threads would run at the same time.
+    /// thread wakes up on that processor, it runs before the sampled thread executes another instruction, so the Python
+    /// frames are still the sample's. On different processors, both threads would run at the same time.
     pub(super) processor: Option<u32>,
 }
 
-/// Cost of reading Python frames: after a read, ten times its duration must pass, so that the sampled threads lose at
-/// most a tenth of one processor. `MAX_READ_BURST_NS` is the maximum reading time that may be saved up for several
-/// reads in quick succession.
+/// Limits for reading Python frames. After a read, ten times the duration of the read must pass before the next read,
+/// so that the sampled threads lose at most a tenth of one processor. `MAX_READ_BURST_NS` is the maximum amount of
+/// unused time that may be saved for several reads in quick succession.
 const READ_COST: u64 = 10;
 const MAX_READ_BURST_NS: u64 = 100_000_000;
 
-/// A stack, and the flags of its context.
+/// A stack, and the flags of its launch context (stack and API call).
 #[derive(Debug)]
 pub(super) struct ReadStack {
     pub(super) flags: ContextFlags,
@@ -47,12 +47,12 @@ impl ReadStack {
     }
 }
 
-/// Counters of the stacks in Python code that were read, including the stacks of waits that are dropped later.
+/// Counts the sampled stacks in Python code, including the stacks of waits that are dropped later.
 #[derive(Debug, Default)]
 pub(super) struct PythonCounts {
     read: AtomicU64,
     not_read: AtomicU64,
-    /// Time in ns from a sample until its Python frames were read.
+    /// Delays in ns between a sample and the reading of its Python frames.
     delays: Mutex<Histogram>,
 }
 
@@ -83,13 +83,13 @@ impl StackReader {
         self.python.as_mut().map(OtherThreads::all).unwrap_or_default()
     }
 
-    /// Checks whether objects were loaded or unloaded. Call this before each round of samples.
+    /// Checks whether shared objects were loaded or unloaded. Call this before each round of samples.
     pub(super) fn check_loaded_objects(&mut self) {
         self.unwinder.check_loaded_objects();
     }
 
-    /// Returns the stack of a sample. The Python frames are read only if `is_new`, and if earlier reads have not taken
-    /// too long. If the thread has run since the sample, its Python frames are gone.
+    /// Returns the stack of a sample. The Python frames are read only if `is_new` is true and the reading budget is not
+    /// exceeded. If the thread has run since the sample was taken, the sample's Python frames are gone.
     pub(super) fn read(
         &mut self,
         thread: ThreadId,
@@ -129,15 +129,15 @@ impl StackReader {
         ReadStack { flags: captured.flags, frames: frames.into() }
     }
 
-    /// Makes the sampler's thread sleep on the processor on which `thread` was just sampled, unless `thread` does not
-    /// let other threads run there.
+    /// Makes the sampler's thread sleep on the processor on which `thread` was just sampled. Does not do so if the
+    /// scheduling policy of `thread` keeps other threads off that processor.
     pub(super) fn follow(&mut self, thread: ThreadId, processor: u32) {
         let is_safe = self.python.is_some() && scheduling::shares_its_processor(thread.0 as i32);
         self.processor = is_safe.then_some(processor);
     }
 }
 
-/// Whether a thread that waits with these registers waits for Python's GIL.
+/// Whether a waiting thread with these registers waits for Python's GIL.
 pub(super) fn waits_for_gil(sample: &ThreadSample<'_>) -> bool {
     python::waits_for_gil(&sample.registers)
 }

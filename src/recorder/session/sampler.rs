@@ -5,12 +5,14 @@
 //!        collector: a thread has launched -requests-> opens a ring for it
 //! ```
 //!
-//! A thread's time is observed in two ways, each on request. On-CPU time is observed by periodic samples. Off-CPU time
-//! is measured from the moment at which the thread leaves its processor voluntarily until it runs again.
+//! The settings select what is observed: on-CPU time, off-CPU time or both. On-CPU time is observed by periodic
+//! samples. Off-CPU time is measured from the moment at which the thread leaves its processor voluntarily until it runs
+//! again.
 //!
-//! Samples from the kernel do not interrupt the observed threads. If the kernel refuses samples, timers interrupt the
-//! threads by signals instead. The pipeline takes ready samples without waiting for the sampler's thread, because that
-//! thread asks the loader for the mapped modules, and the loader may block it.
+//! Samples that the kernel takes do not interrupt the observed threads. If the kernel refuses to take samples, timers
+//! interrupt the observed threads with signals instead. The pipeline takes finished samples without waiting for the
+//! sampler's thread. The reason is that the sampler's thread asks the loader for the mapped modules, and the loader may
+//! block it.
 
 use std::io;
 use std::mem;
@@ -33,35 +35,37 @@ use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
 
-/// Maximum pause between rounds, used while no thread is sampled and the sampler's thread only watches for the end of
-/// the session.
+/// Maximum pause between rounds of the sampler (each round reads all rings). This pause applies while no thread is
+/// sampled and the sampler's thread only watches for the end of the session.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
-/// thousands of times per second.
+/// Pause between rounds of the sampler if waits (off-CPU times) are recorded. The pause is short, because a thread's
+/// ring holds only 63 waits, and a thread may wait thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
-/// Budget for rounds of the sampler: minimum average time between rounds, maximum time that may be saved up for rounds
-/// in quick succession, and pause while the budget is exceeded. The budget is needed because a thread may wait
-/// thousands of times per second, and in programs with Python each wait wakes the sampler.
+/// Budget for the sampler's rounds. The three constants are the minimum average time between rounds, the maximum unused
+/// time that may be saved for rounds in quick succession, and the pause while the budget is exceeded. The budget is
+/// needed because a thread may wait thousands of times per second, and in programs with Python each wait wakes the
+/// sampler.
 const ROUND_NS: u64 = 500_000;
 const MAX_BURST_NS: u64 = 40 * ROUND_NS;
 const PAUSE_OVER_BUDGET_MS: i32 = 5;
-/// Maximum number of samples that wait for the pipeline. At 1,000 samples per second this is ten seconds.
+/// Maximum number of finished samples that wait for the pipeline. At 1,000 samples per second, this is enough for ten
+/// seconds.
 const MAX_READY_SAMPLES: usize = 10_000;
 /// Maximum number of threads observed at once. Each thread takes 0.5 MiB of memory for its samples, and 1 MiB for its
 /// waits.
 const MAX_OBSERVED_THREADS: usize = 256;
-/// Maximum number of threads that are sampled although they do not launch. Each such thread takes 64 KiB.
+/// Maximum number of threads that are sampled although they launch no GPU work. Each such thread takes 64 KiB.
 const MAX_OTHERS: usize = 32;
-/// Minimum duration of a wait whose Python frames are read although the wait has ended.
+/// Minimum duration in ns of a wait whose Python frames are still read after the wait has ended.
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
-/// Stack size of the thread, which unwinds the stacks of other threads.
+/// Stack size in bytes of the sampler's thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;
-/// Maximum time for which this module may block a thread that requests a new thread to be sampled, or takes ready
+/// Maximum time for which the sampler may block another thread that requests sampling of a new thread or takes finished
 /// samples.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Stack of a thread at some time.
+/// Stack of a sampled thread, and the time at which it was sampled.
 #[derive(Debug)]
 pub(super) struct SampledStack {
     pub(super) time: Nanos,
@@ -69,7 +73,8 @@ pub(super) struct SampledStack {
     pub(super) kind: SampleKind,
     pub(super) flags: ContextFlags,
     pub(super) frames: Box<[Frame]>,
-    /// Whether the thread was sampled only because a launching thread waited for the GIL.
+    /// Whether the thread was sampled only because a launching thread waited for Python's global interpreter lock
+    /// (GIL).
     is_other: bool,
 }
 
@@ -82,12 +87,12 @@ pub(super) enum SampleKind {
     OffCpu { ns: u64 },
 }
 
-/// Observations requested for threads that launch.
+/// Settings for observing threads that launch GPU work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SamplerOptions {
-    /// Samples per second of CPU time; `None` for no samples.
+    /// Number of samples per second of CPU time; `None` if on-CPU time is not sampled.
     pub(super) hertz: Option<u32>,
-    /// Whether to sample by timer signals if the kernel refuses samples.
+    /// Whether to sample with timer signals if the kernel refuses to take samples.
     pub(super) by_timer: bool,
     /// Whether to record where threads wait, and for how long.
     pub(super) waits: bool,
@@ -97,10 +102,10 @@ pub(super) struct SamplerOptions {
 #[derive(Debug)]
 pub(super) struct Sampler {
     options: SamplerOptions,
-    /// CPU time that a sample represents.
+    /// CPU time that one sample represents.
     period: Duration,
     requests: Mutex<Vec<ThreadId>>,
-    /// Kernel number of the sampler's thread; 0 before it runs.
+    /// Kernel thread id of the sampler's thread; 0 while that thread is not running.
     own_thread: AtomicI32,
     observed: Mutex<ObservedThreads>,
     ready: Mutex<Vec<SampledStack>>,
@@ -110,30 +115,29 @@ pub(super) struct Sampler {
 #[derive(Debug, Default)]
 struct SampleCounts {
     samples: AtomicU64,
-    /// Number of samples dropped for lack of room in the kernel's ring or in `ready`.
+    /// Number of samples dropped because the kernel's ring or `ready` was full.
     dropped: AtomicU64,
-    /// Number of samples whose stack has no root.
+    /// Number of samples whose stack was not unwound to its root.
     cut: AtomicU64,
     threads: AtomicU64,
-    /// Number of threads that the kernel did not let us sample.
+    /// Number of threads that the kernel did not allow gpuflame to sample.
     refused: AtomicU64,
-    /// CPU time of observed threads while a window was open, in ns.
+    /// Total CPU time in ns of the observed threads while a window was open.
     cpu_time: AtomicU64,
     is_user_time: AtomicBool,
-    /// Number of threads that a timer samples by signals.
+    /// Number of threads that are sampled with timer signals.
     by_timer: AtomicU64,
     waits: WaitCounts,
     python: PythonCounts,
     others: OtherCounts,
 }
 
-/// Counters for threads that do not launch.
+/// Counters for sampled threads that launch no GPU work.
 #[derive(Debug, Default)]
 struct OtherCounts {
     samples: AtomicU64,
     dropped: AtomicU64,
-    /// Number of threads that were not sampled at the same time, because the kernel refused or there were too many: the
-    /// highest number so far.
+    /// Peak number of threads that were not sampled, because the kernel refused or there were too many threads.
     not_sampled: AtomicU64,
 }
 
@@ -148,7 +152,7 @@ struct WaitCounts {
     refused: AtomicU64,
 }
 
-/// State that only one thread may use at a time.
+/// State of all observed threads. Only one thread may use it at a time.
 #[derive(Debug)]
 struct ObservedThreads {
     stacks: StackReader,
@@ -156,7 +160,7 @@ struct ObservedThreads {
     gil_waits: GilWaits,
     /// Whether a window was open in the previous round.
     was_open: bool,
-    /// Whether a message was printed about refused samples, and about refused waits.
+    /// Whether a message was printed about refused samples (first element) and about refused waits (second element).
     is_refusal_printed: [bool; 2],
 }
 
@@ -165,14 +169,14 @@ struct ObservedThread {
     thread: ThreadId,
     /// Source of on-CPU samples.
     samples: Option<SampleSource>,
-    /// Event that reports when the thread leaves a processor and when the thread returns to a processor.
+    /// Perf event that reports when the thread leaves a processor and when the thread returns to a processor.
     /// `pending_wait` is the wait that is still in progress.
     switches: Option<PerfEvent>,
     left: LeftProcessor,
     pending_wait: Option<PendingWait>,
-    /// CPU time of the thread in the previous round.
+    /// CPU time that the thread had used by the previous round.
     cpu_time: Duration,
-    /// Whether the thread does not launch, and is observed because a launching thread waited for the GIL.
+    /// Whether the thread launches no GPU work, and is observed only because a launching thread waited for the GIL.
     is_other: bool,
 }
 
@@ -202,7 +206,8 @@ struct PendingWait {
 }
 
 impl Sampler {
-    /// Starts the sampler. `None` if no observation is wanted, or if the sampler cannot be started, which is printed.
+    /// Starts the sampler. Returns `None` if the settings request no observation. If the sampler cannot be started,
+    /// prints a message and returns `None`.
     pub(super) fn start(options: SamplerOptions) -> Option<&'static Self> {
         if options.hertz.is_none() && !options.waits {
             return None;
@@ -251,13 +256,13 @@ impl Sampler {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // However the loop ends, our timers must stop, and no thread may wake this thread any more.
+            // Even after a panic, gpuflame's timers must stop, and no thread may wake the sampler's thread any more.
             self.own_thread.store(0, Ordering::Release);
             self.observed.lock().threads.clear();
         })
     }
 
-    /// Requests that a thread be sampled. Called after its first launch.
+    /// Requests that a thread be sampled. Called after the first launch of that thread.
     pub(super) fn request(&self, thread: ThreadId) {
         if let Some(mut requests) = self.requests.try_lock_for(HAND_OVER_TIMEOUT) {
             requests.push(thread);
@@ -268,7 +273,7 @@ impl Sampler {
         }
     }
 
-    /// Returns the samples found since the last call, in order of time for each thread.
+    /// Returns the samples finished since the last call. The samples of each thread are in order of time.
     pub(super) fn drain_ready(&self) -> Vec<SampledStack> {
         let ready = self.ready.try_lock_for(HAND_OVER_TIMEOUT);
         ready.map(|mut ready| mem::take(&mut *ready)).unwrap_or_default()
@@ -279,8 +284,8 @@ impl Sampler {
         [&self.counts.dropped, &self.counts.waits.dropped].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Reads the rest of the kernel's rings, if the thread that uses the rings releases them within `limit`. A wait
-    /// that is still in progress ends now.
+    /// Reads the remaining samples from the kernel's rings, if the thread that uses the rings releases them within
+    /// `limit`. A wait that is still in progress is recorded as if it ended now.
     pub(super) fn drain_remaining(&self, limit: Duration) {
         if let Some(mut observed) = self.observed.try_lock_for(limit) {
             self.read_all(&mut observed);
@@ -289,7 +294,8 @@ impl Sampler {
             let stacks =
                 threads.filter_map(|one| one.pending_wait.take()?.end_at_time(now.0, one.thread)).collect();
             self.hand_over(stacks);
-            // No thread reads the timers' samples any more, and the timers would continue to send signals.
+            // The timers must stop, because they would continue to send signals although no thread reads their samples
+            // any more.
             observed.threads.clear();
         }
     }
@@ -378,10 +384,10 @@ impl Sampler {
         }
     }
 
-    /// Waits until a request arrives or `pause` is over. Waits on `processor` if it is known. Returns the threads to
-    /// observe.
+    /// Waits until a request arrives or `pause` is over. If `processor` is known, the thread sleeps on that processor.
+    /// Returns the threads to observe.
     fn wait(&self, pause: Duration, processor: Option<u32>) -> Vec<ThreadId> {
-        // A thread that makes a request after this check wakes this thread, so that the wait ends at once.
+        // A thread that makes a request after this check wakes this thread, so the wait ends immediately.
         let is_idle = self.requests.lock().is_empty();
         match processor {
             _ if !is_idle => false,
@@ -391,7 +397,8 @@ impl Sampler {
         mem::take(&mut *self.requests.lock())
     }
 
-    /// Returns the pause until the next round: half of the minimum time in which a ring or a slot may fill up.
+    /// Returns the pause until the next round: half of the shortest time in which a ring or a timer's sample slots may
+    /// fill up.
     fn pause(&self, observed: &ObservedThreads) -> Duration {
         if observed.threads.iter().any(|one| one.switches.is_some()) {
             return PAUSE_WITH_WAITS;
@@ -401,25 +408,26 @@ impl Sampler {
             .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
-    /// Returns the threads that must be observed anew because an interpreter was loaded, and each of their samples must
-    /// now wake our thread.
+    /// Returns the threads whose observation must be restarted because a Python interpreter was loaded. From now on,
+    /// each sample of these threads must wake the sampler's thread.
     fn observed_without_python(&self, observed: &mut ObservedThreads) -> Vec<ThreadId> {
         if observed.threads.is_empty() || observed.stacks.has_python() || !observed.stacks.reads_python() {
             return Vec::new();
         }
         for one in &observed.threads {
-            // These threads will be counted again when they are observed anew.
+            // These threads will be counted again when their observation restarts.
             self.counts.threads.fetch_sub(one.samples.is_some().into(), Ordering::Relaxed);
             self.counts.waits.threads.fetch_sub(one.switches.is_some().into(), Ordering::Relaxed);
         }
         observed.threads.iter().map(|one| one.thread).collect()
     }
 
-    /// Starts to observe a thread that launches. If a launching thread with the same id was observed before, that
-    /// thread has ended. To make room, threads that do not launch are no longer observed; they will be listed again.
+    /// Starts to observe a thread that launches GPU work. If a launching thread with the same id was observed before,
+    /// that thread has ended and is dropped. To make room, threads that launch no GPU work are dropped as well; the
+    /// next listing of Python threads finds them again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
         observed.threads.retain(|one| one.thread != thread && !one.is_other);
-        // In a program without Python, our thread need not be woken at each sample, which saves time.
+        // In a program without Python, samples need not wake the sampler's thread, which saves time.
         let wakes = if observed.stacks.reads_python() { self.own_thread.load(Ordering::Relaxed) } else { 0 };
         let is_full = observed.threads.len() >= MAX_OBSERVED_THREADS;
         let opened = |open: &dyn Fn() -> io::Result<PerfEvent>| match is_full {
@@ -450,8 +458,9 @@ impl Sampler {
         }
     }
 
-    /// While launching threads wait for the GIL, samples the Python threads that do not launch. Stops when no launching
-    /// thread has waited for a while. Does not sample a thread if the kernel refuses or there are too many.
+    /// While launching threads wait for the GIL, samples the Python threads that launch no GPU work. Stops when no
+    /// launching thread has waited for two seconds. A thread is not sampled if the kernel refuses or if there are too
+    /// many threads.
     fn observe_others(&self, observed: &mut ObservedThreads) {
         if observed.gil_waits.are_over(capture::now().0) {
             observed.threads.retain(|one| !one.is_other);
@@ -465,7 +474,7 @@ impl Sampler {
         for number in observed.stacks.python_threads() {
             let thread = ThreadId(number as u32);
             let is_observed = observed.threads.iter().any(|one| one.thread == thread);
-            // The Python state of an ended thread may refer to memory that now belongs to a thread of ours.
+            // Python may still list a thread that has ended, and one of gpuflame's threads may now have its id.
             if is_observed || room > 0 && threads::is_thread_ours(number) {
                 continue;
             }
@@ -481,7 +490,7 @@ impl Sampler {
         self.counts.others.not_sampled.fetch_max(not_sampled, Ordering::Relaxed);
     }
 
-    /// Falls back to a timer if the settings permit a timer and the kernel denies access.
+    /// Falls back to a timer if the settings permit timers and the kernel denies access to perf events.
     fn fall_back_to_timer(
         &self,
         opened: io::Result<SampleSource>,
@@ -506,7 +515,7 @@ impl Sampler {
         timer.map(SampleSource::Timer)
     }
 
-    /// Stops all timers if the program has set its own action for their signal.
+    /// Stops all timers if the program has set its own action for the signal that the timers use.
     fn stop_lost_timers(&self, observed: &mut ObservedThreads) {
         if self.counts.by_timer.load(Ordering::Relaxed) > 0 && cpu_timer::is_signal_taken() {
             let is_timer = |one: &ObservedThread| matches!(one.samples, Some(SampleSource::Timer(_)));
@@ -522,7 +531,7 @@ impl Sampler {
         }
     }
 
-    /// Reads all rings, and drops threads that have ended.
+    /// Reads the rings of all observed threads, and drops threads that have ended.
     fn read_all(&self, observed: &mut ObservedThreads) {
         self.stop_lost_timers(observed);
         let is_open = window::state().is_open();
@@ -570,7 +579,8 @@ impl Sampler {
         let mut each = |sample: &ThreadSample<'_>, periods: u64| {
             all += periods;
             if is_wanted && (!is_other || gil_waits.any_at(sample.time)) {
-                // Python frames are read only for the newest sample, because the frames of older samples are gone.
+                // Python frames are read only for the newest sample, because the thread has already left the frames of
+                // older samples.
                 let stack = reader.read(thread, sample, sample.is_newest, &self.counts.python);
                 self.counts.cut.fetch_add(u64::from(stack.is_partial()), Ordering::Relaxed);
                 let kind = SampleKind::OnCpu { ns: self.nanos(periods) };
@@ -598,7 +608,7 @@ impl Sampler {
         all
     }
 
-    /// Reads the waits of a thread. A wait is complete once the thread is on a processor again.
+    /// Reads the waits of a thread from its ring. A wait is complete once the thread is on a processor again.
     fn read_waits(
         &self,
         one: &mut ObservedThread,
@@ -623,7 +633,7 @@ impl Sampler {
                 gil_waits.end(thread, 0);
                 left.set(&sample);
             }
-            // After a gap it is unknown which wait ends next.
+            // After dropped perf records, it is unknown which wait ends next.
             PerfRecord::Sample(_) | PerfRecord::Descheduled { blocked: false } | PerfRecord::Lost => {
                 gil_waits.end(thread, 0);
                 *pending_wait = None;
@@ -685,7 +695,8 @@ impl SampleSource {
 }
 
 impl PendingWait {
-    /// Returns the wait, which ended at `time`. `None` if the thread only waited for our own work at exit.
+    /// Returns the wait, which ended at `time`. Returns `None` if the thread only waited for gpuflame's own work on
+    /// exit.
     fn end_at_time(self, time: u64, thread: ThreadId) -> Option<SampledStack> {
         let Self { time: from, flags, frames } = self;
         let waited = time.checked_sub(from).filter(|waited| *waited > 0)?;
@@ -740,11 +751,11 @@ impl LeftProcessor {
     }
 }
 
-/// Names of the settings that request samples and waits.
+/// Names of the settings that request CPU samples and off-CPU waits.
 const CPU_SAMPLES: &str = "GPUFLAME_CPU_SAMPLES";
 const OFF_CPU: &str = "GPUFLAME_OFF_CPU";
 
-/// Counts an event that was opened or refused, and prints the first refusal.
+/// Counts a perf event that was opened or refused, and prints the first refusal.
 fn note_opened<T>(
     opened: io::Result<T>,
     [threads, refused]: [&AtomicU64; 2],
@@ -768,7 +779,7 @@ fn note_opened<T>(
     }
 }
 
-/// Returns a message about missing samples, with a remedy.
+/// Returns a message that explains why samples or waits are missing, and how to get them.
 fn refusal(setting: &str, error: &io::Error) -> String {
     let level = if setting == OFF_CPU { 1 } else { 2 };
     let errno = error.raw_os_error().map(|errno| format!(", errno {errno}")).unwrap_or_default();

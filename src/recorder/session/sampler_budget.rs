@@ -1,14 +1,14 @@
-//! Limits the work of the sampler's thread, which may be woken thousands of times per second.
+//! Limits the CPU time of the sampler's thread, which may be woken thousands of times per second.
 
-/// Maximum debt in ns. A larger debt can only result from a clock that was set back, and the account is then reset.
+/// Maximum debt in ns. A larger debt can only result from a clock that was set back. The debt is reset in that case.
 const MAX_DEBT_NS: u64 = 1_000_000_000;
 
-/// An account of work. The cost of work is a debt that is paid off as time passes.
+/// A budget of time. The cost of each piece of work is a debt, which is paid off as time passes.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Maximum amount of work in ns that may be done at once after a pause.
+    /// Maximum cost in ns of the work that may be done without a break after a pause.
     burst: u64,
-    /// Time (ns) at which all work so far is paid off.
+    /// Time in ns at which the cost of all work so far is paid off.
     paid_until: u64,
 }
 
@@ -17,7 +17,7 @@ impl Budget {
         Self { burst, paid_until: 0 }
     }
 
-    /// Adds work that was done at the time `now` and costs `cost` ns.
+    /// Adds a piece of work that was done at the time `now` and costs `cost` ns.
     pub(super) fn pay(&mut self, now: u64, cost: u64) {
         let paid_until = if self.is_plausible(now) { self.paid_until } else { 0 };
         let from = paid_until.max(now.saturating_sub(self.burst));
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn work_is_limited_after_a_burst() {
-        // Each piece costs half a millisecond. 40 pieces are done at once.
+        // Each piece of work costs half a millisecond. The burst of 20 ms allows 40 pieces without a break.
         let (mut budget, start) = (Budget::new(20 * MS), 1_000_000_000_000);
         let mut is_done = |now| {
             budget.pay(now, MS / 2);
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!((0..70).filter(|_| is_done(start)).count(), 40);
         let later = (100..1100).filter(|at| is_done(start + at * MS)).count();
         assert_eq!(later, 1000, "pieces of work that are a millisecond apart");
-        // A thread that is woken all the time sleeps while its account is overdrawn.
+        // A thread that is woken all the time sleeps while its budget is overdrawn.
         let (mut now, end, mut pieces) = (start + 2_000 * MS, start + 3_000 * MS, 0);
         while now < end {
             now += if is_done(now) { MS / 50 } else { 5 * MS };

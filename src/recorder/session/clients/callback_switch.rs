@@ -1,14 +1,14 @@
-//! Turns CUPTI's launch callbacks off while no window is open, so that launches outside windows cost no more than with
-//! CUPTI's records alone.
+//! Turns CUPTI's launch callbacks off while no window is open. Launches outside windows then cost only the time that
+//! CUPTI needs to record them.
 //!
 //! ```text
 //! closed --1 s--> launches are skipped --1 s, and none in flight--> callbacks off --opens--> on, then open
 //! ```
 //!
-//! Only the collector turns launch callbacks off. So if a call's entry is seen, its exit is seen too. The thread that
-//! opens a window turns the callbacks on. Inside a CUPTI callback, that thread instead waits for the collector to turn
-//! them on, for at most 100 ms. The kinds of activities that CUPTI records stay enabled, because switching them may
-//! deadlock or lose ids of graphs. Callbacks about graphs, contexts and the profiler's calls stay on as well.
+//! Only the collector turns launch callbacks off. Therefore, if gpuflame sees the entry of an API call, it also sees
+//! the exit. The thread that opens a window turns the callbacks on. If that thread is inside a CUPTI callback, it waits
+//! for at most 100 ms until the collector has turned them on. CUPTI's activity kinds stay enabled, because switching
+//! them may deadlock or lose ids of graphs. Callbacks about graphs, CUDA contexts and the profiler API stay on as well.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,8 @@ use gpuflame_cupti::Api;
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::progress;
 
-/// Time from the closing of a window until launches are ignored, and again from then until callbacks are turned off.
-/// The second interval is needed because a call may be in flight that is not noted as a launch yet.
+/// Time from the closing of a window until launches are ignored. The same time must pass again until callbacks are
+/// turned off. The second interval is needed because an API call may be in flight that is not noted as a launch yet.
 const MUTE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time for which a thread that opens a window waits until the callbacks are on.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ struct SwitchState {
     muted_since: Option<Instant>,
     /// Whether a thread inside a CUPTI callback waits until the collector has turned the callbacks on.
     is_switch_on_requested: bool,
-    /// Whether the waiting thread also wants the records, which another client owns.
+    /// Whether the waiting thread also wants the activity records back, which another client has taken.
     wants_records: bool,
 }
 
@@ -62,8 +62,8 @@ impl Default for CallbackSwitch {
 }
 
 impl CallbackSwitch {
-    /// Turns the callbacks on or off if it is time to do so. If a waiting thread wants the records, calls `reclaim`.
-    /// Called by the collector.
+    /// Turns the callbacks on or off if this is due. If a waiting thread wants the activity records back, calls
+    /// `reclaim`. Called by the collector.
     pub(crate) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_switch_on_requested {
@@ -72,14 +72,15 @@ impl CallbackSwitch {
             }
             state.switch_on(api);
             // The waiting thread is about to open the window. The delay before callbacks are turned off is restarted,
-            // so that callbacks are still on when the window opens.
+            // so that the callbacks are still on when the window opens.
             state.muted_since = state.muted_since.map(|_| Instant::now());
             self.changed.notify_all();
             return;
         }
         if window::state().is_open() {
             state.closed_since = None;
-            // The thread that opened the window could not get this lock in time. So the callbacks are turned on now.
+            // The thread that opened the window could not take this lock in time. Therefore the collector turns the
+            // callbacks on now.
             if state.muted_since.take().is_some() {
                 progress::call_foreign(|| state.switch_on(api));
                 edges.note_callbacks(true);
@@ -104,7 +105,7 @@ impl CallbackSwitch {
         }
     }
 
-    /// Notes that the callbacks are off because the subscription ends. No window is open.
+    /// Notes that the callbacks are off because the subscription ends. Called while no window is open.
     pub(super) fn on_unsubscribed(&self, edges: &EdgeQueue) {
         let mut state = self.state.lock();
         if state.muted_since.is_none() && window::mute() {
@@ -119,9 +120,10 @@ impl CallbackSwitch {
         self.state.lock().is_on = true;
     }
 
-    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. This
-    /// function then calls `nudge` to wake the collector, and waits until the collector has turned the callbacks on. If
-    /// the caller `wants_records`, the collector also takes the records back from another client.
+    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. In
+    /// that case this function calls `nudge` to wake the collector, and waits until the collector has turned the
+    /// callbacks on. If `wants_records` is true, the collector also takes the activity records back from another
+    /// client.
     pub(crate) fn before_window_opens(
         &self,
         api: &Api,

@@ -1,53 +1,53 @@
 //! Detects whether another client of CUPTI has taken over the activity records. CUPTI delivers all records to the
-//! client that asked last, and does not notify the previous client.
+//! client that requested them last, and does not notify the previous client.
 //!
-//! Kineto asks for records without a subscription. So CUPTI does not refuse Kineto, whereas it refuses a second
-//! subscriber. After such a takeover gpuflame sees launches but no activities. CUPTI delivers even gpuflame's own
-//! buffers to the other client.
+//! For example, Kineto (torch.profiler) requests records without a subscription. CUPTI refuses a second subscriber, but
+//! does not refuse Kineto. After such a takeover, gpuflame sees launches but no activities. CUPTI delivers even
+//! gpuflame's own buffers to the other client.
 //!
-//! gpuflame sees most clients when they ask for the records. Any other client is detected by missing traffic (buffers
-//! that CUPTI requests or delivers), in two ways. First, if the program has waited for work, the work is complete, so a
-//! flush should deliver its records. Second, each kernel or copy takes space in a buffer, so after many of them CUPTI
-//! should request another buffer.
+//! gpuflame sees the call with which most clients request the records. Any other client is detected by missing traffic.
+//! (Traffic means buffers that CUPTI requests or delivers.) There are two signs. First, if the program has waited for
+//! its GPU work, the work is complete, so a flush should deliver the records of that work. Second, each kernel or copy
+//! takes space in a buffer, so CUPTI should request another buffer after many kernels or copies.
 
 use std::time::{Duration, Instant};
 
 use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 
-/// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work.
-/// Less time would not prove a takeover: a program with several GPUs may wait for one GPU while another GPU runs a
-/// single kernel for up to 2 s.
+/// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work. A
+/// shorter time would not prove a takeover, because a program with several GPUs may wait for one GPU while another GPU
+/// runs a single kernel for up to 2 s.
 const MIN_SILENCE: Duration = Duration::from_secs(2);
 /// Minimum number of flush intervals in which the program must have waited for all of its GPU work before a takeover is
 /// assumed. (A flush interval is the time between two flushes.)
 const MIN_WAITED_INTERVALS: u32 = 2;
 /// Minimum size of an activity record, in bytes.
 const MIN_RECORD_BYTES: u64 = 64;
-/// Size of our activity buffers, in bytes.
+/// Size in bytes of gpuflame's activity buffers.
 const BUFFER_BYTES: u64 = 1 << 20;
 
-/// State of the detection: whether another client has the records, as far as gpuflame knows.
+/// State of the detection, in particular whether another client seems to have the records.
 #[derive(Debug)]
 pub(super) struct ClientDetector {
-    /// Delivery counts when CUPTI last requested or delivered a buffer.
+    /// Delivery counts at the time when CUPTI last requested or delivered a buffer.
     last_traffic: DeliveryCounts,
     last_move: Instant,
-    /// Number of waits for all GPU work up to the last flush. `waited_intervals` counts the intervals between flushes
-    /// that contain waits for all GPU work, since a buffer was last requested or delivered.
+    /// Number of times that the program waited for all GPU work, up to the last flush. `waited_intervals` counts the
+    /// flush intervals that contain such waits, since a buffer was last requested or delivered.
     waits: u64,
     waited_intervals: u32,
     /// Number of launches without an activity at the last flush.
     open_launches: u64,
     is_taken: bool,
-    /// Whether gpuflame saw the other client ask for the records in the current takeover, so that gpuflame will also
-    /// see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
+    /// Whether gpuflame saw the call with which the other client took the records. If so, gpuflame will also see the
+    /// end of this takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
-    /// Number of takeovers, whether seen or detected by missing traffic.
+    /// Total number of takeovers, including those that were detected by missing traffic.
     takeovers: u64,
 }
 
-/// Change of the client to which CUPTI delivers the records.
+/// Change of the client to which CUPTI delivers the activity records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordsChange {
     /// Another client gets the records.
@@ -72,18 +72,18 @@ impl ClientDetector {
         }
     }
 
-    /// Whether another client has the records now.
+    /// Whether another client has the activity records now.
     pub(super) fn are_records_taken(&self) -> bool {
         self.is_taken
     }
 
-    /// Number of times that another client has taken the records.
+    /// Number of times that another client has taken the activity records.
     pub(super) fn takeovers(&self) -> u64 {
         self.takeovers
     }
 
-    /// Updates the state by the calls of other clients that gpuflame has seen. If a client has taken the records and
-    /// released them again since the last call of this function, the takeover is counted, but not reported.
+    /// Updates the state with the other clients' calls that gpuflame has seen. If a client has taken the records and
+    /// released them again since the last update, the takeover is counted, but not reported.
     pub(super) fn update_from_calls(&mut self, others: &ClientActivity) -> Option<RecordsChange> {
         let is_news = others.takeovers != std::mem::replace(&mut self.takes, others.takeovers);
         if is_news && others.own_records {
@@ -97,9 +97,9 @@ impl ClientDetector {
         self.set_taken(false)
     }
 
-    /// Updates the state by the traffic so far. Call this after a flush, with the number of launches that still have no
-    /// activity (`open`). If the flush also covered incomplete records, `before_everything` is the traffic before that
-    /// flush.
+    /// Updates the state with the traffic so far. Call this function after a flush, with the number of launches that
+    /// still have no activity (`open`). If the flush also covered incomplete records, `before_everything` contains the
+    /// delivery counts before that flush.
     pub(super) fn update_from_traffic(
         &mut self,
         now: Instant,
@@ -127,9 +127,9 @@ impl ClientDetector {
             (self.last_move, self.waited_intervals) = (now, 0);
             return None;
         }
-        // Two waits are required. The first may have been in flight at the last flush, and then covers only earlier
-        // launches; the second covers every launch. There must also be new launches without an activity, because the
-        // launch of a zero-byte copy never gets an activity.
+        // Two waits are required. The first wait may have been in flight at the last flush, and then covers only
+        // earlier launches. The second wait covers every launch. There must also be new launches without an activity,
+        // because the launch of a zero-byte copy never gets an activity.
         self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
             && now.duration_since(self.last_move) >= MIN_SILENCE;
@@ -187,7 +187,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, 0), 1000), None);
         }
-        // A single wait per interval may have begun before the launch, so it proves nothing.
+        // A single wait per flush interval may have begun before the launch, so it proves nothing.
         for waits in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, waits), 1000 + waits), None);
         }

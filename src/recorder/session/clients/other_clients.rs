@@ -1,5 +1,5 @@
 //! Tracks other clients of CUPTI that take over the activity records or the subscription. Prints messages about these
-//! clients, and takes the records and the subscription back when the clients are done.
+//! clients. Takes the records and the subscription back when the clients are done.
 //!
 //! ```text
 //! records        taken (seen directly, or by missing records) --> only launches are seen --> the client is done --> ours
@@ -27,25 +27,25 @@ use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::messages::{print_from_app, print_from_own};
 use crate::session::process::progress;
 
-/// A client that asks for the subscription must wait until the program's calls in flight have returned, for at most
-/// this time: half of the time for which the client waits for us.
+/// Maximum time for which gpuflame waits for the program's API calls in flight before it releases the subscription to
+/// another client. It is half of the time for which that client waits for gpuflame.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Maximum number of takeovers of the activity records that are reported. Later ones are only counted.
+/// Maximum number of takeovers of the activity records that are reported. Later takeovers are only counted.
 const MAX_TAKEOVER_MESSAGES: u64 = 10;
 
-/// Minimum and maximum pause between our attempts to subscribe again, if we did not see the calls of the client that
-/// owns the subscription.
+/// Minimum and maximum pause between gpuflame's attempts to subscribe again. The attempts are needed because gpuflame
+/// may not see when another client ends its subscription.
 const MIN_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 
-/// State of other clients of CUPTI, as far as gpuflame knows.
+/// State of the other clients of CUPTI that gpuflame has detected.
 #[derive(Debug)]
 pub(crate) struct OtherClients {
     state: Mutex<ClientState>,
     /// Whether another client owns the subscription.
     is_lent: AtomicBool,
-    /// Whether a window must open when the subscription is ours again.
+    /// Whether a window must open when gpuflame has the subscription again.
     opens_after_loan: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ struct ClientState {
     loans: SubscriptionLoans,
     /// Number of times that other clients had called `cuptiFinalize` when the collector last checked.
     ends: u64,
-    /// Time of the last attempt to subscribe again that failed, and the pause after it.
+    /// Time of the last failed attempt to subscribe again, and the pause after that attempt.
     pause: Option<(Instant, Duration)>,
     /// Whether gpuflame has printed that it receives records which another client has requested.
     has_reported_unasked: bool,
@@ -64,7 +64,7 @@ struct ClientState {
     refused: Option<u64>,
 }
 
-/// Number of times that another client owned the subscription, and the total duration of these loans.
+/// Number of loans (times when another client owned the subscription), and the total duration of the loans.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SubscriptionLoans {
     pub(crate) times: u64,
@@ -78,16 +78,16 @@ impl SubscriptionLoans {
         self.since = None;
     }
 
-    /// Total duration so far, including the current loan.
+    /// Total duration of all loans so far, including the current loan.
     pub(crate) fn duration(&self) -> Duration {
         self.finished + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
-/// Number of times that other clients took the records, and that they borrowed the subscription.
+/// Number of times that other clients took the activity records or borrowed the subscription.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimesLost {
-    /// Number of times that other clients took the records.
+    /// Number of times that other clients took the activity records.
     pub(crate) records: u64,
     /// Loans of the subscription to other clients.
     pub(crate) subscription: SubscriptionLoans,
@@ -110,8 +110,8 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the subscription. If another client owns it, stores `is_wanted`: whether a window
-    /// must open when the subscription is ours again.
+    /// Whether another client owns the subscription. If another client owns it, stores `is_wanted`, which states
+    /// whether a window must open when gpuflame has the subscription again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {
@@ -120,8 +120,8 @@ impl OtherClients {
         is_lent
     }
 
-    /// Whether another client has the records. Returns false if another thread holds the lock, because this function
-    /// never waits.
+    /// Whether another client has the activity records. This function never waits, so it also returns false if another
+    /// thread holds the lock.
     pub(crate) fn are_records_taken(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.detector.are_records_taken())
     }
@@ -131,8 +131,8 @@ impl OtherClients {
         TimesLost { records: state.detector.takeovers(), subscription: state.loans }
     }
 
-    /// Checks what other clients have done, and reacts. Returns true if a window must open because the subscription is
-    /// ours again.
+    /// Checks for actions of other clients, and reacts to them. Returns true if a window must open because gpuflame has
+    /// the subscription again.
     pub(crate) fn update(&self, api: &Api, callbacks: &CallbackSwitch, edges: &EdgeQueue) -> bool {
         if api.is_retired() {
             return false;
@@ -187,7 +187,7 @@ impl OtherClients {
         others.finalizations != std::mem::replace(&mut self.state.lock().ends, others.finalizations)
     }
 
-    /// Closes the window, because the subscription is about to be lent. gpuflame does not see later launches.
+    /// Closes the window, because the subscription is about to be lent. gpuflame does not see launches during the loan.
     fn begin_loan(&self, callbacks: &CallbackSwitch, edges: &EdgeQueue) {
         self.opens_after_loan.store(window::state().is_open(), Ordering::Release);
         self.is_lent.store(true, Ordering::Release);
@@ -198,8 +198,8 @@ impl OtherClients {
         loans.since = Some(Instant::now());
     }
 
-    /// Gives the subscription to the client that asked for it. If a call of the program is in flight, refuses instead,
-    /// because we would not see the end of that call. Returns true if a window must open.
+    /// Releases the subscription to the client that requested it. If an API call of the program stays in flight,
+    /// refuses instead, because gpuflame would not see the end of that call. Returns true if a window must open.
     fn hand_over_subscription(&self, api: &Api, callbacks: &CallbackSwitch) -> bool {
         if wait_for_calls_in_flight() {
             progress::call_foreign(|| api.release_subscription());
@@ -234,7 +234,7 @@ impl OtherClients {
         state.pause = Some((Instant::now(), pause));
         drop(state);
         if progress::call_foreign(|| api.resubscribe()).is_err() {
-            // Another client owns the subscription, and we did not see it subscribe.
+            // Another client owns the subscription, and gpuflame did not see it subscribe.
             return false;
         }
         self.state.lock().pause = None;
@@ -242,15 +242,15 @@ impl OtherClients {
         self.resume(callbacks)
     }
 
-    /// Detects other clients by the traffic so far. Call this after a flush, with the number of launches that still
-    /// have no activity (`open`). If the flush covered incomplete records as well, `before_everything` is the traffic
-    /// before that flush.
+    /// Detects other clients by missing traffic (see `client_detector`). Call this function after a flush, with the
+    /// number of launches that still have no activity (`open`). If the flush covered incomplete records as well,
+    /// `before_everything` contains the delivery counts before that flush.
     pub(crate) fn check_traffic(&self, api: &Api, open: u64, before_everything: Option<DeliveryCounts>) {
         if api.shares_records() || api.is_retired() {
             return;
         }
         let traffic = api.delivery_counts();
-        // The lock on the state is released before CUPTI is called.
+        // The state's lock must be released before CUPTI is called.
         let mut state = self.state.lock();
         let change = state.detector.update_from_traffic(Instant::now(), traffic, open, before_everything);
         let times = state.detector.takeovers();
@@ -261,8 +261,8 @@ impl OtherClients {
         print_records_change(change, times, false);
     }
 
-    /// If another client has taken the records, asks CUPTI to give the records back, because a window is about to open.
-    /// If gpuflame saw that client start to record, the client keeps the records until it is done.
+    /// If another client has taken the activity records, asks CUPTI to deliver them to gpuflame again, because a window
+    /// is about to open. If gpuflame saw that client start to record, the client keeps the records until it is done.
     pub(crate) fn reclaim_records_if_taken(&self, api: &Api) {
         let others = api.other_clients();
         let is_in_use = others.own_records && others.are_recording;
@@ -280,8 +280,8 @@ impl OtherClients {
     }
 }
 
-/// Waits until no call of the program that launches work is in flight. Returns false after a timeout. New calls are
-/// already ignored.
+/// Waits until no launching call of the program is in flight. Returns false after a timeout. gpuflame already ignores
+/// new calls.
 fn wait_for_calls_in_flight() -> bool {
     let begin = Instant::now();
     while capture::any_in_flight() {
@@ -293,9 +293,9 @@ fn wait_for_calls_in_flight() -> bool {
     true
 }
 
-/// Prints that another client has taken the records, or that they arrive again. If `is_reclaimed`, gpuflame will take
-/// the records back when the client is done. A profiler that starts every few steps is reported at most ten times, and
-/// the ledger contains the total.
+/// Prints that another client has taken the activity records, or that records arrive again. If `is_reclaimed` is true,
+/// gpuflame will take the records back when the client is done. A profiler that starts every few steps is reported at
+/// most ten times. The ledger contains the total number.
 fn print_records_change(change: Option<RecordsChange>, times: u64, is_reclaimed: bool) {
     match change {
         None => {}

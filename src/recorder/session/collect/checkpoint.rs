@@ -1,7 +1,7 @@
 //! The checkpoint is a file that preserves the sums if the process dies without running its exit handlers (SIGKILL, a
-//! crash, `_exit`, `exec`). About once a second, from the first launch on, a dedicated thread appends the changed sums
-//! to the file. `record::encode` documents the file's layout. If the rows themselves are recorded, there is no
-//! checkpoint, because the recording serves the same purpose.
+//! crash, `_exit`, `exec`). Once the process has launched GPU work, a dedicated thread appends the changed sums to the
+//! file about once a second. `record::encode` documents the file's layout. If the rows themselves are recorded, there
+//! is no checkpoint, because the recording serves the same purpose.
 //!
 //! ```text
 //! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
@@ -10,8 +10,8 @@
 //! No thread waits for the checkpoint's thread. The checkpoint's thread assembles each append in memory, and holds no
 //! lock that other threads need while it writes to the file system. Unchanged sums are not written again. A file that
 //! has grown much larger than its content is replaced by a new file. A process that exits normally first writes its
-//! outputs and then removes its checkpoint. So if the process is killed while it writes its outputs, the checkpoint is
-//! still complete.
+//! outputs and then removes its checkpoint. Therefore the checkpoint is still complete if the process is killed while
+//! it writes its outputs.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -43,22 +43,24 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::POLL_INTERVAL;
 
 /// Time from the first launch to the first checkpoint. The time is short because a worker process may soon end by
-/// `_exit`. Most worker processes are forked. In a forked process each interval is twice as long as the previous one,
-/// up to the full interval; in other processes the full interval follows at once.
+/// `_exit`. Most worker processes are forked. In a forked process, each interval is twice as long as the previous
+/// interval, up to the full interval. In other processes, the second checkpoint already follows after the full
+/// interval.
 const FIRST_CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
-/// Minimum pause after a write, as a multiple of the time that the write took: writing then takes at most half a
-/// percent of the thread's time.
+/// Minimum pause after a write, as a multiple of the duration of the write. With this factor, writing takes at most
+/// half a percent of the elapsed time.
 const PAUSE_PER_WRITE_TIME: u32 = 200;
-/// Maximum size in bytes of a piece that is assembled while the pipeline is locked.
+/// Maximum size in bytes of a piece of a checkpoint. Each piece is assembled while the pipeline is locked.
 const MAX_PIECE_BYTES: usize = 1 << 20;
-/// Maximum time for which an exit waits until a write in progress has ended.
+/// Maximum time for which an exiting process waits until a checkpoint write in progress has ended.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stack size of the thread in bytes. The thread sorts and copies, and calls no foreign code.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Source of the sums, and of the rows from which the sums are computed.
+/// Source of the sums that a checkpoint contains, and of the rows from which the sums are computed.
 pub(crate) trait CheckpointSource: Sync {
-    /// Makes the collector read all rows that were delivered so far. If `is_first`, CUPTI is flushed before.
+    /// Makes the collector read all rows that were delivered so far. Before the first checkpoint (`is_first`), CUPTI is
+    /// also flushed.
     fn read_ready(&self, is_first: bool);
     /// Locks the pipeline and calls `action`. Returns the time that `action` took.
     fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration;
@@ -74,7 +76,8 @@ pub(crate) struct Checkpoint {
     /// Number of bytes by which the file may be larger than twice its content.
     slack_bytes: usize,
     began: Nanos,
-    /// Requests to the checkpoint's thread while the process ends, and the requests that this thread has carried out.
+    /// Requests to the checkpoint's thread while the process ends. `done` contains the requests that this thread has
+    /// carried out.
     requested: EventFlags,
     done: EventFlags,
     /// Contains [`WORK`] once the checkpoint's thread has something to do.
@@ -91,15 +94,16 @@ pub(crate) struct Checkpoint {
     name: Mutex<Option<PathBuf>>,
 }
 
-/// Request to write no further regular checkpoint. A regular checkpoint reads rows, which a thread that waits for the
-/// collector would mistake for progress of the collector.
+/// Request to write no further regular checkpoint. A regular checkpoint makes the collector read rows. A thread that
+/// waits for the collector would mistake this for progress of the exit.
 const STOP_REGULAR: u32 = 1;
 /// Request to write the last checkpoint, with the remaining rows. The thread that makes the request waits for the
 /// write.
 const WRITE_LAST: u32 = 2;
-/// The thread that requested the last checkpoint no longer waits for it, so nothing more may be written.
+/// Flag in `requested`: the thread that requested the last checkpoint has stopped waiting, so nothing more may be
+/// written.
 const TOO_LATE: u32 = 4;
-/// Flag in `woken`: the process has made its first launch, or is ending.
+/// Flag in `woken`: the process has launched GPU work for the first time, or is ending.
 const WORK: u32 = 1;
 
 /// State of the file on disk.
@@ -108,15 +112,15 @@ struct CheckpointFile {
     written: Option<CurrentFile>,
     /// Unfinished file that will replace `written`; `None` if no replacement is being written.
     next: Option<Draft>,
-    /// Whether the file must not be written any more.
+    /// Whether writing to the file is no longer allowed.
     is_closed: bool,
-    /// Whether the file states that a mark (the end of a checkpoint) was due and is missing.
+    /// Whether the file states that a mark was due and is missing. (A mark is the row that ends a checkpoint.)
     is_late: bool,
 }
 
 /// Outcome of writing a checkpoint that was due.
 enum CheckpointOutcome {
-    /// The checkpoint was written. The next one is due after this time.
+    /// The checkpoint was written. The next checkpoint is due after the contained duration.
     Written(Duration),
     /// Nothing was written, because the sums had not changed.
     Unchanged,
@@ -138,8 +142,8 @@ struct CheckpointContent {
     definition_bytes: usize,
     sums: SumsWriter,
     generated: CheckpointedNames,
-    /// Values at the last write: number of rows, number of rows of work, and number of entries that were merged into
-    /// "others".
+    /// Values of three pipeline counters at the last write: all rows, rows of work (see `Pipeline::rows_of_work`), and
+    /// entries that were merged into "others".
     rows: u64,
     work: u64,
     forgotten: u64,
@@ -150,8 +154,8 @@ struct CheckpointContent {
 }
 
 impl Checkpoint {
-    /// Creates a checkpoint. Returns `None` if the settings disable checkpoints, or if the rows themselves are
-    /// recorded.
+    /// Creates the state of a checkpoint, without a file. Returns `None` if the settings disable checkpoints, or if the
+    /// rows themselves are recorded.
     pub(crate) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
         Some(Self {
@@ -172,7 +176,7 @@ impl Checkpoint {
         })
     }
 
-    /// Starts the thread. If that fails, the program runs without checkpoints.
+    /// Starts the checkpoint's thread. If that fails, the program runs without checkpoints.
     pub(crate) fn spawn(&'static self, source: &'static impl CheckpointSource) -> io::Result<()> {
         let spawned = threads::spawn(c"gpuflame-keep", STACK_BYTES, move || {
             let run = std::panic::AssertUnwindSafe(|| self.run(source));
@@ -192,9 +196,9 @@ impl Checkpoint {
         self.requested.set(STOP_REGULAR);
     }
 
-    /// Writes all sums one last time, before the outputs are written. Does nothing if there is no checkpoint yet,
-    /// unless `in_any_case`. The checkpoint's own thread does the writing, because a file system may block it. The
-    /// caller waits for at most `patience`.
+    /// Writes all sums one last time, before the outputs are written. If there is no checkpoint file yet, does nothing
+    /// unless `in_any_case` is true. The checkpoint's own thread does the writing, because a file system may block the
+    /// writer. The caller waits for at most `patience`.
     pub(crate) fn write_last(&self, in_any_case: bool, patience: Duration) {
         if !self.is_active() || !(in_any_case || self.path().is_some()) {
             return;
@@ -207,13 +211,13 @@ impl Checkpoint {
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
             // The wait has a limit, so that this thread wakes up regularly and uses CPU time. Another thread waits for
-            // this thread, and checks by the CPU time whether this thread still runs.
+            // this thread, and regards growing CPU time as progress.
             self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
         }
         self.requested.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch. The first checkpoint is due soon after the first launch.
+    /// Notes the time of the first launch, because the first checkpoint is due soon after it.
     pub(crate) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -221,7 +225,7 @@ impl Checkpoint {
         }
     }
 
-    /// Wakes the thread if it is still waiting for the first launch.
+    /// Wakes the checkpoint's thread if it is still waiting for the first launch.
     pub(crate) fn wake(&self) {
         self.woken.set(WORK);
     }
@@ -235,13 +239,14 @@ impl Checkpoint {
         FIRST_CHECKPOINT_DELAY.min(self.interval).saturating_sub(Duration::from_nanos(since))
     }
 
-    /// Path of the file; `None` if there is no file.
+    /// Path of the checkpoint file; `None` if there is no file.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.name.lock().clone()
     }
 
-    /// Keeps the file because other outputs could not be written. The head of the file then states that the process has
-    /// ended, and whether the file covers all `work` rows. Returns the path of the file; `None` if there is no file.
+    /// Keeps the checkpoint file because other outputs could not be written. Writes into the head of the file that the
+    /// process has exited, and whether the file covers all `work` rows of work. Returns the path of the file; `None` if
+    /// there is no file.
     pub(crate) fn keep(&self, work: u64) -> Option<PathBuf> {
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return self.path() };
         file_state.is_closed = true;
@@ -254,17 +259,17 @@ impl Checkpoint {
             .then(|| written.path.clone())
     }
 
-    /// Whether the file is still there under its name, so that the final sums may replace it. Returns `None` if a thread
-    /// is blocked in the file's file system.
+    /// Whether the checkpoint file still exists under its name, so that the final sums may replace it. Returns `None`
+    /// if another thread is blocked while it writes the file.
     pub(crate) fn is_replaceable(&self) -> Option<bool> {
         let file_state = self.file.try_lock_for(WRITE_TIMEOUT)?;
         Some(file_state.written.as_ref().is_some_and(CurrentFile::has_its_name))
     }
 
-    /// Removes the file, because the outputs contain all of its content. If the final sums have replaced the file under
-    /// its name, the new file stays.
+    /// Removes the checkpoint file, because the outputs contain all of its content. If a file with the final sums has
+    /// replaced it under the same name, the new file stays.
     pub(crate) fn remove(&self) {
-        // A thread that is blocked in a file system holds this lock. In that case the file is not removed.
+        // If a thread is blocked in a file system, it holds this lock. In that case the file is not removed.
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
         file_state.is_closed = true;
         file_state.next = None;
@@ -274,7 +279,7 @@ impl Checkpoint {
     }
 
     /// Notes in the file that recording ended because memory ran out. Does nothing if the checkpoint's thread is in the
-    /// middle of a write: that thread will not run again, so it never releases the lock.
+    /// middle of a write, because that thread will not run again and never releases the lock.
     pub(crate) fn note_out_of_memory(&self) {
         let Some(file_state) = self.file.try_lock() else { return };
         if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
@@ -286,7 +291,7 @@ impl Checkpoint {
 
     fn run(&self, source: &impl CheckpointSource) {
         threads::note_ours();
-        // The first wait on a lock resolves symbols, and so takes the loader's lock. This first wait is made now,
+        // The first wait on a lock resolves symbols, which takes the loader's lock. This first wait is made now,
         // because another thread may later hold the loader's lock forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut content, mut pause) = (None, self.wait_for_work());
@@ -334,7 +339,7 @@ impl Checkpoint {
                 Err(error) => {
                     // An unfinished replacement would only take up disk space.
                     self.file.lock().next = None;
-                    // If the write failed because the file was removed meanwhile, a new file is started.
+                    // If the write failed because the checkpoint file was removed, a new file is started.
                     if content.take().is_some()
                         && !is_restarted
                         && !is_last
@@ -367,7 +372,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether this is the last checkpoint. While the process ends, waits until a request decides this.
+    /// Whether this is the last checkpoint. If the process is ending, waits until a request decides this.
     fn is_last_checkpoint(&self) -> bool {
         loop {
             match self.requested.get() {
@@ -379,8 +384,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing may be written any more: the thread that requested the last checkpoint no longer waits for it,
-    /// or gpuflame was switched off without a request to the checkpoint.
+    /// Whether nothing may be written any more. There are two reasons: the thread that requested the last checkpoint
+    /// has stopped waiting, or gpuflame was switched off without a request to the checkpoint.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),
@@ -388,8 +393,7 @@ impl Checkpoint {
         }
     }
 
-    /// Writes into the file's head whether a mark that was due is missing. If the file system fails, the file stays as
-    /// it is.
+    /// Writes into the file's head whether a mark that was due is missing. If writing fails, the head stays unchanged.
     fn note_mark_missing(&self, is_late: bool) {
         let mut file_state = self.file.lock();
         let CheckpointFile { written: Some(written), is_late: was_late, .. } = &mut *file_state else {
@@ -407,9 +411,10 @@ impl Checkpoint {
         self.is_active.load(Ordering::Acquire)
     }
 
-    /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing takes long.
-    /// The last checkpoint is skipped if only window edges are new: all launches are then already in the file. A thread
-    /// waits for the last checkpoint, and examining 80,000 sums would take 40 ms.
+    /// Writes the sums that have changed. `moment` contains the current time and the interval to the next checkpoint,
+    /// which becomes longer if writing takes long. The last checkpoint is skipped if only window edges are new, because
+    /// all launches are then already in the file. Skipping saves time: a thread waits for the last checkpoint, and
+    /// examining 80,000 sums would take 40 ms.
     fn write(
         &self,
         source: &impl CheckpointSource,
@@ -440,7 +445,7 @@ impl Checkpoint {
                 return Ok(outcome);
             }
         }
-        // Start a new file that replaces the previous file, because that file is full, was removed, or has outdated
+        // Start a new file that replaces the previous file. The previous file is full, was removed, or has outdated
         // sums.
         let append_time = content.take().map_or(Duration::ZERO, |content| content.append_time);
         let mut new = CheckpointContent { append_time, ..CheckpointContent::default() };
@@ -458,7 +463,7 @@ impl Checkpoint {
         Ok(outcome)
     }
 
-    /// Assembles the changed sums, in several pieces if there are many. Appends the pieces, unless the file would
+    /// Assembles the changed sums, in several pieces if there are many sums. Appends the pieces, unless the file would
     /// become too large.
     fn append_changes(
         &self,
@@ -474,14 +479,14 @@ impl Checkpoint {
             took += source.with_pipeline(&mut |pipeline| {
                 let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut content.definitions, &mut chunk, MAX_PIECE_BYTES);
-                // The check is repeated, because memory use has grown since the first check.
+                // The room for the sums is checked again, because memory use has grown since the first check.
                 if is_all && pipeline.has_room(capture::bytes_held()) {
                     content.definition_bytes += chunk.len();
                     (content.rows, content.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     content.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut content.sums, &mut chunk);
-                    // The mark states when the next mark is due. That time depends on how long the write of this mark
-                    // will take, which is estimated by the duration of the last append.
+                    // The mark states when the next mark is due. The due time depends on the duration of this write,
+                    // which is still unknown. The duration of the last append serves as an estimate.
                     let pause = pause_after(before + began.elapsed() + content.append_time, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
@@ -508,7 +513,7 @@ impl Checkpoint {
         Ok(next.map_or(CheckpointOutcome::NoRoom, CheckpointOutcome::Written))
     }
 
-    /// Size in bytes of the file; 0 while a replacement is being written.
+    /// Size in bytes of the checkpoint file; 0 while a replacement is being written.
     fn bytes(&self) -> usize {
         let file_state = self.file.lock();
         let written = file_state.written.as_ref().filter(|_| file_state.next.is_none());
@@ -521,7 +526,7 @@ impl Checkpoint {
         self.file.lock().written.as_ref().is_some_and(CurrentFile::has_its_name)
     }
 
-    /// Starts a new file, under a temporary name.
+    /// Starts a new checkpoint file under a temporary name.
     fn begin_file(&self) -> Result<()> {
         let mut file_state = self.lock_file()?;
         let removed =
@@ -542,7 +547,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Appends to the file, or to its unfinished replacement.
+    /// Appends `bytes` to the checkpoint file, or to its unfinished replacement.
     fn append(&self, bytes: &[u8]) -> Result<()> {
         let mut file_state = self.lock_file()?;
         if let Some(next) = &file_state.next {
@@ -556,7 +561,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Renames the new file to the name of the old file or, if there is no old file, to a free name.
+    /// Renames the new checkpoint file to the name of the old file. If there is no old file, chooses a free name.
     fn publish_file(&self) -> Result<()> {
         let mut file_state = self.lock_file()?;
         let Some(next) = file_state.next.take() else { return Ok(()) };
@@ -603,14 +608,14 @@ impl CurrentFile {
         Appender::new(&self.path, self.identity, None).overwrite(&Chunk::header(standing))
     }
 
-    /// Whether the file is still there under its name.
+    /// Whether the checkpoint file still exists under its name.
     fn has_its_name(&self) -> bool {
         Appender::new(&self.path, self.identity, None).open().is_ok()
     }
 }
 
 /// Appends the current names of generated code, because these names cannot be looked up after the process has ended.
-/// Returns the time that this took.
+/// Returns the time spent.
 fn append_generated_names(
     source: &impl CheckpointSource,
     content: &mut CheckpointContent,
@@ -625,7 +630,7 @@ fn append_generated_names(
     began.elapsed()
 }
 
-/// Pause after a write that took `spent`: at least `interval`.
+/// Returns the pause after a write that took `spent`. The pause is at least `interval`.
 fn pause_after(spent: Duration, interval: Duration) -> Duration {
     interval.max(PAUSE_PER_WRITE_TIME * spent)
 }

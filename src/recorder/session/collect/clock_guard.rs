@@ -1,22 +1,24 @@
-//! Guards against impossible times. The system clock may be set while we record, and a record may contain a time at
-//! which nothing ran. The guard prevents both from producing GPU time.
+//! Guards against impossible times. The system clock may be set while gpuflame records, and an activity record may
+//! contain a time at which nothing ran. The guard prevents wrong GPU time in both cases.
 //!
-//! At each visit, the collector compares the clock that times the GPU work with a steady clock, which is never set. If
-//! the clock was set forward, the window closes at the time of the change and opens again after the gap. If the clock
-//! was set back, the window closes at the time of the change and opens again once the clock reaches that time a second
-//! time. So times that the clock shows twice are counted once, and no window contains time that did not pass.
+//! On each visit, the collector compares the system clock, from which the times of GPU work come, with a steady clock,
+//! which is never set. If the clock was set forward, the window closes at the time of the change and opens again after
+//! the gap. If the clock was set back, the window closes at the time of the change. It opens again once the clock
+//! reaches that time a second time. Therefore times that the clock shows twice are counted once, and no window contains
+//! time that did not pass.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
 use gpuflame_os::clocks::ClockPair;
 
-/// Maximum distance, in ns, between the times of an activity and the times that the clock has shown: ten minutes. Real
-/// distances are smaller: CUPTI's clock deviates less, and no call to the GPU runs ten minutes ahead of the clock.
+/// Maximum distance in ns between the times of an activity and the times that the clock has shown (ten minutes). Real
+/// distances are smaller, because CUPTI's clock deviates by less, and the GPU runs no work ten minutes ahead of the
+/// clock.
 const MAX_CLOCK_DISTANCE_NS: u64 = 600_000_000_000;
-/// Minimum deviation between the two clocks, in ns, that counts as setting the clock. Gradual corrections of the clock
-/// stay below this minimum.
+/// Minimum deviation in ns between the two clocks that counts as setting the clock. Gradual corrections of the clock,
+/// for example by NTP, stay below this minimum.
 const MIN_CLOCK_STEP_NS: u64 = 100_000_000;
 
-/// Detects that the clock was set, and times that are impossible.
+/// Detects whether the system clock was set, and whether times are impossible.
 #[derive(Debug, Default)]
 pub(super) struct ClockGuard {
     last: Option<ClockPair>,
@@ -29,7 +31,8 @@ pub(super) struct ClockGuard {
 }
 
 impl ClockGuard {
-    /// Compares the clocks. If the clock was set, returns the window edges that result; usually returns an empty list.
+    /// Compares the clocks. If the system clock was set, returns the window edges that result. Otherwise usually
+    /// returns an empty list.
     pub(super) fn check(&mut self, now: ClockPair) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));
@@ -52,7 +55,8 @@ impl ClockGuard {
         close.into_iter().collect()
     }
 
-    /// Returns the edge that opens the window again, once the clock has reached the time from which it was set back.
+    /// Returns the edge that opens the window again, once the clock has reached the time that it showed before it was
+    /// set back.
     fn resume(&mut self, time: u64) -> Option<Row<'static>> {
         self.resumes.take_if(|at| *at <= time).map(|_| window_edge(WindowEdge::Open, time))
     }

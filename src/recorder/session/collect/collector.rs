@@ -1,8 +1,8 @@
 //! The collector is the thread that gathers all rows. The collector reads the logs of the application's threads and
 //! CUPTI's buffers, provides empty chunks for the logs, and flushes CUPTI about once a second.
 //!
-//! The collector holds no lock of ours while it calls CUPTI, because a flush calls back into gpuflame: on this thread,
-//! or on another thread that holds CUPTI's own lock.
+//! The collector holds none of gpuflame's locks while it calls CUPTI, because a flush calls back into gpuflame. The
+//! callback runs on the collector's thread, or on another thread that holds CUPTI's own lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
 use crate::session::process::shutdown;
 
-/// Pause between two visits while rows arrive. (A visit is one turn of the collector's loop.) The pause is short, so
-/// that all rows that arrive during one pause fit into the ready chunks.
+/// Pause between two visits while rows arrive. (A visit is one iteration of the collector's loop.) The pause is short
+/// enough that all rows that arrive during one pause fit into the empty log chunks.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause while no rows arrive. The pause is long, so that an idle process is seldom woken.
 pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
-/// Interval between flushes. Without a flush, CUPTI delivers a buffer only when the buffer is full.
+/// Interval between flushes of CUPTI. Without flushes, CUPTI would deliver a buffer only when the buffer is full.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time from the first launch to the first flush. The flush is due before the first checkpoint
@@ -34,22 +34,22 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// to the full interval.
 const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
 
-/// Interval between flushes while many launches wait for their activities.
+/// Interval between flushes of CUPTI while many launches wait for their activity records.
 const BACKLOG_FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum time from a flush until its rows are written to the recording. The rows are written earlier if all of them
-/// are read earlier.
+/// Maximum time from a flush of CUPTI until the flushed rows are written to the recording. The rows are written earlier
+/// if all of them are read earlier.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(200);
 
-/// Interval between checks whether the application still has a thread. Each check takes about 10 us.
+/// Interval between checks whether any thread of the application still runs. Each check takes about 10 us.
 const LAST_THREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Work that the collector's loop delegates to the session.
+/// Steps that the collector's loop delegates to the session.
 pub(crate) trait CollectorSteps: Sync {
-    /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
+    /// Reads all finished rows, or a large part of them. Returns false if there were none.
     fn collect(&self) -> bool;
 
-    /// Reads all rows that are ready now.
+    /// Reads all rows that are finished at the time of the call.
     fn collect_noted(&self);
 
     /// Answers requests for statistics about the rows read so far.
@@ -58,36 +58,38 @@ pub(crate) trait CollectorSteps: Sync {
     /// Whether the application has launched anything.
     fn has_work(&self) -> bool;
 
-    /// Whether so many launches wait for their activities that CUPTI should be flushed.
+    /// Whether CUPTI should be flushed, because many launches wait for their activity records.
     fn wants_flush(&self) -> bool;
 
     /// Maximum pause while no rows arrive.
     fn max_idle_pause(&self) -> Duration;
 
-    /// Makes CUPTI deliver completed records. If `everything`, makes it deliver incomplete records as well.
+    /// Makes CUPTI deliver completed activity records. If `everything` is true, CUPTI delivers incomplete records as
+    /// well.
     fn flush(&self, everything: bool);
 
-    /// Writes the rows read so far to the recording, so that they survive if the process dies. If `is_awaited`, waits
-    /// until they are in the file.
+    /// Writes the rows read so far to the recording, so that they survive if the process dies. If `is_awaited` is true,
+    /// waits until the rows are in the file.
     fn flush_recording(&self, is_awaited: bool);
 
     /// Stops recording because memory has run out.
     fn end_out_of_memory(&self);
 }
 
-/// Requests to the collector, in ascending order. If several requests are pending, the highest is carried out.
+/// Requests to the collector, in ascending order. If several requests are pending, only the highest is carried out,
+/// because it includes the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CollectorRequest {
-    /// Like `Collect`, for a checkpoint. Unlike `Collect`, this request does not delay a flush that is due, because
-    /// checkpoints may be frequent.
+    /// Like `Collect`, but for a checkpoint. Checkpoints may be frequent, so this request does not delay a flush that
+    /// is due.
     Read,
     /// Process the records that CUPTI has already delivered.
     Collect,
-    /// Flush the completed records, and process them.
+    /// Make CUPTI deliver the completed records, and process them.
     Gather,
     /// Like `Gather`, and also write the rows to disk.
     Flush,
-    /// Flush all records, complete or not, and process them.
+    /// Make CUPTI deliver all records, complete or not, and process them.
     Drain,
 }
 
@@ -126,11 +128,11 @@ impl Collector {
         })
     }
 
-    /// Makes a request and waits until it is carried out. Returns false if the collector makes no progress within the
-    /// limit.
+    /// Makes a request to the collector and waits until the request is carried out. Returns false if the collector
+    /// makes no progress for the time `limit`.
     pub(crate) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
         let mut watch = ProgressWatch::new(limit);
-        // The wait for the lock has a limit: a signal may have interrupted the thread that holds the lock, and that
+        // The wait for the lock has a limit, because a signal may have interrupted the thread that holds the lock. That
         // thread may never continue.
         let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
         requests.made += 1;
@@ -174,8 +176,8 @@ impl Collector {
             }
             let wants_flush = steps.wants_flush();
             let pause_between = if wants_flush { BACKLOG_FLUSH_INTERVAL } else { flush_interval };
-            // If several filled buffers wait, CUPTI delivers buffers even without a flush, and a flush would only slow
-            // us down.
+            // If several filled buffers wait, CUPTI delivers buffers without a flush, and a flush would only slow
+            // gpuflame down.
             let due = request <= Some(CollectorRequest::Read)
                 && flushed.elapsed() >= pause_between
                 && !capture::are_many_filled();
@@ -200,12 +202,12 @@ impl Collector {
                 steps.flush_recording(true);
                 is_written = true;
             }
-            // No thread launches work for now, so the memory of ready buffers is released.
+            // After a flush request, launches are expected to pause. Therefore the memory of empty buffers is released.
             if request >= Some(CollectorRequest::Flush) {
                 capture::release_ready_memory();
             }
-            // The collector continues after it has started the exit, because the exit requests the remaining rows from
-            // it.
+            // The collector continues after it has started the exit, because the exit needs the collector to read the
+            // remaining rows.
             if !any && !is_over && last_thread_check.elapsed() >= LAST_THREAD_CHECK_INTERVAL {
                 last_thread_check = Instant::now();
                 is_over = threads::are_only_ours_left();
@@ -234,8 +236,8 @@ impl Collector {
     }
 }
 
-/// Returns the peak of gpuflame's memory in bytes. At each visit, the collector adds the mapped memory and the heap's
-/// peak since the previous visit; the result is the maximum of these sums.
+/// Returns the peak of gpuflame's memory in bytes. On each visit, the collector adds the mapped memory to the heap's
+/// peak since the previous visit. The result is the maximum of these sums.
 pub(crate) fn peak_bytes_held() -> usize {
     PEAK_BYTES_HELD.load(Ordering::Relaxed).max(mapped_bytes() + heap::peak_bytes())
 }
@@ -244,7 +246,7 @@ fn note_peak_bytes_held() {
     PEAK_BYTES_HELD.fetch_max(mapped_bytes() + heap::take_peak_bytes(), Ordering::Relaxed);
 }
 
-/// Number of bytes that gpuflame has mapped, including the buffers for activities.
+/// Number of bytes that gpuflame has mapped, including the buffers for activity records.
 fn mapped_bytes() -> usize {
     unwind::bytes_held() + tracer::bytes_held()
 }

@@ -1,5 +1,5 @@
-//! Carries marks (instants that the program has marked) from the program's threads to the collector. A programmer
-//! places marks by hand, so they are rare, and one locked list is enough for all threads.
+//! Passes marks from the program's threads to the collector. A mark is an instant that the program has marked with a
+//! text. A programmer places marks by hand, so they are rare, and one locked list is enough for all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Marks {
         }
     }
 
-    /// Removes the waiting marks and passes them to `each`.
+    /// Removes the queued marks and passes them to `each`.
     pub(crate) fn drain(&self, mut each: impl FnMut(&Instant<'_>)) {
         let Some(pending) = self.pending.try_lock_for(LOCK_TIMEOUT).map(|mut all| std::mem::take(&mut *all))
         else {

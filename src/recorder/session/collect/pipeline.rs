@@ -1,10 +1,10 @@
-//! The pipeline receives every row that the collector reads. The pipeline explains the rows, that is, joins and sums
-//! them. If the settings ask for a recording or for other growing outputs, it also writes the rows to these files.
-//! Explaining and writing happen while the application runs.
+//! The pipeline receives every row that the collector reads. It explains the rows: it joins launches with their
+//! activities and sums the times. If the settings ask for a recording or for other growing outputs, the pipeline also
+//! writes the rows to these files. All of this happens while the application runs.
 //!
-//! The pipeline also chooses whether launches or activities are read next. The pipeline's other jobs have a file each:
-//! `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs` hands over
-//! windows that have their own files.
+//! The pipeline also chooses whether launches or activities are read next. Three other files contain further parts of
+//! the pipeline: `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs`
+//! hands over windows that have their own files.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -38,16 +38,17 @@ use crate::session::process::environment::facts;
 use crate::session::process::progress;
 use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
-/// Number of launches without an activity above which CUPTI is asked to flush.
+/// CUPTI is flushed if the number of launches without an activity exceeds this limit.
 const PENDING_LAUNCHES_HIGH_WATER: u64 = 128 << 10;
-/// Maximum number of reading steps before the collector does its other work. This many steps take about 20 ms.
+/// Maximum number of reading steps per visit of the collector. (A reading step reads one buffer, or one chunk of
+/// launches per thread.) This many steps take about 20 ms.
 const MAX_STEPS_PER_VISIT: usize = 64;
 
-/// Maximum time, in ns, for which a closed window waits for its GPU work. Launches that have no activity after this
-/// time are reported as pending.
+/// Maximum time in ns for which gpuflame waits for the remaining GPU work of a closed window. Launches that have no
+/// activity after this time are reported as pending.
 const WINDOW_GRACE_NS: u64 = 5_000_000_000;
 
-/// State of the run so far: the sums, the outputs that grow, and how far the logs were read.
+/// State of the run: the sums so far, the growing outputs, and how far the logs were read.
 pub(crate) struct Pipeline {
     rows: RowSink,
     names: KernelNames,
@@ -56,9 +57,10 @@ pub(crate) struct Pipeline {
     marks_dropped: u64,
     steps: Arc<StepQueue>,
     buffers_read: u64,
-    /// Value that `buffers_read` has when all buffers of the last flush are read; `None` if they are already read.
+    /// Value that `buffers_read` will have when all buffers of the last flush are read; `None` if they are already
+    /// read.
     flush_end: Option<u64>,
-    /// Value that `buffers_read` has when all buffers counted by [`Pipeline::note_unread`] are read.
+    /// Value that `buffers_read` will have when all buffers counted by [`Pipeline::note_unread`] are read.
     noted_limit: u64,
     /// Windows that have their own files; `None` if the prefix does not ask for files per window.
     window_outputs: Option<WindowOutputs>,
@@ -71,20 +73,20 @@ pub(crate) struct Pipeline {
 #[derive(Clone)]
 pub(crate) struct FinalSums {
     pub(crate) ledger: Ledger,
-    /// Number of bytes that gpuflame held before it computed the final sums.
+    /// Number of bytes of memory that gpuflame held before it computed the final sums.
     pub(crate) held: usize,
 }
 
-/// Context ids of the stacks that the sampler has found.
+/// Launch context ids of the stacks that the sampler has found.
 struct SampledStackIds {
     sampler: &'static Sampler,
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
-    /// Whether the label that replaces unreadable Python frames was recorded.
+    /// Whether the label that replaces unreadable Python frames is already in the rows.
     has_label: bool,
 }
 
-/// Maximum number of sampled stacks whose ids are stored. If there are more, the table is cleared, and stacks get new
-/// ids.
+/// Maximum number of sampled stacks whose ids are stored. If there are more stacks, the table is cleared, and the
+/// stacks get new ids.
 const MAX_SAMPLED_IDS: usize = 1 << 15;
 
 impl Pipeline {
@@ -107,7 +109,8 @@ impl Pipeline {
         }
     }
 
-    /// Records the provenance, and the definitions to which any later row may refer: names of API calls, and modules.
+    /// Records the provenance (facts about where the recording was made), and the definitions to which any later row
+    /// may refer: names of API calls, and modules.
     pub(crate) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
         let program = facts().program;
         self.rows.push(&Row::Process { id: std::process::id(), name: &program.to_string_lossy() });
@@ -124,7 +127,7 @@ impl Pipeline {
         self.rows.edges.clone()
     }
 
-    /// Returns the queue of windows to draw, if windows have their own files.
+    /// Returns the queue of windows to draw; `None` if windows do not have their own files.
     pub(crate) fn window_outputs(&self) -> Option<&'static WindowOutputQueue> {
         self.window_outputs.as_ref().map(|outputs| outputs.queue)
     }
@@ -139,7 +142,7 @@ impl Pipeline {
         self.rows.push(&Row::Instant(*instant));
     }
 
-    /// Sets the number of marked instants that were dropped so far because too many waited.
+    /// Sets the number of marks (instants that the program marked) that were dropped so far because the queue was full.
     pub(crate) fn note_marks_dropped(&mut self, marks: u64) {
         self.marks_dropped = marks;
     }
@@ -149,7 +152,7 @@ impl Pipeline {
         self.steps.clone()
     }
 
-    /// Records the steps in the queue, after waiting at most `patience` for a thread that adds one.
+    /// Records the steps in the queue. Waits at most `patience` for a thread that is adding a step.
     pub(crate) fn record_steps(&mut self, patience: Duration) {
         self.steps.drain(patience, |step| {
             self.rows.idle_count += 1;
@@ -157,7 +160,7 @@ impl Pipeline {
         });
     }
 
-    /// Lets `sampler` sample each thread from its first launch on.
+    /// Sets the sampler, which samples each thread after the thread's first launch.
     pub(crate) fn set_sampler(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
         self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new(), has_label: false });
@@ -170,9 +173,9 @@ impl Pipeline {
         if stacks.is_empty() {
             return;
         }
-        // A sample that was taken after a window closed must come after the window's edge.
+        // A sample that was taken after a window closed must follow the window's edge in the rows.
         self.rows.drain_window_edges();
-        // New Python functions are read before the stacks, because stacks may refer to them.
+        // New Python functions are recorded before the stacks, because the stacks may refer to them.
         capture::drain_codes(&mut |row| self.rows.push(row));
         for SampledStack { time, thread, kind, flags, frames, .. } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
@@ -202,7 +205,7 @@ impl Pipeline {
         self.sampled.as_ref().map(|sampled| sampled.sampler.ledger_lines()).unwrap_or_default()
     }
 
-    /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
+    /// Reads all finished rows, or a large part of them. Returns false if there were none.
     pub(crate) fn collect(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -218,13 +221,13 @@ impl Pipeline {
 
     /// Counts the filled buffers and unread launches. [`Pipeline::collect_noted`] reads up to these counts.
     pub(crate) fn note_unread(&mut self) {
-        // Buffers are counted before launches, so that the count of launches includes the launches of all records in
-        // these buffers: a launch is older than its record.
+        // Buffers are counted before launches. Therefore the count of launches includes the launches of all records in
+        // these buffers, because a launch is older than its record.
         self.noted_limit = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
     }
 
-    /// Reads like [`Pipeline::collect`], but only up to the counts of the last [`Pipeline::note_unread`], so that the
+    /// Reads like [`Pipeline::collect`], but only up to the counts of the last [`Pipeline::note_unread`]. So the
     /// reading ends even if threads keep launching. Returns false once these counts are reached.
     pub(crate) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
@@ -235,8 +238,8 @@ impl Pipeline {
         (0..MAX_STEPS_PER_VISIT).all(|_| self.read_noted_step(api))
     }
 
-    /// Reads the logs of graphs and host calls. These logs are read even if there are no launches and no records,
-    /// because copying a large graph fills the log of graphs without a launch or record.
+    /// Reads the logs of graphs and host calls. These logs are read even if there are no launches and no activity
+    /// records, because a program that copies a large graph fills the log of graphs without either.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
@@ -260,9 +263,9 @@ impl Pipeline {
             || capture::drain_noted(|row| self.rows.push(row))
     }
 
-    /// Provides empty chunks, calibrates the clock again and notes progress. Called before every reading step, because
-    /// under load the collector spends its time in these steps. Also records the training or decoding steps that the
-    /// program marked, so that each mark is recorded before the GPU work that begins during the marked step.
+    /// Provides empty log chunks, calibrates the clock again and notes progress. Called before every reading step,
+    /// because under load the collector spends its time in reading steps. Also records the steps (such as training
+    /// steps) that the program marked, so that each step is recorded before the GPU work that begins in that step.
     fn refill_and_renew_clock(&mut self) {
         self.record_steps(Duration::ZERO);
         capture::refill_chunks();
@@ -272,8 +275,8 @@ impl Pipeline {
     }
 
     /// Reads the launches that are older than the oldest filled buffer, because that buffer contains their activities.
-    /// So however large the backlog is, launches and their activities are joined soon after they are read, and the join
-    /// stores few unmatched launches or activities.
+    /// In this order, launches are joined with their activities soon after reading, even if the backlog is large. So
+    /// the join stores few unmatched launches or activities.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
         let any = capture::drain_before(completed, |row| self.rows.push(row));
@@ -287,8 +290,8 @@ impl Pipeline {
         self.buffers_read < self.noted_limit && self.read_buffer(api)
     }
 
-    /// Whether CUPTI should be flushed because many launches wait for an activity. Without a flush, CUPTI keeps a
-    /// buffer per thread, of about 5,000 records, until the buffer is full.
+    /// Whether CUPTI should be flushed because many launches wait for an activity. Without flushes, CUPTI keeps one
+    /// buffer per thread, with room for about 5,000 records, until the buffer is full.
     pub(crate) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
         explain.tally().launches.open() > PENDING_LAUNCHES_HIGH_WATER || explain.wants_flush()
@@ -300,7 +303,7 @@ impl Pipeline {
     }
 
     /// Number of launches that still wait for an activity from CUPTI. The number of dropped activities is subtracted,
-    /// because each of them may belong to a waiting launch.
+    /// because each dropped activity may belong to a waiting launch.
     pub(crate) fn launches_awaited(&self) -> u64 {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
@@ -320,7 +323,7 @@ impl Pipeline {
         any
     }
 
-    /// Reduces the memory of the sums to the ceiling, which they may exceed after a buffer was read.
+    /// Reduces the memory of the sums to the memory ceiling. The sums may exceed the ceiling after a buffer was read.
     fn reduce_to_ceiling(&mut self) {
         let RowSink { explain, growing, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
@@ -335,8 +338,8 @@ impl Pipeline {
 
     fn read_buffer(&mut self, api: &Api) -> bool {
         let Some(filled) = capture::next_filled() else { return false };
-        // The nodes are read first, because the records in the buffer refer to graph nodes that were created before the
-        // buffer was filled.
+        // Graph nodes are read first, because the records in the buffer refer to graph nodes that were created before
+        // the buffer was filled.
         capture::drain_graphs(|row| self.rows.push(row));
         let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
         self.unreadable += tally.unreadable;
@@ -361,7 +364,8 @@ impl Pipeline {
         self.rows.explain.profile()
     }
 
-    /// Records the names of generated code. Called at the end, because a code generator may publish names late.
+    /// Records the names of generated code. Called at the end of the run, because a code generator may publish names
+    /// late.
     fn name_generated(&mut self) {
         for (address, name) in GeneratedCode::default().names(self.profile()) {
             self.rows.idle_count += 1;
@@ -374,18 +378,18 @@ impl Pipeline {
         self.rows.growing.note_out_of_memory(self.rows.explain.tally().launches.open());
     }
 
-    /// Adds to the number of records that CUPTI reports as dropped.
+    /// Adds `records` to the number of activity records that CUPTI reports as dropped.
     pub(crate) fn note_dropped(&mut self, records: u64) {
         self.dropped += records;
     }
 
-    /// Notes that CUPTI was flushed. Buffers that the flush has delivered may still be unread.
+    /// Notes that CUPTI was flushed. The buffers that the flush has delivered may still be unread.
     pub(crate) fn note_flushed(&mut self) {
         self.flush_end.get_or_insert(self.buffers_read + capture::count_filled() as u64);
         self.finish_flush();
     }
 
-    /// Once every buffer from the last flush is read, forgets destroyed graphs and finished launches.
+    /// If every buffer from the last flush is read, forgets destroyed graphs and finished launches.
     fn finish_flush(&mut self) {
         if self.flush_end.is_some_and(|last| self.buffers_read >= last) {
             self.flush_end = None;
@@ -408,7 +412,7 @@ impl Pipeline {
         }
     }
 
-    /// Hands over the sums of all remaining windows, because no more rows follow.
+    /// Hands over the sums of all remaining windows, because no more rows will follow.
     fn hand_over_all_windows(&mut self) {
         while let Some(part) = self.rows.explain.per_window().and_then(PerWindowSums::take_first) {
             self.hand_over_window(*part);
@@ -431,7 +435,8 @@ impl Pipeline {
         [Some(line), rendered.and_then(RenderedWindows::ledger_line)].into_iter().flatten().collect()
     }
 
-    /// Returns the line about rows that are missing from the files of their window; `None` if there are none.
+    /// Returns the ledger line about rows that arrived too late for the files of their window; `None` if there are
+    /// none.
     pub(crate) fn late_line(&mut self) -> Option<String> {
         let apart = self.rows.explain.per_window()?;
         let LateArrivals { launches, activities, .. } = apart.late();
@@ -439,8 +444,8 @@ impl Pipeline {
     }
 
     /// Stops accepting rows, computes the final sums, and hands over the remaining windows. Writes the last rows to the
-    /// growing outputs: losses, and launches and activities without a match. `held` returns the number of bytes that
-    /// gpuflame holds.
+    /// growing outputs: losses, launches without an activity, and activities without a launch. `held` returns the
+    /// number of bytes of memory that gpuflame holds.
     pub(crate) fn finish(&mut self, held: impl Fn() -> usize) {
         let held_before = held();
         self.hand_over_all_windows();
@@ -462,7 +467,7 @@ impl Pipeline {
         self.final_sums.as_ref()
     }
 
-    /// Returns the result so far. Writes nothing to the outputs.
+    /// Returns the results so far. Writes nothing to the outputs.
     pub(crate) fn snapshot(&mut self) -> Snapshot<'_> {
         if let Some(FinalSums { ledger, .. }) = &self.final_sums {
             return Snapshot { profile: self.rows.explain.profile_mut(), ledger: ledger.clone() };
@@ -495,7 +500,7 @@ impl Pipeline {
             || self.lost().iter().any(|(loss, _)| is_work(*loss))
     }
 
-    /// Discards the growing outputs, whose files were never created.
+    /// Discards the growing outputs. Called only if their files were never created.
     pub(crate) fn discard_outputs(&mut self) -> WriteReport {
         self.rows.growing.discard();
         WriteReport::default()
@@ -506,13 +511,14 @@ impl Pipeline {
         self.rows.clock_guard.ledger_line()
     }
 
-    /// Number of entries that were merged into "others" so far. A change of this number makes all sums and definitions
-    /// outdated that were written earlier.
+    /// Number of entries that were merged into "others" so far. If this number changes, all sums and definitions that
+    /// were written earlier are outdated.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.dropped_count()
     }
 
-    /// Whether all sums can be computed within the memory ceiling, if gpuflame holds `held` bytes now.
+    /// Whether all sums can be computed within the memory ceiling. `held` is the number of bytes that gpuflame holds
+    /// now.
     pub(super) fn has_room(&self, held: usize) -> bool {
         self.rows.explain.has_room(held)
     }
@@ -540,7 +546,7 @@ impl Pipeline {
         self.rows.explain.tally().launches.open()
     }
 
-    /// Returns each kind of loss that occurred, and how often.
+    /// Returns each kind of loss that occurred, and the number of losses of that kind.
     fn lost(&self) -> Vec<(Loss, u64)> {
         let stacks = self.rows.explain.stacks();
         let [samples, waits] = self.sampled.as_ref().map_or([0; 2], |sampled| sampled.sampler.dropped());
@@ -563,7 +569,7 @@ impl Pipeline {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// File of the recording; `None` if rows are not recorded.
+    /// Returns the file of the recording; `None` if rows are not recorded.
     pub(crate) fn recording(&self) -> Option<GrowingFile> {
         self.rows.growing.open_recording().cloned()
     }
@@ -583,7 +589,7 @@ fn late_line(apart: &PerWindowSums) -> String {
     )
 }
 
-/// Whether a loss of this kind proves that the process has launched work.
+/// Whether a loss of this kind proves that the process has launched GPU work.
 fn is_work(loss: Loss) -> bool {
     use Loss::{ActivitiesDropped, ActivitiesUnreadable, LaunchesDropped, StacksNested};
     matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)

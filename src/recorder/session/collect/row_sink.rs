@@ -27,17 +27,17 @@ pub(super) struct RowSink {
     pub(super) threads: HashSet<ThreadId>,
     pub(super) sampler: Option<&'static Sampler>,
     pub(super) count: u64,
-    /// Number of rows that are window edges, steps or names of generated code.
+    /// Number of rows in `count` that are window edges, steps or names of generated code.
     pub(super) idle_count: u64,
-    /// Time of the first launch. If an activity or a launch outside windows came first, the time at which that row was
-    /// read. No file is created before this time.
+    /// Time of the first launch. If an activity or a launch outside windows came first, this is the time at which that
+    /// row was read. No file is created before the first launch or activity.
     pub(super) first_work: Option<Nanos>,
     /// Whether the recording has ended, so that further rows are ignored.
     pub(super) is_over: bool,
     pub(super) edges: Arc<EdgeQueue>,
     pub(super) clock_guard: ClockGuard,
-    /// Whether each launch must be assigned to its window. `window` is the state of the window at the time when the
-    /// last launch was read.
+    /// Whether each launch must be assigned to its window, because windows have their own files. `window` is the state
+    /// of the window when the last launch was read.
     by_window: bool,
     window: window::WindowState,
     #[cfg(debug_assertions)]
@@ -79,7 +79,7 @@ impl RowSink {
         }
     }
 
-    /// Writes and explains a row. Some rows are corrected first.
+    /// Writes a row to the growing outputs, and explains it. Some rows are corrected first.
     pub(super) fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Launch(_) if self.by_window && self.window != window::state() => {
@@ -92,10 +92,10 @@ impl RowSink {
                 let (start, end) = (Nanos(0), Nanos(0));
                 self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
             }
-            // The thread may have been renamed since this row was written.
+            // The thread may have been renamed since this row was created.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now and not at exit, because there may be tens of thousands of names, and at exit a
-            // thread waits for gpuflame.
+            // Kernels are named now and not on exit. The reason is that there may be tens of thousands of names, and
+            // the exit waits for gpuflame.
             Row::Name { id, .. } => {
                 self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
@@ -104,7 +104,8 @@ impl RowSink {
         }
     }
 
-    /// Checks whether the system clock was set. If the clock was set, closes the open window, or opens it again.
+    /// Checks whether the system clock was set. If so, closes the open window at the time of the change, or opens it
+    /// again after the gap.
     pub(super) fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
         for row in self.clock_guard.check(now) {
@@ -133,8 +134,8 @@ impl RowSink {
         self.explain.push(row, &mut self.growing);
     }
 
-    /// Notes the time of the first row of work, and creates the files of the growing outputs. Calls that only wait or
-    /// allocate are not work, and create no file.
+    /// Notes the time of the first launch or activity, and creates the files of the growing outputs. Calls that only
+    /// wait or allocate do not create a file.
     #[cold]
     fn note_first_work(&mut self, row: &Row<'_>) {
         self.first_work = match row {
@@ -145,7 +146,7 @@ impl RowSink {
         self.growing.create_files();
     }
 
-    /// Records a new thread. If the thread still runs, records its current name, because threads are often renamed
+    /// Records a new thread. If the thread still runs, its current name is recorded, because threads are often renamed
     /// after they have started.
     fn note_thread(&mut self, id: ThreadId, at_first: &str) {
         if let Some(sampler) = self.sampler {

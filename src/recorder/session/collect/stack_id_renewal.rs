@@ -5,12 +5,12 @@ use crate::capture::ForgetRound;
 use gpuflame_explain::Explain;
 use gpuflame_model::record::{ContextId, Nanos};
 
-/// State of the rounds in which stacks get new ids.
+/// State of the rounds in which stacks get new ids. (`capture::forget_round` describes a round.)
 pub(super) struct StackIdRenewal {
-    /// Number of stacks that were already dropped when the last round began. `forgetting` is the round in progress, if
-    /// there is one.
+    /// Number of stacks that were already dropped when the last round began.
     dropped_stacks: u64,
-    /// Lowest stack id that threads could still use after the last finished round.
+    /// Lowest stack id that threads could still use after the last finished round. `forgetting` is the round in
+    /// progress, if there is one.
     lowest_id: ContextId,
     forgetting: Option<ForgetRound>,
 }
@@ -29,15 +29,15 @@ impl StackIdRenewal {
         }
     }
 
-    /// Begins a round if stacks were dropped or if there are too many ids. If a round is in progress, polls the round,
-    /// and forgets old ids once it is finished. Returns true if a round begins.
+    /// Begins a round if stacks were dropped or if there are too many ids. If a round is already in progress, checks
+    /// whether it is finished, and if so forgets old ids. Returns true if a round begins.
     pub(super) fn renew(&mut self, explain: &mut Explain) -> bool {
         let dropped = explain.dropped_stacks();
         match &mut self.forgetting {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.poll() {
-                    // Old ids are forgotten one round after the round in which threads stop using them; `forget_round`
-                    // gives the reason.
+                    // Old ids are forgotten one round after the round in which threads stop using them. `forget_round`
+                    // explains the reason.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
                 }

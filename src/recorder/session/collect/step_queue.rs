@@ -1,5 +1,5 @@
-//! Carries the beginnings of the program's steps from its threads to the collector. A step takes milliseconds, so one
-//! locked list is enough for all threads, as for marks.
+//! Passes the beginnings of the program's steps from its threads to the collector. A step takes milliseconds, so one
+//! locked list is enough for all threads. Marks use the same design.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use gpuflame_model::record::{Nanos, Step, ThreadId};
 
 /// Maximum number of steps that wait for the collector, which visits every 80 ms or sooner.
 const MAX_PENDING_STEPS: usize = 4096;
-/// Maximum length of a name in bytes.
+/// Maximum length of a step's name in bytes.
 const MAX_NAME_BYTES: usize = 512;
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl StepQueue {
     /// Maximum time for which a step blocks the calling thread.
     pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-    /// Adds a step.
+    /// Adds the beginning of a step.
     pub(crate) fn add(&self, step: &Step<'_>) {
         let Step { time, thread, number, name, .. } = *step;
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
@@ -43,8 +43,7 @@ impl StepQueue {
         }
     }
 
-    /// Removes the waiting steps and passes them to `each`. Waits at most `patience` for a thread that is adding a
-    /// step.
+    /// Removes the queued steps and passes them to `each`. Waits at most `patience` for a thread that is adding a step.
     pub(crate) fn drain(&self, patience: Duration, mut each: impl FnMut(&Step<'_>)) {
         let Some(mut pending) = self.pending.try_lock_for(patience) else { return };
         if pending.is_empty() {

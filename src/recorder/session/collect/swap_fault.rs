@@ -1,16 +1,17 @@
-//! A deliberate error for tests, in debug builds only: swaps the stacks of two launches. A test compares the stacks
-//! with those of an external observer, and checks that this detects the swap. Enabled by `GPUFLAME_TEST_MIX_UP=1`.
+//! A deliberate error for tests, in debug builds only: swaps the stacks of two launches. A test compares gpuflame's
+//! stacks with the stacks that an external observer saw, and checks that the comparison detects the swap. Enabled by
+//! `GPUFLAME_TEST_MIX_UP=1`.
 
 use gpuflame_model::record::{ContextId, Launch, Row};
 
-/// State of the swap. The first launch whose stack (B) differs from the stack (A) of the previous launch gets stack A
-/// instead. The next launch with stack A then gets stack B.
+/// State of the swap. The first launch whose stack (B) differs from the stack of the previous launch (A) gets stack A
+/// instead. After that, the next launch with stack A gets stack B.
 #[derive(Debug)]
 pub(super) enum SwapFault {
     Off,
-    /// Before the swap. The value is the stack of the last launch; `None` before the first launch.
+    /// Nothing is swapped yet. The value is the stack of the last launch; `None` before the first launch.
     Armed(Option<ContextId>),
-    /// After half of the swap: a launch got the first stack instead of the second stack.
+    /// Half of the swap is done: a launch got the first stack instead of the second stack.
     HalfDone(ContextId, ContextId),
 }
 
@@ -22,7 +23,7 @@ impl SwapFault {
         }
     }
 
-    /// Returns a replacement for `row` with the other stack, if `row` is one of the two launches.
+    /// If `row` is one of the two launches to swap, returns a copy of the row with the other launch's stack.
     pub(super) fn replace_row(&mut self, row: &Row<'_>) -> Option<Row<'static>> {
         let Row::Launch(launch) = row else { return None };
         let with_stack = |context| Some(Row::Launch(Launch { context, ..*launch }));

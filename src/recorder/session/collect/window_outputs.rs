@@ -1,5 +1,5 @@
-//! Hands over the sums of each window that has its own files, once all GPU work of the window has finished. The
-//! receiver is the thread that draws the files.
+//! Hands over the sums of each window that has its own files to the thread that draws the files. The sums are handed
+//! over once all GPU work launched in the window has finished.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,14 @@ use gpuflame_model::record::{CheckpointMark, Chunk, Loss, Nanos};
 /// Per-window sums on their way from the pipeline to the drawing thread.
 pub(super) struct WindowOutputs {
     pub(super) queue: &'static WindowOutputQueue,
-    /// Definitions that were sent to the drawing thread, and the value of [`Explain::dropped_count`] at that time. Once
-    /// the value has changed, all definitions are sent again.
+    /// Definitions that were sent to the drawing thread. `forgotten` is the value of [`Explain::dropped_count`] when
+    /// they were sent. If the value has changed, all definitions are sent again.
     definitions: Definitions,
     forgotten: Option<u64>,
-    /// Number of losses of each kind that were reported with earlier windows.
+    /// Number of losses of each kind that were reported in the outputs of earlier windows.
     lost: BTreeMap<Loss, u64>,
-    /// Number of leading windows whose launches all precede the last mark in the logs; `None` if no mark is pending.
+    /// Number of windows, counted from the first, whose launches all precede the last mark in the logs; `None` if no
+    /// mark is pending.
     marked_windows: Option<u64>,
     is_full: bool,
 }
@@ -37,8 +38,8 @@ impl WindowOutputs {
         }
     }
 
-    /// Notes which windows have no unread launches. A launch in flight counts as an unread launch of the window in
-    /// which it began. All earlier launches of the same thread are already in the log.
+    /// Notes which windows have no unread launches. A launch call in flight counts as an unread launch of the window in
+    /// which the call began. All earlier launches of the same thread are already in the log.
     pub(super) fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             print_from_own(
@@ -58,8 +59,7 @@ impl WindowOutputs {
 
     /// Hands over the sums of a window. `all` contains the losses of the whole run so far.
     pub(super) fn hand_over(&mut self, part: WindowSums, all: &[(Loss, u64)], explain: &mut Explain) {
-        // Each loss is reported with only one window, so that the losses in the files of all windows add up to the
-        // total.
+        // Each loss is reported in the files of only one window, so that the losses of all windows add up to the total.
         let lost = |&(loss, count): &(Loss, u64)| {
             let before = self.lost.insert(loss, count).unwrap_or(0);
             (count > before).then_some((loss, count - before))

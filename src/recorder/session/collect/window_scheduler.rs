@@ -1,7 +1,7 @@
 //! Opens and closes windows as the settings ask: by time, by steps, by a flag file or by a signal.
-//! `gpuflame_config::schedule` computes when. A dedicated thread checks the time and the flag file, because a file
-//! system may be slow to answer. A step opens or closes the window on the thread that begins the step, before the first
-//! launch of the step.
+//! `gpuflame_config::schedule` computes when the window opens or closes. A dedicated thread checks the time and the
+//! flag file, because a file system may be slow to answer. A step opens or closes the window on the thread that begins
+//! the step, before the first launch of the step.
 //!
 //! ```text
 //! thread: time, flag file, signal, limits --\
@@ -33,12 +33,12 @@ const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// its limit by 600 launches.
 const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum time for which a step waits while another thread opens or closes the window. Opening or closing usually
-/// takes moments.
+/// takes much less time.
 const STEP_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Stack size of the thread in bytes. The thread only calls the kernel and compares numbers.
+/// Stack size in bytes of the scheduler's thread. The thread only makes system calls and compares numbers.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Wakes the thread when it is notified.
+/// Wakes the scheduler's thread when it is notified.
 static BELL: EventCount = EventCount::new();
 
 /// Functions that open and close windows.
@@ -57,8 +57,8 @@ pub(crate) struct WindowScheduler {
 }
 
 impl WindowScheduler {
-    /// Creates the schedule that the settings ask for. Returns `None` if they ask for no schedule, or if the program
-    /// itself opens windows.
+    /// Creates the schedule that the settings ask for. Returns `None` if the settings ask for no schedule, or if only
+    /// the program opens windows.
     pub(crate) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
         // The path is made absolute now, because the application may later change its current directory.
@@ -191,7 +191,7 @@ enum FlagChange {
     Removed,
 }
 
-/// The file whose presence opens a window.
+/// The flag file. A window opens while the file exists.
 struct FlagFile<'a> {
     path: &'a Path,
     /// Identity of the file at the last check: device, inode and creation time. The creation time is needed because

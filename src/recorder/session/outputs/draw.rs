@@ -17,11 +17,11 @@ use gpuflame_model::profile::Profile;
 use super::growing_outputs::{GrowingOutputs, never_opened_error};
 use super::output_files::{self, WriteReport, WrittenFile};
 
-/// Maximum number of frames that the text of idle time contains. Without a limit, this text would be the largest file:
-/// 4.4 MB for 2,000 stacks of 60 frames. The recording contains all frames.
+/// Maximum number of frames in the text about idle time. Without a limit, this text would be the largest file: 4.4 MB
+/// for 2,000 stacks of 60 frames. The recording always contains all frames.
 const MAX_IDLE_FRAMES: usize = 10_000;
 
-/// Returns the options for naming frames that follow from the settings.
+/// Returns the options for naming frames, as the settings require.
 pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     SymbolizeOptions {
         internal_frames: settings.internal_frames,
@@ -31,10 +31,10 @@ pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
-/// Data that the recording of the sums needs in addition to the profile.
+/// Inputs that the recording of the sums needs in addition to the profile.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SumsOptions<'a> {
-    /// Rows with the functions of native frames.
+    /// Encoded rows that name the functions of native frames.
     pub(crate) functions: &'a [u8],
     /// Whether the recording may replace the file that already exists.
     pub(crate) is_replaceable: bool,
@@ -42,9 +42,9 @@ pub(crate) struct SumsOptions<'a> {
     pub(crate) has_failed: bool,
 }
 
-/// Writes a profile, whose frames already have names, in the formats `wanted`. `ours` is a file of the same set that
-/// already exists. `growing` contains the outputs that were written while the application ran. The files cover all
-/// windows, or only `window`.
+/// Writes a profile in the formats `wanted`. The frames of the profile must already have names. `ours` is a file of the
+/// same set that already exists. `growing` contains the outputs that were written while the application ran. The files
+/// cover all windows, or only `window` if it is given.
 pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,
@@ -56,8 +56,8 @@ pub(crate) fn write_files(
 ) -> WriteReport {
     let has_failed = Cell::new(sums.has_failed);
     let Settings { unit, graph, ref root, .. } = *settings;
-    // If the settings of the process ask for thread frames, each thread has its own frame. Only the `gpuflame` command
-    // merges threads with similar names, when it compares runs.
+    // If the settings ask for thread frames, each thread has its own frame. Only the `gpuflame` command merges threads
+    // with similar names, which it does when it compares runs.
     let names = export::NameFolding::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();
@@ -104,7 +104,8 @@ pub(crate) fn write_files(
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
             .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
     };
-    // If there is no disk space for a file, a failed recording is removed to make room, and the file is written again.
+    // If writing a file fails, the disk may be full. Therefore the file of a failed recording is removed, and the write
+    // is tried again.
     let made = |output: Output, path: &Path| {
         make(output, path, growing.as_deref_mut())
             .or_else(|error| {

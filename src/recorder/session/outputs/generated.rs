@@ -1,6 +1,6 @@
-//! Looks up the names of code that the process generated while it ran, when files are written. Code generators write
-//! addresses and names to files in the process's own `/tmp`. The names of these files contain the process id in the
-//! process's own namespace.
+//! Looks up the names of code that the process generated at run time (JIT code). The look-up happens when outputs are
+//! written. Code generators write addresses and names to files in the process's own `/tmp`. The names of these files
+//! contain the process id in the process's own namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ pub(crate) struct GeneratedCode {
 }
 
 impl GeneratedCode {
-    /// Returns names for the addresses of generated code in `profile` that were not looked up before.
+    /// Returns a name for each address of generated code in `profile`, except addresses that were looked up before.
     pub(crate) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
         let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.looked_up;
         if new.is_empty() {
@@ -46,7 +46,7 @@ pub(crate) struct CheckpointedNames {
     /// Number of frames of the profile whose addresses were added to `addresses`.
     frames: usize,
     addresses: BTreeSet<u64>,
-    /// Name that was written for each address; empty if several functions were at the address one after the other.
+    /// Name that was written for each address; empty if different functions have used the address.
     written: BTreeMap<u64, String>,
 }
 
@@ -57,8 +57,8 @@ impl CheckpointedNames {
         self.frames = profile.frames().len();
     }
 
-    /// Looks up all addresses again, because another function may reuse an address. Passes rows with new names to
-    /// `each`, and a row without a name for each address whose name has changed. Remarks of the look-up are printed
+    /// Looks up all addresses again, because another function may reuse an address. Passes a row to `each` for each new
+    /// name. If the name of an address has changed, passes a row with an empty name. Remarks of the look-up are printed
     /// only at the end of the run.
     pub(crate) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
@@ -80,8 +80,8 @@ impl CheckpointedNames {
 
 fn sources() -> GeneratedCodeSources {
     let process = std::process::id();
-    // A code generator maps its dump file, so that other programs can find the file's path. CPython removes that
-    // mapping before we look, so the usual path in `/tmp` is tried as well.
+    // A code generator maps its dump file into memory, so that other programs can find the file's path. CPython removes
+    // that mapping before gpuflame looks, so the usual path in `/tmp` is tried as well.
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let dump = format!("/jit-{process}.dump");
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));

@@ -1,11 +1,11 @@
-//! Growing outputs are written while the application runs, because they grow with the run. The growing outputs are the
-//! recording, the table of activities, Chrome's events and the text of the tutorial's tracer.
+//! Growing outputs are files that are written while the application runs, because their size grows with the run. They
+//! are the recording, the table of activities, the Chrome trace, and the text in the format of the tutorial's tracer.
 //!
-//! The recording has its final name from the start. If needed, the name contains a number that was free for all outputs
-//! when the recording began. The files of the other growing outputs have temporary names, and get their final names at
-//! exit, like all outputs. No file is created before there is data for it. A thread per file creates and writes it
-//! ([`gpuflame_os::growing`]), so that the file system blocks neither the application nor the collector. Errors are
-//! printed at exit, not while the application runs.
+//! The recording has its final name from the start. If the plain name is taken, the name contains a number that was
+//! free for all outputs when the recording began. The files of the other growing outputs have temporary names, and get
+//! their final names on exit, like all outputs. No file is created before there is data for it. One thread per file
+//! creates and writes the file ([`gpuflame_os::growing`]). So the file system blocks neither the application nor the
+//! collector. Errors are printed on exit, not while the application runs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,46 +32,48 @@ pub(crate) use super::output_files::is_name_taken;
 use super::output_files::{WrittenFile, make_folders};
 use crate::session::process::launcher_report;
 
-/// Maximum time between two marks in the recording, in ms. A mark follows the rows of each flush of CUPTI.
+/// Maximum time in ms between two marks in the recording. (A mark is a row that states that all earlier rows are
+/// complete.) A mark follows the rows of each flush of CUPTI.
 const MARK_INTERVAL_MS: u32 = 1200;
-/// Maximum time by which the modification time of a file may be earlier than the write.
+/// Maximum time by which a file's modification time may precede the actual write, because file systems round it down.
 const MTIME_GRANULARITY: Duration = Duration::from_millis(10);
-/// Maximum number of names that are tried for the recording.
+/// Maximum number of names that are tried for the recording if names are taken.
 const MAX_TRIED_NAMES: usize = 1000;
-/// Fraction (1/32) of gpuflame's memory ceiling for the rows that wait to be written to one output. With the usual 8
-/// MiB, 80,000 rows per second can wait for one second.
+/// Divisor of gpuflame's memory ceiling: rows that wait to be written to one output may take 1/32 of the ceiling. With
+/// the usual 8 MiB per output, one second's rows can wait at 80,000 rows per second.
 const WAITING_SHARE: usize = 32;
-/// Maximum time without progress for an output whose memory is full. This time is shorter than the time for which an
-/// exit waits for the collector.
+/// An output fails if it makes no progress for this time while its memory for waiting rows is full. This time is
+/// shorter than the time for which an exit waits for the collector.
 const MAX_STALL: Duration = Duration::from_secs(2);
-/// Lower bound of the time that an output may take without progress, even if the exit limit is shorter.
+/// Minimum for both time limits on outputs without progress. It applies even if the exit limit is shorter.
 const MIN_STALL: Duration = Duration::from_millis(100);
 /// All growing outputs of the session.
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Texts in the format of the tutorial's tracer: a text that is named like the other outputs, and a text at the
-    /// path in the tutorial's own environment variable.
+    /// Texts in the format of the tutorial's tracer. There are up to two: a text that is named like the other outputs,
+    /// and a text at the path in the tutorial's own environment variable.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
-    /// Maximum number of bytes of the recording, and the number of rows omitted because this maximum was reached.
+    /// Maximum size of the recording in bytes. `rows_left_out` is the number of rows omitted because this maximum was
+    /// reached.
     max_recording_bytes: u64,
     rows_left_out: u64,
     began: Nanos,
-    /// Whether the recording already names its writer. `has_unmarked_rows` states whether rows follow the recording's
-    /// last mark.
+    /// Whether the recording already names its writer thread. `has_unmarked_rows` states whether rows follow the
+    /// recording's last mark.
     is_named: bool,
     has_unmarked_rows: bool,
     /// File of a recording that could not be completed.
     failed_recording: Option<GrowingFile>,
-    /// Maximum time without progress for an output while the process ends: half of the exit limit.
+    /// Time without progress after which an output is abandoned while the process ends. It is half of the exit limit.
     stall_limit: Duration,
 }
 
-/// An output that grows, with its writer.
+/// State of one growing output, with its writer.
 enum GrowingOutput<W> {
-    /// The user does not want the output, or it is already finished.
+    /// The settings do not request the output, or it is already finished.
     None,
     Open(Option<GrowingFile>, W),
     Failed(Error),
@@ -79,7 +81,7 @@ enum GrowingOutput<W> {
 
 /// Destination of a text in the format of the tutorial's tracer.
 enum TextTarget {
-    /// The file with the name of the outputs.
+    /// A file that is named like the other outputs.
     OutputName,
     Path(PathBuf),
     Stdout,
@@ -91,7 +93,8 @@ enum TextOut {
 }
 
 impl GrowingOutputs {
-    /// Opens the outputs that the settings ask for. `ceiling` is the number of bytes of memory that gpuflame may use.
+    /// Opens the growing outputs that the settings ask for. `ceiling` is the number of bytes of memory that gpuflame
+    /// may use.
     pub(crate) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
         let wants = |output| settings.formats.contains(&output);
         let patience = MIN_STALL.max(settings.exit_limit / 2);
@@ -133,28 +136,28 @@ impl GrowingOutputs {
         }
     }
 
-    /// Makes the threads of the outputs create their files, because there is data to write now.
+    /// Makes the outputs' threads create their files, because there is data to write now.
     pub(crate) fn create_files(&self) {
         let texts = self.texts.iter().filter_map(|(_, text)| text.file());
         let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
         others.into_iter().flatten().chain(texts).for_each(GrowingFile::create_file);
     }
 
-    /// Discards all outputs, whose files were never created.
+    /// Discards all outputs. Called only if their files were never created.
     pub(crate) fn discard(&mut self) {
         (self.activities, self.chrome, self.recording) =
             (GrowingOutput::None, GrowingOutput::None, GrowingOutput::None);
         self.texts.clear();
     }
 
-    /// Path of the recording, which is its final path; `None` if there is no recording.
+    /// Final path of the recording; `None` if there is no recording.
     pub(super) fn recording_path(&self) -> Option<PathBuf> {
         self.open_recording().or(self.failed_recording.as_ref()).and_then(GrowingFile::path)
     }
 
-    /// Returns the path of the recording, for a thread that is about to choose names. Waits until the file exists,
-    /// because in a short run it may not have been created yet, and the thread would later mistake it for another
-    /// process's file.
+    /// Returns the path of the recording, for a thread that is about to choose names of outputs. Waits until the file
+    /// exists. In a short run, the file may not have been created yet, and the thread would later mistake it for
+    /// another process's file.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
@@ -190,8 +193,8 @@ impl GrowingOutputs {
     }
 
     /// Adds a mark to the recording and passes the rows so far to its file, so that the rows survive if the process is
-    /// killed. `open` is the number of launches without an activity. Call this on the thread that writes rows, because
-    /// the recording names the calling thread as its writer.
+    /// killed. `open` is the number of launches without an activity. Call this function on the thread that writes rows,
+    /// because the recording names the calling thread as its writer.
     pub(crate) fn flush(&mut self, open: u64) {
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
         if !std::mem::take(&mut self.has_unmarked_rows) {
@@ -206,8 +209,9 @@ impl GrowingOutputs {
         }
     }
 
-    /// Stops recording because of an error. The file may cover hours, so it is kept in case the process is killed. The
-    /// head of the file states that rows after the last mark are missing.
+    /// Stops recording because of an error. The file may cover hours of the run. Therefore it is kept in case the
+    /// process is killed before it writes the other outputs. The head of the file states that rows after the last mark
+    /// are missing.
     fn fail_recording(&mut self, error: Error) {
         if let GrowingOutput::Open(file, _) =
             std::mem::replace(&mut self.recording, GrowingOutput::Failed(error))
@@ -216,19 +220,19 @@ impl GrowingOutputs {
         }
     }
 
-    /// Removes the file of a failed recording, because the other outputs contain its sums and need its disk space.
+    /// Removes the file of a failed recording. The other outputs contain the same sums, and need the disk space.
     /// Returns true if a file was removed.
     pub(super) fn remove_failed_recording(&mut self) -> bool {
         self.failed_recording.take().is_some_and(|left| left.remove_abandoned())
     }
 
-    /// States in the head of a failed recording that the process has exited.
+    /// Writes into the head of a failed recording that the process has exited.
     pub(crate) fn mark_failed_recording_ended(&mut self) {
         let over = RecordingState { missed_mark: true, exited: true, finished: false };
         self.failed_recording.take().iter().for_each(|left| left.overwrite_abandoned(&Chunk::header(over)));
     }
 
-    /// Ends the recording because memory has run out. Called at most once.
+    /// Notes in the recording that it ended because memory has run out. Called at most once.
     pub(crate) fn note_out_of_memory(&mut self, open: u64) {
         self.flush(open);
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
@@ -246,7 +250,7 @@ impl GrowingOutputs {
         self.for_each_text(|text| text.keep_kernels(&keep));
     }
 
-    /// Finishes `output` with the names in `profile`, and renames its file to `path` or, if that name is taken, to a
+    /// Finishes `output` with the names in `profile`, and renames its file to `path`. If that name is taken, chooses a
     /// similar name with a number.
     pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<WrittenFile> {
         match output {
@@ -284,8 +288,8 @@ impl GrowingOutputs {
         })
     }
 
-    /// Finishes the text that the tutorial's variable asks for. Returns the path of the text, and an error if the text
-    /// is incomplete.
+    /// Finishes the text that the tutorial's environment variable requests. Returns the path of the text, and an error
+    /// if the text is incomplete.
     pub(crate) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<WrittenFile>)> {
         let at = self.texts.iter().position(|(target, _)| !matches!(target, TextTarget::OutputName))?;
         let (target, mut text) = self.texts.remove(at);
@@ -298,7 +302,7 @@ impl GrowingOutputs {
         };
         let path = self.path_free_of_siblings(path);
         let ended = text.end(&path, self.stall_limit, |text| text.finish()?.into_file());
-        // A text from an earlier run is replaced, because the tutorial's tracer does so, too.
+        // A text from an earlier run is replaced, as the tutorial's tracer does.
         let published = ended.and_then(|(draft, fate)| {
             draft.publish_as(&path)?;
             let note = (fate == FileLocation::Restored).then(|| restored(&path));
@@ -307,8 +311,8 @@ impl GrowingOutputs {
         Some((path, published))
     }
 
-    /// Returns the path for a text. All processes of a tree inherit the same path, so if another process has written
-    /// the file since this process began, the process id is appended to the name.
+    /// Returns a path for a text that no related process has used. All processes of a tree inherit the same path. If
+    /// another process has written the file since this process began, the process id is appended to the name.
     fn path_free_of_siblings(&self, path: PathBuf) -> PathBuf {
         let file = path.metadata().ok().filter(|file| file.len() > 0);
         if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
@@ -319,8 +323,8 @@ impl GrowingOutputs {
         name.into()
     }
 
-    /// Calls `write` for each open text. If a text fails, its file is removed at once, because the other outputs need
-    /// the disk space.
+    /// Calls `write` for each open text. If a text fails, its file is removed immediately, because the other outputs
+    /// need the disk space.
     fn for_each_text(&mut self, write: impl Fn(&mut CuptiText<TextOut>)) {
         for (_, output) in &mut self.texts {
             let GrowingOutput::Open(_, text) = output else { continue };
@@ -331,8 +335,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Calls `write` for Chrome's events, if they are wanted. If they fail, their file is removed at once, because the
-    /// other outputs need the disk space.
+    /// Calls `write` for the Chrome trace, if it is open. If the trace fails, its file is removed immediately, because
+    /// the other outputs need the disk space.
     fn with_chrome(&mut self, write: impl FnOnce(&mut ChromeText<FileFeed>)) {
         let GrowingOutput::Open(_, chrome) = &mut self.chrome else { return };
         write(chrome);
@@ -341,7 +345,7 @@ impl GrowingOutputs {
         }
     }
 
-    /// Calls `write` for the table of activities, if it is wanted. If the table fails, its file is removed at once,
+    /// Calls `write` for the table of activities, if it is open. If the table fails, its file is removed immediately,
     /// because the other outputs need the disk space.
     fn with_table(&mut self, write: impl FnOnce(&mut ActivityTable<FileFeed>)) {
         let GrowingOutput::Open(_, table) = &mut self.activities else { return };
@@ -352,8 +356,8 @@ impl GrowingOutputs {
     }
 }
 
-/// Whether the row is written even after the recording has reached its limit. Such rows are few, and they describe the
-/// coverage of the recording.
+/// Whether the row is written even after the recording has reached its size limit. Such rows are few, and they describe
+/// what the recording covers.
 fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     matches!(
         row,
@@ -366,13 +370,13 @@ fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     )
 }
 
-/// Returns the identity of the calling thread, as the writer of a recording.
+/// Returns the identity of the calling thread, which a recording stores as the identity of its writer.
 pub(crate) fn this_thread() -> WriterId {
     let ThreadIdentity { process, thread, started, namespace, boot } = ThreadIdentity::current();
     WriterId { process, thread, started, namespace, boot }
 }
 
-/// Creates an output whose file has a temporary name.
+/// Starts an output whose file has a temporary name.
 fn begin_draft(outputs: &Outputs, output: Output, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let outputs = outputs.clone();
     let open = move || {
@@ -382,7 +386,7 @@ fn begin_draft(outputs: &Outputs, output: Output, bounds: GrowthLimits) -> (Grow
     GrowingFile::start(bounds, OnAbandon::Remove, Box::new(open))
 }
 
-/// Creates a recording under a name whose number is free for all outputs. If another process takes that name first, the
+/// Starts a recording under a name whose number is free for all outputs. If another process takes that name first, the
 /// next number is tried.
 fn begin_recording(outputs: &Outputs, settings: &Settings, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
@@ -400,8 +404,8 @@ fn create_draft(target: &Path) -> Result<Draft> {
     Ok(Draft::create(target)?)
 }
 
-/// Calls `take` with names for the recording, whose numbers are free for all outputs. Repeats this until `take`
-/// succeeds, or fails for a reason other than a name that is taken. Returns the result of `take`.
+/// Calls `take` with a name for the recording, whose number is free for all outputs. If `take` fails because the name
+/// is taken, calls it again with the next name. Returns the result of the last call.
 pub(crate) fn with_free_name<T>(
     outputs: &Outputs,
     formats: &[Output],
@@ -482,7 +486,7 @@ pub(super) fn never_opened_error() -> Error {
 }
 
 impl<W> GrowingOutput<W> {
-    /// Returns the file of the output; `None` if the output is not open.
+    /// Returns the file of an open output; `None` if the output is not open or has no file.
     fn file(&self) -> Option<&GrowingFile> {
         if let Self::Open(file, _) = self { file.as_ref() } else { None }
     }
@@ -503,7 +507,7 @@ impl<W> GrowingOutput<W> {
         publish(self.end(path, patience, end)?, path)
     }
 
-    /// Ends the output. Returns its file, which can then be renamed to `path`.
+    /// Ends the output. Returns its complete file, which is ready to be renamed to `path`.
     fn end(
         &mut self,
         path: &Path,
@@ -531,9 +535,9 @@ fn find_draft(mut draft: Draft, path: &Path) -> Result<(Draft, FileLocation)> {
     Ok((draft, fate))
 }
 
-/// Renames a file that `find_draft` returned to `path`, or to a similar name that is free.
+/// Renames a file that `find_draft` has returned. The new name is `path`, or a similar name that is free.
 fn publish((draft, fate): (Draft, FileLocation), path: &Path) -> Result<WrittenFile> {
-    // If a file grew under its final name and a user has moved the file, it stays at the user's path.
+    // If the file grew under its final name and a user has moved it, it stays at the path that the user chose.
     let stays = fate == FileLocation::Moved && draft.path() == draft.target();
     let target = if stays { draft.path().to_owned() } else { path.to_owned() };
     let used = draft.publish_new_as(&target)?;

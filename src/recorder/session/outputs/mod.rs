@@ -1,5 +1,5 @@
-//! Files of a session: outputs that are written while the application runs, pictures and tables that are drawn at exit,
-//! and the names of all these files.
+//! Output files of a session: outputs that are written while the application runs, pictures and tables that are written
+//! on exit, and the names of all these files.
 
 pub(super) mod draw;
 pub(super) mod generated;

@@ -17,22 +17,22 @@ use gpuflame_os::file::{self, Claim, Draft};
 pub(crate) struct WriteReport {
     /// Files written.
     pub(crate) written: Vec<PathBuf>,
-    /// Files that have another name than intended, because the intended name was taken.
+    /// Files that were written under another name, because the intended name was taken.
     pub(crate) renamed: Vec<RenamedOutput>,
     /// Messages about files that could not be written, one per cause.
     pub(crate) failures: Vec<String>,
     /// Messages about files that were removed or moved while they were written.
     pub(crate) notes: Vec<String>,
-    /// The recording of the sums, if it was written.
+    /// Path of the recording of the sums, if it was written.
     pub(crate) sums: Option<PathBuf>,
-    /// The file that describes the set of outputs, if it was written.
+    /// Path of the file that describes the set of outputs, if it was written.
     pub(crate) about: Option<PathBuf>,
 }
 
 /// A file that was written.
 pub(crate) struct WrittenFile {
     pub(crate) path: PathBuf,
-    /// Explanation of the path, if the file was removed or moved while it was written.
+    /// Message that explains the path, if the file was removed or moved while it was written.
     pub(crate) note: Option<String>,
 }
 
@@ -42,9 +42,9 @@ impl From<PathBuf> for WrittenFile {
     }
 }
 
-/// Writes the outputs in `wanted`: chooses names that are free or belong to `ours`, and calls `write` for each output.
-/// `write` returns the path that it used, because another process may have taken the chosen name meanwhile. Also writes
-/// a file with the text of `about`, which describes the set. Waits for no other process.
+/// Writes the outputs in `wanted`. Chooses names that are free or belong to `ours`, and calls `write` for each output.
+/// `write` returns the path that it used, because another process may take the chosen name before `write` does. Also
+/// writes a file with the text of `about`, which describes the set of outputs. Does not wait for other processes.
 pub(super) fn write_all(
     wanted: &[Output],
     outputs: &Outputs,
@@ -53,8 +53,8 @@ pub(super) fn write_all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    // The name of the recording must be free as well, even if no recording is written. If another process has left a
-    // recording of that name, converting that recording would produce files with the names chosen here.
+    // The name that a recording would have must be free as well, even if no recording is written. If another process
+    // has left a recording with that name, converting it would produce files with the names chosen here.
     let has_recording = wanted.contains(&Output::Recording) || wanted.contains(&Output::Sums);
     let left = (!has_recording).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
@@ -63,8 +63,8 @@ pub(super) fn write_all(
         return WriteReport::default();
     }
     let is_foreign = |path: &Path| Some(path) != ours && is_name_taken(path);
-    // The ranks of a job end at the same time and would choose the same names. So each rank claims the file that
-    // describes the set. The rank that obtains the claim owns all names of the set.
+    // The ranks of a distributed job end at the same time and would choose the same names. Therefore each rank tries to
+    // claim the name of the file that describes the set. The rank that obtains the claim owns all names of the set.
     let mut claimed = None;
     let (paths, renamed) = outputs.choose_names(&suffixes, is_foreign, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
@@ -150,8 +150,8 @@ pub(super) fn write_replacing(
     Ok(path.to_owned())
 }
 
-/// Writes a complete file under a temporary name. Creates the folders of the path only after the file could not be
-/// created without that, because there may be a thousand windows, each with its files.
+/// Writes a complete file under a temporary name. Creates the parent folders only if the first attempt fails. This
+/// saves time, because there may be a thousand windows, each with its own files.
 fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Result<()>) -> Result<Draft> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -166,7 +166,7 @@ fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Resu
 }
 
 /// Writes text that could not be printed on stderr to a file next to the outputs of `report`. If `report` has no
-/// outputs, chooses a name of its own. Returns the path.
+/// outputs, chooses a new name. Returns the path.
 pub(crate) fn write_ledger(text: &str, outputs: &Outputs, report: &WriteReport) -> Result<PathBuf> {
     let beside = report.about.as_deref().and_then(|about| {
         let prefix = about.as_os_str().as_bytes().strip_suffix(SET_SUFFIX.as_bytes())?;

@@ -1,5 +1,5 @@
-//! Provenance of a recording: facts about where it was made. The program's arguments are included only on request,
-//! because they may contain access tokens.
+//! Provenance of a recording: facts about the host, the GPUs and the software with which it was made. The program's
+//! arguments are included only on request, because they may contain access tokens.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::session::process::environment::facts;
 /// is not called, because it could wait for a lock that the application holds.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Passes a row for each fact to `each`. The command line is included only if `with_command`.
+/// Passes one row per fact to `each`. The command line is included only if `with_command` is true.
 pub(crate) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
     let facts = facts();
     let mut add = |what, text: &str| {
@@ -38,7 +38,7 @@ pub(crate) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Ro
     }
 }
 
-/// Returns the name and the bus address of each GPU, in the order of the addresses.
+/// Returns the name and the bus address of each GPU, sorted by bus address.
 fn gpus(folder: &Path) -> Vec<String> {
     let mut places: Vec<_> = listing::entry_names(folder).iter().map(|name| folder.join(name)).collect();
     sorting::sort(&mut places);
@@ -50,7 +50,7 @@ fn gpus(folder: &Path) -> Vec<String> {
     named.collect()
 }
 
-/// Returns the program's arguments, separated by blanks.
+/// Returns the program's name and arguments, separated by blanks.
 fn command_line() -> String {
     let arguments = fs::read("/proc/self/cmdline").unwrap_or_default();
     let arguments = arguments.strip_suffix(b"\0").unwrap_or(&arguments);

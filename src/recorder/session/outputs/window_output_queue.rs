@@ -1,16 +1,16 @@
-//! Draws the files of windows while the process runs, on a dedicated thread, if each window has its own files (`%w` in
-//! the prefix).
+//! Draws the files of finished windows while the process runs, on a dedicated thread. Windows have their own files if
+//! the path prefix contains `%w`.
 //!
 //! The drawing thread has a profile of its own, to which only new definitions are added, so that each frame is
-//! symbolized once. Only the drawing thread waits for a file system: the thread that ends the process just checks
+//! symbolized once. Only the drawing thread waits for file systems. The thread that ends the process only checks
 //! whether the drawing thread makes progress.
 //!
 //! ```text
 //! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
 //! ```
 //!
-//! An entry of the queue has the content of a checkpoint, for one window only. At most GPUFLAME_MAX_WINDOWS windows
-//! have their own sums, so the queue is bounded.
+//! An entry of the queue has the same content as a checkpoint, but for one window only. The queue is bounded, because
+//! at most GPUFLAME_MAX_WINDOWS windows have their own sums.
 
 use std::collections::VecDeque;
 use std::hash::RandomState;
@@ -37,12 +37,12 @@ use super::output_files::{WriteReport, is_name_taken};
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress;
 
-/// A window whose files should be drawn.
+/// Entry of the queue: a window whose files must be drawn.
 #[derive(Debug)]
 pub(crate) struct WindowOutput {
-    /// Number of the window.
+    /// Sequence number of the window.
     pub(crate) number: u64,
-    /// Whether `bytes` contains all definitions, so that earlier definitions no longer apply.
+    /// Whether `bytes` contains all definitions. If so, the definitions of earlier entries no longer apply.
     pub(crate) is_fresh: bool,
     /// Definitions and sums of the window, in the format of a recording.
     pub(crate) bytes: Vec<u8>,
@@ -67,7 +67,7 @@ pub(crate) struct WindowOutputQueue {
     thread: CpuClock,
 }
 
-/// State that drawing needs. Only one thread uses the state at a time.
+/// State that is needed for drawing. Only one thread uses it at a time.
 #[derive(Debug)]
 struct WindowRenderer {
     explain: Explain,
@@ -76,12 +76,12 @@ struct WindowRenderer {
     rendered: RenderedWindows,
 }
 
-/// Result of drawing windows so far.
+/// Results of all windows drawn so far.
 #[derive(Debug, Default)]
 pub(crate) struct RenderedWindows {
     pub(super) windows: u64,
     pub(crate) report: WriteReport,
-    /// Files that describe the outputs of a window, one per window.
+    /// Paths of the files that describe the outputs of a window, one file per window.
     pub(crate) sets: Vec<PathBuf>,
 }
 
@@ -132,7 +132,7 @@ impl WindowOutputQueue {
     }
 
     /// Draws the remaining windows when the process ends. Returns `None` if the drawing thread has made no progress for
-    /// `limit`: a file system may then block that thread, so the caller must not open a file either.
+    /// `limit`. In that case a file system may be blocking that thread, so the caller must not open a file either.
     pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;
@@ -164,8 +164,8 @@ impl WindowOutputQueue {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The first hash table of a thread asks for random numbers, for which the loader resolves symbols. So a table
-        // is created now: resolving symbols may be impossible when the process ends (see `shutdown`).
+        // A thread's first hash table needs random numbers, for which the loader resolves symbols. This first table is
+        // created now, because resolving symbols may be impossible when the process ends (see `shutdown`).
         drop(RandomState::new());
         loop {
             // After gpuflame was switched off, windows are drawn only if the process exits normally.
@@ -243,7 +243,7 @@ impl WindowRenderer {
     }
 }
 
-/// Creates an `Explain` for reading sums that another `Explain` has computed.
+/// Creates an `Explain` that reads the sums which another `Explain` has computed.
 fn sums_reader(settings: &Settings) -> Explain {
     Explain::new(Options {
         by_stream: settings.root.contains(&Root::Stream),
@@ -253,7 +253,8 @@ fn sums_reader(settings: &Settings) -> Explain {
 }
 
 impl RenderedWindows {
-    /// Adds the report of one window. Keeps only the first failure, so that a failure of all windows is printed once.
+    /// Adds the report of one window. Keeps only the failures of the first window that failed, so that a failure of all
+    /// windows is printed once.
     fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);

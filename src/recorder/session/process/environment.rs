@@ -1,6 +1,6 @@
 //! Reads the environment, unless it cannot be trusted. If the process has more rights than the user who started it (a
-//! setuid program), gpuflame ignores the whole environment: the settings, the folders to search, and the values in
-//! names of files.
+//! setuid program), gpuflame ignores the whole environment. The environment contains the settings, the folders to
+//! search, and values that are inserted into file names.
 
 use gpuflame_config::PrefixMacros;
 use gpuflame_config::settings::{self, Settings};
@@ -16,7 +16,7 @@ pub(crate) fn settings() -> (Settings, Vec<String>) {
     if host::is_privileged() { Default::default() } else { settings::from_environment() }
 }
 
-/// Returns the values of the macros in a path prefix.
+/// Returns the values that replace the macros in a path prefix.
 pub(crate) fn facts() -> PrefixMacros {
     if host::is_privileged() { PrefixMacros::from_executable() } else { PrefixMacros::from_process() }
 }

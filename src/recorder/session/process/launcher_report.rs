@@ -1,5 +1,5 @@
-//! Reports to the program that started this process, as files in the folder that `GPUFLAME_REPORT` names. The names of
-//! the files begin with the host name, the process id and the time at which the session began. The time is part of the
+//! Reports to the program that started this process. A report is a file in the folder that `GPUFLAME_REPORT` names. The
+//! file names begin with the host name, the process id and the time at which the session began. The time is part of the
 //! name because `exec` begins another session in the same process.
 //!
 //! ```text
@@ -22,7 +22,8 @@ use gpuflame_os::file;
 use super::environment::facts;
 use super::messages::print_from_own;
 
-/// Reports that the process has called CUDA. Called first, so that the report exists even if the setup fails.
+/// Reports that the process has called CUDA. Called before any other setup step, so that the report exists even if the
+/// setup fails.
 pub(crate) fn note_call(folder: Option<&Path>) {
     write_call(folder, None);
 }
@@ -35,8 +36,8 @@ pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
 fn write_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
-    // Under `ulimit -f 0`, a write raises SIGXFSZ, which would end the program, because this is a thread of the program. An
-    // empty file reports the call as well.
+    // Under `ulimit -f 0`, a write raises SIGXFSZ. The signal would end the program, because this code runs on a thread
+    // of the program. Therefore the file stays empty; an empty file reports the call as well.
     let is_writable = file::max_size() > 0;
     let written = file::write_complete(&report_path(folder, "called"), |out| {
         if !is_writable {
@@ -64,8 +65,8 @@ pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
 pub(crate) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
-        // If the folder belongs to another user, this file may not be removable. The program that reads the folder
-        // still finds the complete report.
+        // If the folder belongs to another user, removing this file may fail. The program that reads the folder still
+        // finds the complete report.
         Ok(()) => drop(fs::remove_file(report_path(folder, "called"))),
         Err(error) => {
             print_from_own(&format!(

@@ -1,5 +1,5 @@
-//! Prints messages while the application runs, as lines on stderr. Printing a line never fails, and a line is never
-//! split. Lines that stderr does not accept are kept until the exit, and then written to a file next to the outputs.
+//! Prints messages while the application runs. Each message is one line on stderr, and the line is never split. Lines
+//! that stderr does not accept are kept until the process exits, and are then written to a file next to the outputs.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use parking_lot::{Mutex, MutexGuard};
 use gpuflame_export::clean_line;
 use gpuflame_os::{host_signals, stderr};
 
-/// Maximum time for which a message blocks the thread that prints it, while stderr is full.
+/// Maximum time for which a thread that prints a message waits while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum wait for the lock of the lines that were not printed. The wait is limited because a forked child may inherit
+/// Maximum wait for the lock that protects the unprinted lines. The wait is limited because a forked child may inherit
 /// the lock in the locked state.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum total length in bytes of the lines that are kept. Further lines are lost.
+/// Maximum total size in bytes of the unprinted lines. Further lines are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;
 
-/// Lines that could not be printed, one after the other.
+/// Lines that could not be printed, in the order of the attempts.
 struct Unprinted {
-    /// Process that added the lines. A forked child inherits the lines of its parent, and drops them.
+    /// Id of the process that added the lines. A forked child inherits the lines of its parent, and drops them.
     process: u32,
     text: String,
 }
@@ -43,8 +43,8 @@ pub(crate) fn print_from_own(message: &str) {
 
 /// Returns the line with gpuflame's prefix.
 pub(crate) fn format_line(message: &str) -> String {
-    // The message may contain text from outside (names and values of settings), which must not end the line or control
-    // a terminal.
+    // The message may contain text that gpuflame did not write, such as names and values of settings. That text must
+    // not end the line or control a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 

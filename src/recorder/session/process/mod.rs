@@ -1,5 +1,5 @@
-//! Code of a session that deals with its process: the environment, messages, reports to the program that started the
-//! process, progress, and the ways in which a session ends.
+//! The parts of a session that deal with the process: environment, messages, reports to the program that started the
+//! process, progress of the collector, and the ways in which a session ends.
 
 pub(super) mod environment;
 pub(super) mod launcher_report;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::control::lifecycle;
 use gpuflame_os::{file, shortage, stderr, threads};
 
-/// Maximum time for which the message waits while stderr is full.
+/// Maximum time for which the message about exhausted memory waits while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A session that can note in its checkpoint or recording that memory has run out.
@@ -19,13 +19,13 @@ pub(crate) trait OnMemoryExhausted: Sync {
 
 static HANDLER: OnceLock<&'static dyn OnMemoryExhausted> = OnceLock::new();
 
-/// Sets the session that writes the note.
+/// Sets the session that writes a note when memory has run out.
 pub(crate) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
     let _ = HANDLER.set(handler);
 }
 
-/// Ends the session. Reports the end once: first on stderr, for which no memory is needed, then in the checkpoint or
-/// recording, for which little is needed.
+/// Ends the session because memory has run out. Reports the end once: first on stderr, which needs no memory, then in
+/// the checkpoint or recording, which needs little memory.
 pub(crate) fn end_session() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();
@@ -37,13 +37,13 @@ pub(crate) fn end_session() {
         if let Some(handler) = HANDLER.get() {
             handler.on_memory_exhausted();
         }
-        // The threads that write temporary files will not run again, so these files are removed.
+        // The threads that write temporary files will not run again, so their temporary files are removed.
         file::remove_temporary_files();
     }
 }
 
-/// Ends the session, and stops the calling thread, one of gpuflame's, permanently. The thread may hold locks; the
-/// application never waits for a lock of gpuflame without a time limit.
+/// Ends the session, and stops the calling thread, which is one of gpuflame's, permanently. The thread may hold locks.
+/// This is safe because the application never waits for a lock of gpuflame without a time limit.
 pub fn end_this_thread() -> ! {
     shortage::set_thread_stopped();
     end_session();

@@ -6,7 +6,8 @@ use crate::control::lifecycle;
 
 use super::messages::print_from_app;
 
-/// Switches gpuflame off after it has panicked: nothing more is recorded or written. Prints this once.
+/// Switches gpuflame off after a panic: nothing more is recorded or written. Prints one message, even after several
+/// panics.
 pub fn disable_after_panic() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();

@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 /// Interval at which a waiting thread checks for progress.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum time between two checks that counts as waiting time. If more time has passed, only this much is counted.
+/// Maximum time that counts as waiting time between two checks. If more time has passed, only this maximum is counted.
 const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static IS_IN_FOREIGN_CALL: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the collector has made a step, which counts as progress.
+/// Notes that the collector has made a step. Each step counts as progress.
 pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `ask`, which calls CUPTI or the loader. `ask` may never return, so [`StallLimit::foreign`] applies until it
-/// returns.
+/// Calls `ask`, which calls CUPTI or the loader. `ask` may never return. Therefore [`StallLimit::foreign`] applies
+/// until `ask` returns.
 pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
     let answer = ask();
@@ -32,12 +32,12 @@ pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
 pub(crate) struct StallLimit {
     /// Limit while the collector is calling CUPTI or the loader.
     pub(crate) foreign: Duration,
-    /// Limit at all other times.
+    /// Limit while the collector runs gpuflame's own code.
     pub(crate) own: Duration,
 }
 
-/// Waiting time of a thread that checks regularly for another thread's progress. While the machine or the process is
-/// suspended, the other thread cannot run either. So the time between two checks counts only up to
+/// Waiting time of a thread that regularly checks whether another thread makes progress. While the machine or the
+/// process is suspended, neither thread runs. Therefore the time between two checks counts only up to
 /// [`MAX_COUNTED_INTERVAL`].
 pub(super) struct WaitingTime {
     last_check: Instant,
@@ -58,7 +58,7 @@ impl WaitingTime {
     }
 }
 
-/// Checks whether the collector still makes steps.
+/// Watches whether the collector still makes progress.
 pub(crate) struct ProgressWatch {
     limit: StallLimit,
     steps: u64,

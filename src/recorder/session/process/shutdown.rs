@@ -1,9 +1,10 @@
-//! The only task of the shutdown thread is to gather the remaining rows and write the outputs when the process ends. An
-//! exit, a signal or the end of a Python program wakes this thread.
+//! The shutdown thread gathers the remaining rows and writes the outputs when the process ends. It has no other task.
+//! An exit, a signal or the end of a Python program wakes it.
 //!
 //! If a signal ends the process, the interrupted thread may hold any lock of the application, including the lock of the
 //! application's heap. The shutdown thread therefore uses a separate heap ([`heap`]). CUPTI and the loader may need a
-//! lock that the interrupted thread holds, so the shutdown thread waits for them only for a limited time.
+//! lock that the interrupted thread holds. Therefore the shutdown thread waits for CUPTI and the loader only for a
+//! limited time.
 //!
 //! ```text
 //! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit continues
@@ -13,9 +14,9 @@
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! A thread that requests the outputs waits as long as the shutdown thread makes progress, and then for the limit
-//! (`GPUFLAME_EXIT_LIMIT`). A request takes no lock and no memory, because a signal handler that makes a request may
-//! have interrupted a thread that holds a lock.
+//! A thread that requests the outputs waits as long as the shutdown thread makes progress. It stops waiting when there
+//! was no progress for the time that `GPUFLAME_EXIT_LIMIT` sets. A request takes no lock and allocates no memory,
+//! because a signal handler that makes a request may have interrupted a thread that holds a lock.
 
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,24 +39,24 @@ use gpuflame_unwind::python_exit;
 use super::messages::print_from_app;
 use super::progress::{StallLimit, WaitingTime};
 
-/// Requests to gather all rows, and to write the outputs. The same bits in `done` mean that these requests were carried
-/// out.
+/// Bits in `requested` that ask the shutdown thread to gather all rows and to write the outputs. The same bits in
+/// `done` mean that these requests were carried out.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// Flag in `done` only: the shutdown thread needs nothing more from the loader.
+/// Bit that is used in `done` only. It means that the shutdown thread needs nothing more from the loader.
 const READY: u32 = 4;
 
-/// Signals that arrive within this time count as one signal, because a terminal, `torchrun` and the runner of a job
-/// each send one.
+/// Signals that arrive within this time count as one signal, because a terminal, `torchrun` and a job runner each send
+/// a signal.
 const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time for an answer of CUPTI or the loader, if a signal ends the process.
+/// Maximum time for which gpuflame waits for CUPTI or the loader if a signal ends the process.
 const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval at which a waiting thread checks whether the shutdown thread makes progress.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time for which the setup waits until the shutdown thread has started. The start usually takes 0.2 ms, but
-/// the thread cannot start while its creator holds the loader's lock.
+/// the shutdown thread cannot start while the thread that creates it holds the loader's lock.
 const THREAD_START_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum time for which the last message waits while stderr is full.
+/// Maximum time for which the message about missing outputs waits while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
 static SHUTDOWN: Shutdown = Shutdown {
@@ -73,14 +74,15 @@ static SHUTDOWN: Shutdown = Shutdown {
 };
 
 struct Shutdown {
-    /// Id of our process. In a forked child the current process id differs from it.
+    /// Id of the process that started the shutdown thread. In a forked child, the current process id differs from this
+    /// id.
     process: AtomicU32,
     limit_ms: AtomicU64,
     requested: EventFlags,
     done: EventFlags,
     /// CPU time of the shutdown thread. While this time grows, the thread makes progress.
     thread: CpuClock,
-    /// Signal that the process will die of; 0 for none.
+    /// Signal that will kill the process; 0 if there is none.
     signal: AtomicI32,
     /// Time of the first signal, in ms since the machine started.
     signalled_ms: AtomicU64,
@@ -97,7 +99,7 @@ struct Shutdown {
 pub(crate) trait ShutdownSteps: Sync {
     fn close_window(&self);
 
-    /// Makes CUPTI deliver all records, complete or not, and reads them.
+    /// Makes CUPTI deliver all activity records, complete or not, and reads the records.
     fn gather_remaining_rows(&self, limit: StallLimit);
 
     /// Switches gpuflame off and computes the final sums. Returns false if another thread holds the lock of the sums
@@ -131,7 +133,8 @@ pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
             wait: |_| SHUTDOWN.wait_to_die(),
         });
     }
-    // If Python has no room for the handler, an uncaught interrupt leaves only the checkpoint, without outputs.
+    // If Python has no room for the exit handler, the process writes no outputs after an uncaught KeyboardInterrupt.
+    // Only the checkpoint remains.
     python_exit::call_at_program_exit(
         || !SHUTDOWN.is_done_or_abandoned(WRITE),
         || SHUTDOWN.on_python_program_end(),
@@ -139,8 +142,8 @@ pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
     Ok(())
 }
 
-/// Moves our exit handler ahead of all exit handlers that were registered so far, because one of them may be the
-/// driver's. After the driver's exit handlers have run, there are no records left to gather.
+/// Moves gpuflame's exit handler ahead of all exit handlers that were registered so far, because one of them may be the
+/// CUDA driver's. After the driver's exit handlers have run, there are no records left to gather.
 pub(crate) fn move_exit_handler_first() {
     exit::call_early_at_exit(ExitAction {
         action: || SHUTDOWN.request(GATHER),
@@ -148,22 +151,22 @@ pub(crate) fn move_exit_handler_first() {
     });
 }
 
-/// Ends the process. Called when `main` has ended by `pthread_exit` and only gpuflame's threads are left, because they
-/// would keep the process alive.
+/// Ends the process. Called when `main` has ended by `pthread_exit` and only gpuflame's threads are left, because these
+/// threads would keep the process alive.
 pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
-/// Whether the process was already exiting at `time`, so that gpuflame has caused any wait that began at `time` or
-/// later.
+/// Whether the process was already exiting at `time`. If so, any wait that began at `time` or later was a wait for
+/// gpuflame.
 pub(crate) fn was_exiting_at(time: Nanos) -> bool {
     let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);
     since != 0 && time.0 >= since
 }
 
 impl Shutdown {
-    /// Waits until the shutdown thread has started and needs nothing more from the loader. Later, a signal may stop a
-    /// thread inside the loader, and the loader is unusable after that.
+    /// Waits until the shutdown thread has started and needs nothing more from the loader. This is necessary because a
+    /// signal may later stop a thread inside the loader, after which the loader is unusable.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -181,9 +184,9 @@ impl Shutdown {
     fn run(&self, steps: &impl ShutdownSteps) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The first of each of the next two calls resolves symbols, and so takes the loader's lock. These calls are
-        // made now, because later a stopped thread may hold that lock forever. (A hash table resolves symbols because
-        // it asks for random numbers.)
+        // The next two calls resolve symbols when they are made for the first time, and resolving takes the loader's
+        // lock. They are made now, because later a stopped thread may hold the loader's lock forever. (A hash table
+        // resolves symbols because it needs random numbers.)
         drop(RandomState::new());
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
@@ -212,7 +215,7 @@ impl Shutdown {
         if lifecycle::is_over() {
             return;
         }
-        // The window is closed first, so that no further rows are added to those that must be gathered.
+        // The window is closed first, so that no new rows arrive while the remaining rows are gathered.
         steps.close_window();
         steps.gather_remaining_rows(self.stall_limit());
         if steps.compute_final_sums(self.stall_limit(), self.must_hurry()) {
@@ -221,8 +224,8 @@ impl Shutdown {
         }
     }
 
-    /// Whether the process is ended by a signal or by `_exit` of a worker. In both cases, any lock of the program may
-    /// be held.
+    /// Whether a signal or a worker's call to `_exit` ends the process. In both cases, other threads may hold any lock
+    /// of the program.
     fn must_hurry(&self) -> bool {
         self.signal.load(Ordering::SeqCst) != 0 || self.is_hurried.load(Ordering::SeqCst)
     }
@@ -240,14 +243,14 @@ impl Shutdown {
         }
     }
 
-    /// Whether no thread needs to wait for `what` any more. As long as this function returns false, an exit handler
-    /// registers itself again each time it has run.
+    /// Whether threads need not wait for the request `what` any more. As long as this function returns false, an exit
+    /// handler registers itself again each time it has run.
     fn is_done_or_abandoned(&self, what: u32) -> bool {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the shutdown thread will do nothing more: it belongs to the parent process, or it has ended, or it made
-    /// no progress and a thread that waited for it has timed out.
+    /// Whether the shutdown thread will do nothing more. There are three reasons: the thread belongs to the parent
+    /// process, it has ended, or it made no progress until a waiting thread timed out.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // If no thread has requested the outputs, only a panic of gpuflame can have switched gpuflame off. If a thread
@@ -274,16 +277,17 @@ impl Shutdown {
         self.request(GATHER | WRITE);
     }
 
-    /// Runs on the thread that ends the Python program, when the program only has to exit. CPython has already restored
-    /// the signal handlers, so ours are installed again: a second Ctrl+C must not interrupt the writing that the first
-    /// Ctrl+C has started.
+    /// Runs on the thread that ends the Python program, when only the exit of the process remains. CPython has already
+    /// restored the signal handlers. Therefore gpuflame installs its handlers again, because a second Ctrl+C must not
+    /// interrupt the writing that the first Ctrl+C has started.
     fn on_python_program_end(&self) {
         fatal_signals::handle_new_defaults();
         self.request(GATHER | WRITE);
         self.is_written_early.store(true, Ordering::Release);
     }
 
-    /// Asks the shutdown thread for `what`, and waits until `what` is done. Runs on a thread that exits the process.
+    /// Sends the request `what` to the shutdown thread, and waits until the request is carried out. Runs on a thread
+    /// that exits the process.
     fn request(&self, what: u32) {
         if self.is_abandoned() {
             return;
@@ -296,7 +300,7 @@ impl Shutdown {
         }
     }
 
-    /// Makes all threads stop waiting permanently, and prints once that the outputs are missing.
+    /// Makes all threads permanently stop waiting for the outputs, and prints once that the outputs are missing.
     fn give_up(&self) {
         if !self.is_given_up.swap(true, Ordering::AcqRel) {
             let line = b"gpuflame: writing the outputs makes no progress, and the process exits without \
@@ -337,7 +341,7 @@ impl Shutdown {
         heap::populate_pages_at_once();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.requested.set(WRITE);
-        // If the shutdown thread has finished just now, it does not see the signal.
+        // If the shutdown thread has just finished, it does not see the signal.
         if self.done.has(WRITE) {
             die(signal);
         }

@@ -1,6 +1,6 @@
-//! Writes the ledger as text: launches and activities that were seen, losses, and gpuflame's own cost. The ledger is
-//! printed to stderr at exit on request, and is otherwise in the recording. Scripts parse the ledger, so its lines keep
-//! their wording and order.
+//! Writes the ledger as text. The ledger counts the launches and activities that gpuflame saw, the losses, and
+//! gpuflame's own cost. On request it is printed to stderr on exit; otherwise it is in the recording. Scripts parse the
+//! ledger, so its lines must keep their wording and order.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -25,10 +25,10 @@ use crate::session::collect::collector;
 use crate::session::outputs::output_files::WriteReport;
 use crate::session::process::messages;
 
-/// Maximum number of kernels that are listed, and of streams per device.
+/// Maximum number of listed kernels. It is also the maximum number of listed streams per device.
 const MAX_LISTED: usize = 5;
 
-/// Returns the text of the ledger, in which each line begins with gpuflame's prefix.
+/// Returns the text of the ledger. Each line begins with gpuflame's prefix.
 pub(super) fn text(
     ledger: &Ledger,
     profile: &Profile,
@@ -71,8 +71,8 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the ledger itself is not printed. Such lines name causes of
-/// missing or wrong results that the summary does not name, and files whose names differ from the requested names.
+/// Returns the lines of the ledger that are printed even if the ledger itself is not printed. These lines name causes
+/// of missing or wrong results that are not in the summary, and files whose names differ from the requested names.
 pub(super) fn remarks(
     ledger: &Ledger,
     profile: &Profile,
@@ -130,7 +130,7 @@ fn python_functions(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Returns a line with the number of activities that CUPTI delivered twice, but that count only once.
+/// Returns a line with the number of activities that CUPTI delivered twice. Such an activity counts only once.
 fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -140,7 +140,7 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have impossible correlation ids, and therefore are not drawn.
+/// Returns a line with the number of activities that have impossible correlation ids. They are in no picture.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
@@ -162,9 +162,9 @@ fn callbacks_off(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line that explains why launches have no activities: another client of CUPTI may have got the records.
-/// CUPTI delivers its records to the client that asked last. A client such as Kineto asks without a subscription, so
-/// CUPTI does not notify us.
+/// Returns a line that explains why launches have no activities: another client of CUPTI may have received the records.
+/// CUPTI delivers its records to the client that requested them last. A client such as Kineto requests them without a
+/// subscription, and CUPTI does not notify gpuflame.
 fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
@@ -193,7 +193,8 @@ fn subscription_loans(subscription: SubscriptionLoans) -> Option<String> {
     Some(format!("for {duration:.3} s{times} another CUPTI client prevented recording"))
 }
 
-/// Returns a line about buffers and callbacks from CUPTI that cannot be right.
+/// Returns a line about buffers and callbacks from CUPTI that must be errors: buffers that are not gpuflame's, and
+/// callbacks without data.
 fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     let DeliveryCounts { foreign_buffers: strangers, callbacks_without_data: without_data, .. } = traffic;
     (strangers + without_data > 0).then(|| {
@@ -204,8 +205,8 @@ fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     })
 }
 
-/// Returns lines about detail that was dropped because memory was short: merged stacks and kernels, and names of
-/// threads. Nothing is missing from the sums.
+/// Returns lines about detail that was dropped because memory was short: merged stacks and kernels, and missing thread
+/// names. The sums are still complete.
 fn merged_detail(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);
@@ -227,7 +228,7 @@ fn merged_detail(ledger: &Ledger) -> Vec<String> {
     lines
 }
 
-/// Returns lines about waits and allocations of the host, if they were recorded.
+/// Returns lines about the host's waits and memory allocations, if they were recorded.
 fn host_calls(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     if host.waits > 0 {
@@ -243,7 +244,7 @@ fn host_calls(host: &Host) -> Vec<String> {
     lines
 }
 
-/// Returns lines about dependencies between calls, events and waits, if they were recorded.
+/// Returns lines about the dependencies between API calls, CUDA event records and waits, if they were recorded.
 fn dependencies(ledger: &Ledger) -> Vec<String> {
     if ledger.dependencies.is_empty() {
         return Vec::new();
@@ -263,7 +264,7 @@ fn unified_memory(sample: &UnifiedSums) -> String {
     }
 }
 
-/// Returns the lines about the work, time and streams of a device; `None` if its work has no times.
+/// Returns the lines about the GPU work, the time and the streams of a device; `None` if its GPU work has no times.
 fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     let gpu = format!("GPU {}", device.id().0);
     let (time, [window, idle]) = (device.time.as_ref()?, device.sums()?);
@@ -281,7 +282,7 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// Returns lines about activities of a device that came too late, or began before their launch.
+/// Returns lines about a device's activities that arrived too late, or that began before their launch.
 fn doubtful_times(time: &DeviceTime) -> Vec<String> {
     let gpu = format!("GPU {}", time.device.0);
     let mut lines = Vec::new();
@@ -300,12 +301,13 @@ fn doubtful_times(time: &DeviceTime) -> Vec<String> {
     lines
 }
 
-/// Returns a line about a file that has another name than intended.
+/// Returns a line about a file that was written under another name because the intended name was taken.
 fn renamed_file(rename: &RenamedOutput) -> String {
     format!("{} is taken; wrote {} instead", rename.intended.display(), rename.actual.display())
 }
 
-/// Returns text with the busy share of a device in the steady part of the run, and how long the other parts took.
+/// Returns text with the busy share of a device in the steady part of the run, and the durations of start-up and
+/// shutdown.
 fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let BusyIdle { busy, .. } = time.steady();
@@ -348,7 +350,7 @@ fn top_kernels(profile: &Profile) -> Vec<String> {
     longest_kernels(profile, MAX_LISTED).into_iter().enumerate().map(line).collect()
 }
 
-/// Returns a line with the results of verified stacks, if stacks were verified.
+/// Returns a line with the results of verifying stacks, if stacks were verified.
 fn verified_stacks(verified: VerifiedStacks) -> Option<String> {
     let VerifiedStacks { stacks, unlike_plain, unlike_libgcc } = verified;
     (stacks > 0).then(|| {
@@ -359,8 +361,8 @@ fn verified_stacks(verified: VerifiedStacks) -> Option<String> {
     })
 }
 
-/// Returns a line with the cost of graph launches to the application, if there were any. The cost of a graph launch
-/// does not depend on the number of nodes.
+/// Returns a line with the time that gpuflame adds to a graph launch, if there were graph launches. This time does not
+/// depend on the number of graph nodes.
 fn graph_cost(launches: u64) -> Option<String> {
     let each = median_cost(capture::graph_cost(launches));
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))

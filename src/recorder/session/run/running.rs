@@ -1,8 +1,8 @@
-//! A session is one run of a process under gpuflame: it opens and closes windows, gathers rows, and writes the outputs
-//! at exit.
+//! A session is one run of a process under gpuflame. It opens and closes windows, gathers rows, and writes the outputs
+//! on exit.
 //!
-//! The session owns the collector, the pipeline, the checkpoint and so on. The threads of these components call the
-//! session back through traits that the session implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`,
+//! The session owns the collector, the pipeline, the checkpoint and other components. Their threads call the session
+//! through traits that the session implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`,
 //! `OnMemoryExhausted` and `ShutdownSteps`.
 
 use std::path::{Path, PathBuf};
@@ -47,16 +47,17 @@ use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, Stal
 use crate::session::process::shutdown::{self, ShutdownSteps};
 use crate::session::sampler::{Sampler, SamplerOptions};
 
-/// Maximum time for which the application waits for a flush while the collector makes no progress.
+/// Maximum time for which a call to `flush` waits while the collector makes no progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for which a flush waits for the recording's file while the file system makes no progress. This time is
+/// Maximum time for which a flush waits for the recording's file while the file system makes no progress. It must be
 /// shorter than [`FLUSH_TIMEOUT`].
 const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time for which an application thread that ends a context waits while the collector makes no progress.
+/// Maximum time for which an application thread that destroys a CUDA context waits while the collector makes no
+/// progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time for which the checkpoint's thread waits while the collector makes no progress. After this time, the
-/// checkpoint's thread reads the rows itself.
+/// Maximum time for which the checkpoint's thread waits while the collector makes no progress. After this time, it
+/// reads the rows itself.
 const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
@@ -64,7 +65,8 @@ const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
 /// Maximum time by which printing the ledger may delay the exit.
 const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum time by which printing the text of the tutorial's tracer may delay the exit, while standard output is full.
+/// Maximum time by which printing the text in the format of the tutorial's tracer may delay the exit while standard
+/// output is full.
 const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The session of this process.
@@ -86,21 +88,22 @@ pub(crate) struct Session {
     collector: Collector,
     stats: StatsExchange,
     checkpoint: Option<Checkpoint>,
-    /// Draws windows that have their own files; `None` if windows have no files of their own.
+    /// Queue of windows whose own files must be drawn; `None` if windows do not have their own files.
     window_outputs: Option<&'static WindowOutputQueue>,
-    /// Samples the stacks of launching threads; `None` if the user has not asked for samples.
+    /// Samples the stacks of launching threads; `None` if the settings request neither samples nor waits.
     sampler: Option<&'static Sampler>,
-    /// Opens and closes windows by the settings; `None` if the settings ask for no schedule.
+    /// Opens and closes windows as the settings schedule; `None` if there is no schedule.
     scheduler: Option<WindowScheduler>,
-    /// Whether CUPTI has failed to answer when it was asked for all records.
+    /// Whether CUPTI has failed to answer a request for all records.
     has_flush_timed_out: AtomicBool,
-    /// Whether CUPTI has failed to answer when a context was destroyed.
+    /// Whether CUPTI has failed to answer when a CUDA context was destroyed.
     has_context_flush_timed_out: AtomicBool,
-    /// Number of API calls at the time when CUPTI was last asked for all records; `u64::MAX` if it was never asked.
+    /// Number of API calls that gpuflame had recorded when CUPTI was last asked for all records; `u64::MAX` if it was
+    /// never asked.
     calls_at_last_flush: AtomicU64,
 }
 
-/// The session, for threads that must not wait for the lock of the stage.
+/// The session, for threads that must not wait for the stage's lock.
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
 impl Session {
@@ -170,7 +173,7 @@ impl Session {
         SESSION.get().copied()
     }
 
-    /// Whether a window must open when the session starts. False if the settings schedule windows.
+    /// Whether a window must open as soon as the session starts. False if the settings schedule windows.
     pub(crate) fn opens_at_once(&self) -> bool {
         self.settings.enabled && self.scheduler.is_none()
     }
@@ -180,8 +183,8 @@ impl Session {
         self.settings.profiler_calls
     }
 
-    /// Handles a step that begins on this thread. The step is recorded if a window is open, even if the step itself has
-    /// opened that window.
+    /// Handles the beginning of a step on this thread. The step is recorded if a window is open, even if the step
+    /// itself has opened that window.
     pub(crate) fn on_step(&self, number: u64, name: &str) {
         if let Some(scheduler) = &self.scheduler {
             scheduler.apply_schedule(self);
@@ -222,8 +225,8 @@ impl Session {
     /// Like [`Session::open_window`], for a caller inside a CUPTI callback.
     pub(crate) fn open_window_in_callback(&self) {
         if !lifecycle::is_over() && !window::state().is_open() {
-            // A callback must not wait for the lock that `are_records_taken` needs. So `are_records_taken` only tries
-            // to take the lock, which is almost always free.
+            // A callback must not wait for the lock that `are_records_taken` needs. Therefore `are_records_taken` only
+            // tries to take the lock, which is almost always free.
             let is_taken = self.clients.are_records_taken();
             self.callbacks.before_window_opens(
                 self.api,
@@ -262,7 +265,7 @@ impl Session {
     }
 
     /// Returns the modules that were loaded since the last call. The caller must not hold the pipeline's lock, because
-    /// reading modules may wait for the loader's lock. Returns no modules if another thread is reading them.
+    /// reading modules may wait for the loader's lock. Returns no modules if another thread is reading modules.
     fn new_modules(&self) -> Vec<Module> {
         let mut new = Vec::new();
         if let Some(mut modules) = self.modules.try_lock() {
@@ -271,7 +274,7 @@ impl Session {
         new
     }
 
-    /// Makes CUPTI deliver the completed records, and reads them.
+    /// Makes CUPTI deliver the completed activity records, and reads them.
     ///
     /// # Errors
     /// `State` if CUPTI does not answer.
@@ -292,9 +295,9 @@ impl Session {
         ))
     }
 
-    /// Handles the end of a context: makes the collector flush the completed records of the context. If CUPTI does not
-    /// answer, the application's thread is blocked for one second, and only once per process. Records that are not
-    /// flushed now arrive with the next flush, or are counted as dropped.
+    /// Handles the end of a CUDA context: makes the collector flush the completed records of that context. If CUPTI
+    /// does not answer, this call blocks the application's thread for one second, but only once per process. Records
+    /// that this flush does not deliver arrive with the next flush, or are counted as dropped.
     pub(crate) fn on_context_end(&self) {
         let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
         if self.has_context_flush_timed_out.load(Ordering::Acquire)
@@ -310,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Handles another client that is about to take the records or asks for the subscription: makes the collector flush
+    /// Handles another client that is about to take the activity records or the subscription. Makes the collector flush
     /// the completed records or release the subscription. If CUPTI does not answer, the other client is blocked for one
     /// second.
     pub(crate) fn on_client_takeover(&self) {
@@ -325,7 +328,7 @@ impl Session {
         self.collector.wake();
     }
 
-    /// Returns the results so far, including all work that the GPU has completed by now.
+    /// Returns the results so far, including all GPU work that has completed by now.
     ///
     /// # Errors
     /// As [`Session::flush`].
@@ -353,7 +356,7 @@ impl Session {
         }
     }
 
-    /// Writes the files of the run. `has_failed`: whether files of windows could not be written.
+    /// Writes the outputs of the run. `has_failed` states whether writing the files of windows has failed.
     fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger, has_failed: bool) -> WriteReport {
         let (profile, growing) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
@@ -412,8 +415,8 @@ impl Session {
         report
     }
 
-    /// Returns the ledger; an empty text if the settings disable all messages. If `report` has no files, lines about files
-    /// are omitted.
+    /// Returns the text of the ledger; an empty text if the settings disable all messages. If `report` contains no
+    /// files, the lines about files are omitted.
     fn ledger_text(
         &self,
         pipeline: &mut Pipeline,
@@ -434,8 +437,8 @@ impl Session {
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
-    /// Returns the summary that is printed at exit; an empty text if the settings disable all messages. If the ledger
-    /// is not printed, remarks from the ledger precede the summary.
+    /// Returns the summary that is printed on exit; an empty text if the settings disable all messages. If the ledger
+    /// is not printed, important lines from the ledger precede the summary.
     fn summary_text(
         &self,
         pipeline: &mut Pipeline,
@@ -461,7 +464,7 @@ impl Session {
             let files: Vec<_> = files.map(PathBuf::as_path).collect();
             let profile: &Profile = pipeline.outputs().0;
             let mut summary = summary_lines(ledger, profile, &files);
-            // All ranks of a job print to the same terminal.
+            // All ranks of a distributed job print to the same terminal, so each line names its rank.
             if let Some((_, rank)) = profile.provenance().find(|(what, _)| *what == Provenance::RANK) {
                 let process = std::process::id();
                 summary.iter_mut().for_each(|line| *line = format!("rank {rank}, process {process}: {line}"));
@@ -472,7 +475,7 @@ impl Session {
     }
 
     /// Writes text that could not be printed on stderr to a file next to the outputs. Returns the path of the file. A
-    /// failure is not reported, because stderr does not accept text.
+    /// failure is not reported, because printing on stderr fails as well.
     fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
@@ -482,7 +485,8 @@ impl Session {
         output_files::write_ledger(text, &outputs, report).ok()
     }
 
-    /// Waits until all windows that have their own files are drawn. Returns the result.
+    /// Waits until all windows that have their own files are drawn. Returns the result; `None` if a file system blocks
+    /// the drawing thread.
     fn finish_windows(&self, limit: StallLimit) -> Option<RenderedWindows> {
         let rendered = self.window_outputs?.finish(limit.own);
         if rendered.is_none() {
@@ -505,8 +509,8 @@ impl Session {
     }
 }
 
-/// Removes the checkpoint if its content is also in the output files, or in the file `sums` with the final sums. If its
-/// content is nowhere else, keeps the checkpoint. Prints the path of the file from which missing outputs can be
+/// Removes the checkpoint if its content is also in the output files, or in the file `sums` with the final sums.
+/// Otherwise keeps the checkpoint. If outputs are missing, prints the path of the file from which they can be
 /// recovered.
 fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bool, sums: Option<&Path>) {
     let kept = match (checkpoint, all_is_written || sums.is_some()) {
@@ -525,8 +529,8 @@ fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bo
     }
 }
 
-/// Prints the ledger and the summary. If stderr may end in an unfinished line, prints a heading first, so that the first
-/// line of `text` is not appended to the unfinished line.
+/// Prints the ledger and the summary. If stderr may end in an unfinished line, prints a heading first. Otherwise the
+/// first line of `text` would be appended to the unfinished line.
 fn print_results(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::format_line(&format!("results of process {}", std::process::id())));
@@ -573,8 +577,8 @@ impl CollectorSteps for Session {
         self.pipeline.lock().wants_flush()
     }
 
-    /// Returns a shorter pause if threads are sampled: a thread is sampled only after the collector has read the
-    /// thread's first launch.
+    /// Returns a shorter pause if threads are sampled, because the sampling of a thread starts only after the collector
+    /// has read the thread's first launch.
     fn max_idle_pause(&self) -> Duration {
         if self.sampler.is_some() { MAX_IDLE_PAUSE / 4 } else { MAX_IDLE_PAUSE }
     }
@@ -619,8 +623,8 @@ impl CollectorSteps for Session {
 
 impl WindowControl for Session {
     fn open(&self) {
-        // An error means that the session is over, or that another client owns the subscription. In the latter case, a
-        // window opens when that client is done.
+        // An error means that the session is over, or that another CUPTI client owns the subscription. In the latter
+        // case, a window opens when that client is done.
         let _ = self.open_window();
     }
 
@@ -633,7 +637,7 @@ impl CheckpointSource for Session {
     fn read_ready(&self, is_first: bool) {
         let request = if is_first { CollectorRequest::Gather } else { CollectorRequest::Read };
         let limit = StallLimit { foreign: CHECKPOINT_READ_TIMEOUT, own: CHECKPOINT_READ_TIMEOUT };
-        // If memory has run out, the collector has ended, so this thread reads the rows.
+        // If memory has run out, the collector has ended, so the checkpoint's thread reads the rows.
         if shortage::is_short() || !self.collector.request(request, limit) {
             self.collect_noted();
         }
@@ -665,8 +669,9 @@ impl ShutdownSteps for Session {
         self.close_window();
     }
 
-    /// Makes CUPTI deliver all records, with two exceptions. CUPTI is not asked if nothing was launched since the last
-    /// request, because the driver may be gone by now. And CUPTI is not asked if it has once failed to answer.
+    /// Makes CUPTI deliver all records, with two exceptions. If nothing was launched since the last request for all
+    /// records, CUPTI is not asked, because the driver may be gone by now. If CUPTI has ever failed to answer, it is
+    /// not asked again.
     fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::stop_regular);
         let calls = capture::cost().calls;
@@ -694,8 +699,8 @@ impl ShutdownSteps for Session {
         // The last stacks may refer to modules that were loaded last.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
-        // Notes the rows that are ready but unread, so that they are read below. Launches are accepted until this
-        // point: if they were rejected earlier, there would be GPU work without a launch.
+        // Notes the finished rows that are still unread, so that they are read below. Launches are accepted until this
+        // point. If they were rejected earlier, there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.record_modules(&new);
             pipeline.note_unread();
@@ -714,7 +719,7 @@ impl ShutdownSteps for Session {
         true
     }
 
-    /// Writes the last checkpoint. After a signal it is written even if there was no checkpoint before, because a
+    /// Writes the last checkpoint. After a signal, it is written even if there was no checkpoint file before, because a
     /// SIGKILL often follows a few seconds later.
     fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
@@ -757,7 +762,7 @@ impl ShutdownSteps for Session {
             text += &self.ledger_text(&mut pipeline, (&ledger, held), &report, rendered.as_ref());
         }
         text += &self.summary_text(&mut pipeline, (&ledger, has_ledger), &report, rendered.as_ref());
-        // A process that has launched nothing writes no file.
+        // A process that has launched no GPU work writes no file.
         let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
         let files =
             report.written.iter().chain(rendered.iter().flat_map(|rendered| &rendered.report.written));
@@ -770,7 +775,8 @@ impl ShutdownSteps for Session {
         if is_printed && !print_results(&text) {
             rest = text;
         }
-        // Messages that were added since the last call of `take_unprinted` can only be about the folder of reports.
+        // Messages that were added since the last call to `take_unprinted` can only be about the reports to the
+        // launcher.
         rest += &messages::take_unprinted();
         if has_work {
             self.write_unprinted(&rest, &report);

@@ -28,15 +28,15 @@ pub(crate) fn set_up_on_call() -> Result<&'static Session> {
     set_up(true)
 }
 
-/// Writes messages that could not be printed to a file, in the folder where the outputs would be. Used if there is no
-/// session that would write these messages at exit.
+/// Writes messages that could not be printed on stderr to a file, in the folder where the outputs would be. Used if
+/// there is no session, because only a session writes such messages on exit.
 pub(crate) fn write_unprinted() {
     let text = messages::take_unprinted();
     if !text.is_empty() {
         let (settings, _) = environment::settings();
         file::set_file_mode(settings.file_mode);
         let outputs = Outputs::new(&settings.output, &environment::facts()).for_all_windows();
-        // A failure cannot be reported anywhere, because stderr accepts no text.
+        // A failure cannot be reported, because printing on stderr fails as well.
         let _ = output_files::write_ledger(&text, &outputs, &WriteReport::default());
     }
 }

@@ -31,8 +31,8 @@ enum Stage {
 static STAGE: Mutex<Stage> = Mutex::new(Stage::Idle);
 static STAGE_CHANGED: Condvar = Condvar::new();
 
-/// Creates the session by calling `set_up`. Returns `None` if a session exists or is being created. Waits for no
-/// thread.
+/// Creates the session by calling `set_up`. Returns `None` if a session exists or is being created. Does not wait for
+/// other threads.
 pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
     {
         let mut stage = STAGE.lock();
@@ -44,9 +44,9 @@ pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option
     Some(create_session(set_up))
 }
 
-/// Returns the session; if there is none, creates it by calling `set_up`. If another thread is creating the session,
-/// waits for that thread. Returns `None` if this thread itself is creating the session, in a function further up the
-/// stack.
+/// Returns the session. If there is none, creates it by calling `set_up`. If another thread is creating the session,
+/// waits for that thread. Returns `None` if this thread itself is creating the session, in one of its calling
+/// functions.
 pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
@@ -64,7 +64,7 @@ pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<
 }
 
 /// Creates the session, and changes the stage from `Starting` to `Running` or `Failed`. The stage's lock is not held
-/// while CUPTI is called: subscribing may initialise the driver, and the driver may then inject gpuflame.
+/// while CUPTI is called, because subscribing may initialise the driver, and the driver may then inject gpuflame.
 fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     // A panic in `set_up` must not prevent the stage from changing, because other threads may wait for the change.
     let result = stack::run_on_own_stack(set_up, |set_up| {
@@ -87,8 +87,8 @@ pub(crate) fn running_session() -> Result<&'static Session> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
-    // In a forked child, another thread of the parent may have left the stage's lock locked, but only if a session was
-    // requested before the fork. So without a request, the lock is free.
+    // In a forked child, the stage's lock may be locked forever, because another thread of the parent held it during
+    // the fork. This is possible only if a session was requested before the fork.
     if !forked_child::session_has_begun() {
         return Err(no_session());
     }

@@ -1,4 +1,4 @@
-//! Results of a run so far, for a program that asks for them while it runs.
+//! Results so far, for a program that requests them while it runs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,23 +12,22 @@ use gpuflame_model::profile::{Profile, StringId, WorkStats};
 use gpuflame_model::record::Work;
 use gpuflame_model::sorting;
 
-/// Results of a run so far, over all windows.
+/// Results of a run so far, summed over all windows.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Launches, activities and losses, as if the process ended now: launches whose work the GPU has not completed are
-    /// counted as pending.
+    /// Numbers of launches, activities and losses. Launches whose GPU work has not completed are counted as pending.
     pub ledger: Ledger,
-    /// All kernels, over all GPUs, longest total time first.
+    /// All kernels, summed over all GPUs and sorted by descending total time.
     pub kernels: Vec<KernelTime>,
-    /// Number of windows opened so far, including one that is open now.
+    /// Number of windows opened so far, including a window that is open now.
     pub windows: u32,
     /// Number of steps that have begun so far (see [`step`](crate::session::step)).
     pub steps: u64,
 }
 
-/// Passes results from the collector to a thread of the program that has asked for them. No thread of the program may
-/// wait forever for the collector, even if the collector itself waits forever for memory.
+/// Passes results from the collector to the program's thread that has requested them. The program's thread must not
+/// wait forever for the collector, because the collector itself may wait forever for memory.
 #[derive(Debug, Default)]
 pub(super) struct StatsExchange {
     is_requested: AtomicBool,
@@ -36,7 +35,7 @@ pub(super) struct StatsExchange {
 }
 
 impl StatsExchange {
-    /// Asks for results. The collector computes the results at the next visit that a thread has requested.
+    /// Requests results. The collector computes them the next time that a thread makes it visit.
     pub(super) fn request(&self) {
         self.is_requested.store(true, Ordering::Release);
     }
@@ -62,7 +61,7 @@ pub struct KernelTime {
     pub name: String,
     /// Number of times that the kernel ran.
     pub count: u64,
-    /// Total time in nanoseconds.
+    /// Total run time of the kernel in nanoseconds.
     pub nanos: u64,
 }
 
@@ -74,7 +73,7 @@ impl Stats {
     }
 }
 
-/// Returns all kernels of a profile, over all devices, longest total time first.
+/// Returns all kernels of a profile, summed over all devices and sorted by descending total time.
 fn all_kernels(profile: &Profile) -> Vec<KernelTime> {
     let sums = KernelSums::from_profile(profile);
     let mut all: Vec<_> = sums.each(profile).collect();
@@ -87,7 +86,7 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     let sums = KernelSums::from_profile(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
-        // If there are many kernels, this comparison rejects nearly all kernels without further work.
+        // If there are many kernels, this comparison quickly rejects nearly all of them.
         if heaviest.len() < max_count || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }
@@ -98,11 +97,11 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     heaviest.into_sorted_vec().into_iter().map(KernelTime::from).collect()
 }
 
-/// Total time, name and number of runs of a kernel. The type's order is descending time.
+/// Total time, name and number of runs of a kernel. Values of this type sort by descending time.
 type KernelSum<'a> = (Reverse<u64>, &'a str, u64);
 
-/// Name, total time and number of runs for each kernel, device and overload. Sorted by name, so that equal names are
-/// adjacent.
+/// Name, total time and number of runs of each kernel, in one entry per device and overload. Sorted by name, so that
+/// entries with the same name are adjacent.
 struct KernelSums(Vec<(Option<StringId>, u64, u64)>);
 
 impl KernelSums {
