@@ -1,21 +1,21 @@
-//! The hot path: the code that runs on the application's thread around every launch. Read it top to bottom.
+//! The hot path: the code that runs on the application's thread around every launch. Read this file from top to bottom.
 //!
 //! The hot path never returns an error and never panics. In the steady state it does not allocate, take a lock or make
-//! a system call. If a record cannot be stored, it is counted. The following cases cost more:
+//! a system call. If a record cannot be stored, it is counted as lost. The following cases cost more:
 //!
-//! - A thread's first launch maps the thread's state, and asks the C library for the bounds of the thread's stack. That
-//!   call allocates memory.
-//! - A new stack, or a burst of launches that outruns the collector, may map memory (`log`).
+//! - A thread's first launch maps memory for the thread's state, and asks the C library for the bounds of the thread's
+//!   stack. The C library allocates memory for its answer.
+//! - A new stack may map memory (`log`), and so may a burst of launches that outruns the collector.
 //! - If a launch runs on a stack other than the thread's own, the kernel copies that stack for each such launch
 //!   (`unwind::copy`).
 //! - If code was loaded or unloaded since the last launch, the loader is queried, which takes the loader's own short
 //!   lock (`unwind::Unwinder::check_every_capture`).
 //! - If the user asked for details of waits, each wait is written to a log that has a lock (`host_calls`).
 //!
-//! The outermost API call is recorded as the launch; a call nested in it only contributes its correlation id. An
-//! asynchronous call is recorded when it returns: it is then known whether the call failed, and the GPU already works
-//! while the stack is unwound. A synchronous call is recorded when it begins, because its GPU work is finished when it
-//! returns: CUPTI may have delivered the record of that work before.
+//! The outermost API call is recorded as the launch. A nested call only adds its correlation id. An asynchronous call
+//! is recorded when it returns, for two reasons: its success is known by then, and the GPU already works while the
+//! stack is unwound. A synchronous call is recorded when it begins, because its GPU work is finished when it returns,
+//! and CUPTI may already have delivered the record of that work.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,12 +40,12 @@ use crate::capture::threads::outside::OutsideRange;
 use crate::capture::threads::records::{launch_words, outside_words};
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
-/// The tracer that records launches.
+/// gpuflame's implementation of the tracer's callbacks.
 #[derive(Debug)]
 pub struct Capture;
 
-/// One of every `TIMING_INTERVAL` calls is timed. The number is a prime, so that in a loop of a few calls each of these
-/// calls is timed in turn.
+/// One of every `TIMING_INTERVAL` calls is timed. The interval is a prime number, so that each call of a short loop is
+/// timed in turn.
 const TIMING_INTERVAL: u64 = 61;
 
 impl Tracer for Capture {
@@ -68,8 +68,8 @@ impl Tracer for Capture {
             call.slot.set(NESTED);
             handle_nested(own, thread, call.correlation);
         } else {
-            // The pending call does not enclose this call. Usually a longjmp or an exception has left the pending call,
-            // so that it never returned.
+            // The pending call does not enclose this call. The usual reason is that a longjmp or an exception has left
+            // the pending call, so it never returned.
             let pending = &mut own.pending;
             let slot = if pending.is_in_flight {
                 pending.slot_after_pending(&mut own.aside, depth)
@@ -111,7 +111,7 @@ impl Tracer for Capture {
     }
 
     fn buffer_completed(filled: FilledBuffer) {
-        // After shutdown the collector reads no records, so the buffer is dropped.
+        // After shutdown, the collector reads no more records, so the buffer is dropped.
         if lifecycle::is_over() {
             return;
         }
@@ -164,12 +164,12 @@ fn note_launch_after_shutdown(kind: CallKind) {
     }
 }
 
-/// Whether the program has launched work after shutdown. Launches after shutdown are not counted.
+/// Whether the program has launched GPU work after gpuflame's shutdown. Such launches are not counted.
 pub fn has_launched_after_shutdown() -> bool {
     LAUNCHED_AFTER_SHUTDOWN.load(Ordering::Relaxed)
 }
 
-/// Notifies the session of a call that controls recording, such as `cudaProfilerStart`.
+/// Notifies the session of an API call that controls recording, such as `cudaProfilerStart`.
 #[cold]
 fn announce(kind: CallKind) {
     notices::announce(match kind {
@@ -179,8 +179,8 @@ fn announce(kind: CallKind) {
     });
 }
 
-/// Counts a launch that cannot be recorded: a signal handler made it while the thread was inside gpuflame, or there
-/// is no memory for the thread's state.
+/// Counts a launch that cannot be recorded. Either a signal handler made the launch while the thread was inside
+/// gpuflame, or there is no memory for the thread's state.
 #[cold]
 fn count_refused(call: &Call<'_>, refused: &EntryRefusal) {
     if refused.begin_call(call) {
@@ -191,8 +191,8 @@ fn count_refused(call: &Call<'_>, refused: &EntryRefusal) {
     }
 }
 
-/// Handles the exit of a call that is nested in a launch, or that a signal handler has made. The call is recorded here
-/// only if it is a launch of a signal handler.
+/// Handles the exit of a call that is nested in a launch or was made by a signal handler. The call is recorded here
+/// only if it is a launch made by a signal handler.
 #[cold]
 fn exit_inner_call(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
@@ -210,8 +210,8 @@ fn exit_inner_call(call: &Call<'_>, slot: u64) {
     }
 }
 
-/// Handles the start of a launch: notes the time, and records the launch now if it is synchronous. While the window
-/// state is muted, ignores the launch.
+/// Handles the start of a launch: notes the time, and if the launch is synchronous, records it. If the window state is
+/// muted, ignores the launch.
 fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
@@ -236,14 +236,14 @@ fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, dep
         record_launch(own, thread, call, &mut launch, 0);
     }
     let spent = own.calls.is_multiple_of(TIMING_INTERVAL).then(|| now().since(time));
-    // The ids in the array of aliases are not cleared: `alias_count` = 0 marks them as unused.
+    // The ids in `aliases` are not cleared, because an `alias_count` of 0 marks them as unused.
     let pending = &mut own.pending;
     (pending.launch, pending.depth, pending.api, pending.recorded) = (launch, depth, call.api, recorded);
     (pending.alias_count, pending.spent, pending.is_in_flight) = (0, spent, true);
 }
 
-/// Handles a call nested in the launch. If the nested call has a correlation id of its own, the launch is recorded
-/// under that id too.
+/// Handles a call nested in the launch. If the nested call has its own correlation id, the launch is recorded under
+/// that id too.
 fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: CorrelationId) {
     let outer = &mut own.pending;
     if outer.launch.correlation == correlation {
@@ -265,8 +265,8 @@ fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: Correl
 fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
-        // A synchronous launch was recorded at its entry, before it failed. No activity follows, so it is counted as a
-        // launch without an activity.
+        // A synchronous launch was recorded at its entry, when it was not known whether it would fail. If it has
+        // failed, no activity follows, and it is counted as a launch without an activity.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
             host_calls::record_wait(own, thread, &launch, time);
@@ -294,8 +294,8 @@ fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     }
 }
 
-/// If a window is open, captures the stack and writes the record; otherwise counts the launch. `nested` is the number
-/// of ids in `own.pending.aliases`, one for each nested call so far that has its own correlation id.
+/// If a window is open, captures the stack and writes the launch's record. Otherwise counts the launch. `nested` is the
+/// number of ids in `own.pending.aliases`. Each nested call so far that has its own correlation id has added one id.
 fn record_launch(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -321,7 +321,7 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
-    // The ended range is pushed to the log only after `outside.set` has published the new range. In the other order,
+    // The ended range is pushed to the log only after `outside.set` has published the new range. In the opposite order,
     // the collector could read the ended range twice: in the log, and again as the range that still grows.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
@@ -330,8 +330,8 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     }
 }
 
-/// Adds the id of a nested call to the current range of launches outside windows. Used if the launch that encloses the
-/// call was already counted at its entry.
+/// Adds the correlation id of a nested call to the current range of launches outside windows. Used if the launch that
+/// encloses the nested call was already counted at its entry.
 #[cold]
 fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationId) {
     if let Some(range) = &mut own.outside {
@@ -340,8 +340,8 @@ fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationI
     }
 }
 
-/// Captures the stack, interns it and writes a record, as a launch does, but without a callback's guards and clock
-/// readings. For benchmarks.
+/// Captures the stack, interns it and writes a record, as for a launch, but without a callback's guards and clock
+/// reads. For benchmarks.
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {
@@ -362,7 +362,7 @@ fn push_launch(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch) {
     }
 }
 
-/// Whether the call returns only when its GPU work is done. A call that does is recorded when it begins.
+/// Whether a call of this kind returns only when its GPU work is done. Such a call is recorded when it begins.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
 }

@@ -1,15 +1,16 @@
-//! Reads `CLOCK_REALTIME`, the clock of the activities, at a low cost: extrapolates from the time-stamp counter (TSC).
-//! The cost of reading the clock matters because each launch reads it twice.
+//! Reads `CLOCK_REALTIME`, which is the clock of CUPTI's activity times, at a low cost. The time is extrapolated from
+//! the processor's time-stamp counter (TSC). The cost of reading the clock matters because each launch reads it twice.
 //!
-//! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. So at each visit (each time
-//! it wakes up) the collector reads both clocks and fits a line through its readings. A callback reads the TSC and
-//! converts the ticks to a time with the collector's line. If there is no valid line, the callback calls the C library.
-//! There is no valid line at the start of a session, when the collector has not visited for a while, and just after the
-//! clock was set. There is never a line if the kernel does not keep time with the TSC.
+//! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. Therefore the collector
+//! reads both clocks on each visit (each time it wakes up) and fits a line through its readings. A callback reads the
+//! TSC and converts the ticks to a time with the collector's line. If there is no valid line, the callback calls the C
+//! library. There is no valid line at the start of a session, if the collector's last visit was over 250 ms ago, and
+//! just after the clock was set. If the kernel does not use the TSC to keep time, there is never a line.
 //!
-//! A time on the line is within 0.1 us of the clock. After the clock was set, after its speed was adjusted, or after a
-//! suspend that stopped the counter, callbacks follow the old line until the collector's next visit, for up to 80 ms.
-//! When a new line replaces the old one, a thread can see time go back by the difference between the two lines.
+//! A time on the line is within 0.1 us of the clock. There are three exceptions: the clock was set, its speed was
+//! adjusted, or the machine was suspended and the TSC stopped. In these cases callbacks use the old line until the
+//! collector's next visit, for up to 80 ms. When a new line replaces the old line, a thread can see time go back by the
+//! difference between the two lines.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -21,34 +22,35 @@ use gpuflame_model::record::Nanos;
 /// Maximum age of a line. If the collector's last visit was longer ago than this, the clock may have been set since
 /// then.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
-/// Minimum number of ticks between the two readings that give a line its speed: about one millisecond.
+/// Minimum number of TSC ticks between the two readings from which a line's speed is computed. It is about one
+/// millisecond.
 const MIN_BASE_TICKS: u64 = 1 << 21;
-/// A line is valid for this multiple of the number of ticks over which its speed was measured. The error of a reading,
-/// 15 ns, can grow to 60 ns within these ticks.
+/// A line is valid for this multiple of the number of ticks over which its speed was measured. During these ticks, the
+/// error of a reading (15 ns) can grow to 60 ns.
 const EXTRAPOLATION_FACTOR: u64 = 4;
-/// Minimum time between the two readings that give a line its speed, once the session is old enough. The maximum is
-/// twice this time.
+/// Minimum time between the two readings from which a line's speed is computed, except at the start of the session. The
+/// maximum is twice this time.
 const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
-/// Maximum distance in ns between a line and a reading that is taken just after the line's start. The limit grows by
-/// the same amount for every `measured` ticks after the start. If a reading is farther from the line, the clock was set
-/// or its speed has changed.
+/// Maximum distance in ns between a line and a later reading that is taken soon after the line's start. This limit
+/// grows by the same amount for every `measured` ticks after the start. If a reading is farther from the line, the
+/// clock was set or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
 /// Maximum number of ticks between the two TSC reads that enclose a read of the clock. Usually 80 ticks pass. If more
-/// than the maximum pass, the thread was preempted between the two TSC reads.
+/// ticks than the maximum pass, the thread was preempted between the two TSC reads.
 const MAX_READ_GAP_TICKS: u64 = 400;
-/// Number of attempts to read both clocks. The result is that of the attempt with the fewest ticks between its TSC
-/// reads.
+/// Number of attempts to read both clocks. The attempt with the fewest ticks between its two TSC reads provides the
+/// result.
 const MAX_ATTEMPTS: usize = 4;
 /// Number of fractional bits in the speed of a line.
 const FRACTION_BITS: u32 = 32;
 
-/// Returns `CLOCK_REALTIME`, or a value within 0.1 us of it. A call takes 12 ns.
+/// Returns the current `CLOCK_REALTIME`, or a value within 0.1 us of it. A call takes 12 ns.
 #[inline]
 pub fn now() -> Nanos {
     LINE.convert(read_tsc).unwrap_or_else(read_realtime)
 }
 
-/// Reads both clocks and publishes a new line for the callbacks. Call this regularly, outside the hot path.
+/// Reads both clocks and publishes a new line for the callbacks. Call this function regularly, but not on the hot path.
 pub fn recalibrate_clock() {
     static CALIBRATION: Mutex<ClockCalibration> = Mutex::new(ClockCalibration::NEW);
     let Some(mut calibration) = CALIBRATION.try_lock() else { return };
@@ -59,7 +61,7 @@ pub fn recalibrate_clock() {
     }
 }
 
-/// A reading of both clocks at the same moment.
+/// A reading of the TSC and the clock at the same moment.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
     ticks: u64,
@@ -81,7 +83,7 @@ impl ClockReading {
     }
 }
 
-/// Line that maps TSC ticks to time and starts at the reading `from`.
+/// Line that maps TSC ticks to times. It starts at the reading `from`.
 #[derive(Clone, Copy, Debug)]
 struct TscToRealtime {
     from: ClockReading,
@@ -97,8 +99,8 @@ impl TscToRealtime {
     /// A line that is not valid for any tick.
     const NONE: Self = Self { from: ClockReading::ZERO, speed: 0, measured: 0, length: 0 };
 
-    /// Creates a line that starts at `to` and has the speed measured between the two readings. Returns `None` if one of
-    /// the clocks stood still or went back between them.
+    /// Creates a line that starts at `to` and has the speed measured between the two readings. Returns `None` if the
+    /// TSC or the clock stood still or went back between the two readings.
     fn fit(from: ClockReading, to: ClockReading) -> Option<Self> {
         let ticks = to.ticks.checked_sub(from.ticks)?;
         let time = to.time.0.checked_sub(from.time.0)?;
@@ -108,8 +110,7 @@ impl TscToRealtime {
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
 
-    /// Whether the reading is too far from the line. The reading may have been taken at any time after the line was
-    /// fitted.
+    /// Whether `reading` is too far from the line. It may have been taken at any time after the line was fitted.
     fn deviates(&self, reading: ClockReading) -> bool {
         let passed = i128::from(reading.ticks) - i128::from(self.from.ticks);
         let expected = i128::from(self.from.time.0) + ((passed * i128::from(self.speed)) >> FRACTION_BITS);
@@ -121,20 +122,20 @@ impl TscToRealtime {
 /// Calibration state: the readings from which lines are fitted.
 #[derive(Debug)]
 struct ClockCalibration {
-    /// Two earlier readings. The speed of a new line is measured from the first one. The second reading replaces the
-    /// first once the second is at least `MIN_BASELINE` old.
+    /// Two earlier readings. The speed of a new line is measured from the first reading. The second reading replaces
+    /// the first reading once it is at least `MIN_BASELINE` old.
     baselines: Option<[ClockReading; 2]>,
     line: Option<TscToRealtime>,
-    /// Time at which the kernel's clock source was last queried, and whether the source was the TSC.
+    /// Time at which the kernel's clock source was last queried, and whether the source was the TSC at that time.
     clock_source: Option<(Nanos, bool)>,
 }
 
 impl ClockCalibration {
     const NEW: Self = Self { baselines: None, line: None, clock_source: None };
 
-    /// Whether the kernel keeps time with the TSC. The kernel is asked again if the last answer is a second old. At any
-    /// time, the kernel may find that the processors' TSCs disagree, and abandon the TSC. A host may also forbid its
-    /// guests to read the TSC.
+    /// Whether the kernel uses the TSC to keep time. The kernel is queried again if the last answer is a second old,
+    /// because it may abandon the TSC at any time if the processors' TSCs disagree. A virtual machine's host may also
+    /// forbid reading the TSC.
     fn can_use_tsc(&mut self, now: Nanos) -> bool {
         let fresh =
             self.clock_source.filter(|(queried, _)| now >= *queried && now.since(*queried) < MIN_BASELINE.0);
@@ -145,7 +146,7 @@ impl ClockCalibration {
         uses_tsc
     }
 
-    /// Adds a reading. Returns the line that callbacks must follow from now on; `None` if no line can be fitted yet.
+    /// Adds a reading. Returns the new line for callbacks; `None` if no line can be fitted yet.
     fn add_reading(&mut self, reading: ClockReading) -> Option<TscToRealtime> {
         let has_deviated = self.line.is_some_and(|line| line.deviates(reading));
         let Some([baseline, next]) = self.baselines.filter(|_| !has_deviated) else {
@@ -161,16 +162,15 @@ impl ClockCalibration {
         self.line
     }
 
-    /// Restarts the calibration from this reading. Always returns `None`, because there is no line until the next
-    /// reading.
+    /// Restarts the calibration from this reading. Always returns `None`, because a line needs another reading.
     fn restart(&mut self, reading: ClockReading) -> Option<TscToRealtime> {
         (self.baselines, self.line) = (Some([reading; 2]), None);
         None
     }
 }
 
-/// The line that callbacks follow. A sequence lock with one writer protects the line, and readers never wait. The
-/// sequence number is odd during a write, and every write increases the number.
+/// The line that callbacks use. A sequence lock with one writer protects the line, and readers never wait. The sequence
+/// number is odd during a write, and each write increases it.
 #[repr(align(64))]
 struct SharedLine {
     sequence: AtomicU64,
@@ -194,8 +194,8 @@ impl SharedLine {
         }
     }
 
-    /// Reads the ticks with `ticks` and converts them to a time. Returns `None` if there is no line, if the line is not
-    /// valid for these ticks, or if the line is being written. If there is no line, `ticks` is not called.
+    /// Calls `ticks` to read the TSC, and converts the result to a time. Returns `None` if there is no line, if the
+    /// line is not valid for these ticks, or if the line is being written. If there is no line, `ticks` is not called.
     #[inline]
     fn convert(&self, ticks: impl FnOnce() -> u64) -> Option<Nanos> {
         let before = self.sequence.load(Ordering::Acquire);
@@ -208,7 +208,7 @@ impl SharedLine {
             return None;
         }
         // The product has at most 28 bits (`MAX_LINE_AGE`) plus `FRACTION_BITS` fractional bits. If the loads have read
-        // values of two different lines, the product can have any value.
+        // words of two different lines, the product can have any value.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> FRACTION_BITS;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
         // Orders the loads above before the load of the sequence number below. The sequence number shows whether the
@@ -231,7 +231,8 @@ impl SharedLine {
     }
 }
 
-/// Reads the clock through the C library. The read takes only 21 to 30 ns, because the vDSO makes no system call.
+/// Reads the clock through the C library. This takes only 21 to 30 ns, because the C library uses the vDSO instead of a
+/// system call.
 #[inline]
 fn read_realtime() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -240,8 +241,8 @@ fn read_realtime() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Reads the TSC. The processor may read it a few instructions early, which changes the result by less than the error
-/// of a line.
+/// Reads the TSC. The processor may execute the read a few instructions early, which changes the result by less than
+/// the error of a line.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn read_tsc() -> u64 {
@@ -255,9 +256,9 @@ fn read_tsc() -> u64 {
     0
 }
 
-/// Whether the kernel keeps time with the counter that [`read_tsc`] reads. The kernel uses the counter if its speed is
-/// constant and equal on all processors. The kernel of a guest does not use the counter if the host keeps time by other
-/// means.
+/// Whether the kernel uses the TSC, which [`read_tsc`] reads, to keep time. The kernel does so if the speed of the TSC
+/// is constant and equal on all processors. The kernel of a virtual machine does not use the TSC if the host keeps time
+/// by other means.
 fn kernel_uses_tsc() -> bool {
     let clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     cfg!(target_arch = "x86_64")
@@ -270,19 +271,19 @@ mod tests {
 
     use super::*;
 
-    /// Returns the reading of both clocks `nanos` ns after the start. At the start, the clock shows 1,000,000 ns and
-    /// the counter, which runs at 2 GHz, shows 7,000.
+    /// Returns a simulated reading of both clocks `nanos` ns after the start. At the start, the clock shows 1,000,000
+    /// ns and the TSC, which runs at 2 GHz, shows 7,000.
     fn reading(nanos: u64) -> ClockReading {
         ClockReading { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }
 
-    /// Returns the same reading as `reading`, after the clock was set forward by `step` ns.
+    /// Returns `reading` as it would be after the clock was set forward by `step` ns.
     fn after_step(nanos: u64, step: u64) -> ClockReading {
         let reading = reading(nanos);
         ClockReading { time: Nanos(reading.time.0 + step), ..reading }
     }
 
-    /// Returns the time that a callback reads from the line when the counter is at `ticks`.
+    /// Returns the time that a callback reads from the line when the TSC shows `ticks`.
     fn at(line: &TscToRealtime, ticks: u64) -> Option<Nanos> {
         let shared = SharedLine::new();
         shared.write(line);
@@ -329,8 +330,8 @@ mod tests {
         assert!(calibration.add_reading(reading(9_000_000_000)).is_none());
     }
 
-    /// Simulates a machine that was suspended for an hour. After that, the counter has continued, stopped or restarted,
-    /// depending on the processor.
+    /// Simulates a machine that was suspended for an hour. Depending on the processor, the TSC has continued or stopped
+    /// during the suspend, or has restarted after it.
     #[test]
     fn after_a_suspend_the_line_is_used_only_if_the_counter_stopped() {
         let mut calibration = ClockCalibration::NEW;
@@ -339,14 +340,14 @@ mod tests {
         let line = calibration.add_reading(reading(5_000_000)).unwrap();
         assert_eq!(at(&line, reading(5_000_000 + hour).ticks), None, "the counter continued");
         assert_eq!(at(&line, 100), None, "the counter restarted");
-        // If the counter stopped, callbacks get times from before the suspend until the collector's next visit.
+        // If the TSC stopped, callbacks get times from before the suspend until the collector's next visit.
         let woken = after_step(7_000_000, hour);
         assert_eq!(at(&line, woken.ticks), Some(reading(7_000_000).time));
         assert!(calibration.add_reading(woken).is_none(), "the reading is too far from the line");
         let line = calibration.add_reading(after_step(12_000_000, hour)).unwrap();
         let later = after_step(13_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // If the counter restarts, the collector's next visit drops the old line and the readings from which it was
+        // If the TSC restarted, the collector's next visit drops the old line and the readings from which it was
         // fitted.
         assert!(calibration.add_reading(ClockReading { ticks: 200, ..later }).is_none());
     }
@@ -357,7 +358,7 @@ mod tests {
         let first = calibration.add_reading(reading(0)).or(calibration.add_reading(reading(50_000)));
         assert!(first.is_none(), "too early to measure a speed");
         for visit in 1..1000 {
-            // Every second reading is taken 15 ns late.
+            // Every other reading is taken 15 ns late.
             let (pauses, soon) = (visit / 2 + 1, visit % 2);
             let moment_of = pauses * 80_000_000 + soon * 50_000;
             let line = calibration.add_reading(after_step(moment_of, 15 * soon)).expect("a line");
@@ -372,8 +373,8 @@ mod tests {
         let mut calibration = ClockCalibration::NEW;
         calibration.add_reading(reading(0));
         calibration.add_reading(reading(2_000_000));
-        // The speed was measured over 2 ms, and this reading is 40 ms later. After a shorter time, the error would be
-        // too small to be noticed.
+        // The speed was measured over 2 ms, and this reading is 40 ms later. After a shorter time, the deviation would
+        // be too small to be detected.
         calibration.add_reading(after_step(42_000_000, 19_000));
         let line = calibration
             .add_reading(after_step(122_000_000, 19_000))
@@ -393,7 +394,7 @@ mod tests {
         calibration.clock_source = Some((Nanos(500), false));
         assert!(!calibration.can_use_tsc(Nanos(600)));
         assert!(calibration.line.is_none() && calibration.baselines.is_none());
-        // Asked again after a second, the function returns the kernel's current answer.
+        // After a second, the function queries the kernel again and returns the current answer.
         assert_eq!(calibration.can_use_tsc(Nanos(MIN_BASELINE.0 + 500)), kernel_uses_tsc());
         assert_eq!(calibration.clock_source.map(|(queried, _)| queried), Some(Nanos(MIN_BASELINE.0 + 500)));
         assert_eq!(calibration.can_use_tsc(Nanos(3)), kernel_uses_tsc(), "the clock was set back");

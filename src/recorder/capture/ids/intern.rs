@@ -1,10 +1,10 @@
-//! Assigns a context id to each stack: hashes only the frames that have changed, and looks the hash up in a table of
-//! the thread.
+//! Assigns a context id to each stack. Hashes only the frames that have changed, and looks the hash up in the thread's
+//! table.
 //!
-//! A stack is hashed from its root, and the hash after every frame is stored. The unwinder returns how many frames at
+//! A stack is hashed from its root, and the hash after each frame is stored. The unwinder returns how many frames at
 //! the root are the same as in the thread's last stack, so only the other frames are hashed again. A context (a stack
-//! together with the API call that it made) is identified by its 128-bit hash alone, not by its frames. With a million
-//! distinct stacks, the chance that two of them have the same hash is 1e-27 (reference: birthday bound, n^2 / 2^129).
+//! together with its API call) is identified by its 128-bit hash alone, not by its frames. With a million distinct
+//! stacks, the probability that two stacks have the same hash is 1e-27 (birthday bound, n^2 / 2^129).
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -25,9 +25,9 @@ pub(crate) struct Hash {
 impl Hash {
     pub(crate) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Adds a word to the hash. The hash consists of two independent chains of operations, which take 4 and 5 cycles
-    /// per frame. The word is mixed before it enters a chain, so that the mixing need not wait for the hash of the
-    /// previous frame.
+    /// Adds a word to the hash. The two halves of the hash are computed by independent chains of operations, which take
+    /// 4 and 5 cycles per frame. The word is mixed before it enters the chains, so that the mixing need not wait for
+    /// the hash of the previous frame.
     #[inline]
     pub(crate) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -38,7 +38,7 @@ impl Hash {
         }
     }
 
-    /// Returns a hash over both hashes, whose order matters.
+    /// Combines two hashes. The order of the two hashes matters.
     #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)
@@ -54,18 +54,18 @@ impl Hash {
 #[repr(C)]
 struct ContextSlot {
     hash: Hash,
-    /// Id of the context; `ContextId::NONE` = the slot is empty.
+    /// Id of the context; `ContextId::NONE` if the slot is empty.
     id: ContextId,
 }
 
 pub(crate) type PrefixHashes = [Hash; MAX_FRAMES + 1];
 
-/// Context id of a stack that is in the unwinder's cache. An entry of zero bytes is empty.
+/// Context id of a stack in the unwinder's cache. An entry that consists of zero bytes is empty.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CachedContext {
-    /// Key of the context for which `id` was found last. The same cached frames may occur with other calls, ranges or
-    /// foreign frames.
+    /// Key of the context to which `id` belongs. The same cached frames may also occur with other API calls, open
+    /// ranges or foreign (Python) frames.
     stack: ContextKey,
     id: ContextId,
     /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids since then, the
@@ -76,14 +76,14 @@ struct CachedContext {
 type CachedContexts = [CachedContext; Unwinder::MAX_CACHED_STACKS];
 
 const MIN_SLOTS: usize = 1024;
-/// Maximum number of slots of a table. A table of this size takes 12 MiB and has room for 262,144 stacks.
+/// Maximum number of slots in a thread's table. A table of this size takes 12 MiB and has room for 262,144 stacks.
 const MAX_SLOTS: usize = 1 << 19;
-/// `MAX_SLOTS`, or fewer if the user has asked for a limit on memory.
+/// Current limit on the number of slots: `MAX_SLOTS`, or less under a small memory limit.
 static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);
 
-/// Limits the table of each thread to `bytes`. A thread whose stacks exceed the limit forgets all of its ids, and a
-/// stack that occurs again gets a new id. So the same stack may be announced under several ids, and the code that reads
-/// the ids must recognise this.
+/// Limits the table of each thread to `bytes`. If a thread's stacks exceed the limit, the thread forgets all of its
+/// ids, and a stack that occurs again gets a new id. Therefore the same stack may be recorded under several ids, and
+/// the code that reads the ids must allow for this.
 pub(crate) fn limit_memory(bytes: usize) {
     let slots = (bytes / size_of::<ContextSlot>()).clamp(MIN_SLOTS, MAX_SLOTS);
     SLOT_LIMIT.store(1 << slots.ilog2(), Ordering::Relaxed);
@@ -97,29 +97,29 @@ pub(crate) enum InternResult {
     New(NewContext),
 }
 
-/// Key of a context that has no id yet.
+/// Key of a new context, to which no id is assigned yet.
 pub(crate) struct NewContext(ContextKey);
 
-/// Context ids of one thread.
+/// Table of the context ids of one thread.
 pub(crate) struct Interner {
     slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
-    /// `prefix[n]` = the hash of the `n` frames next to the root. The array takes 16 KiB, so it is in a separate
-    /// mapping: this struct is created and moved once on the thread's stack, which may be small.
+    /// `prefix[n]` is the hash of the first `n` frames, counted from the root. The array takes 16 KiB. It is in a
+    /// separate mapping, because this struct is created and moved on the thread's stack, which may be small.
     prefix: NonNull<PrefixHashes>,
     /// Number of hashes in `prefix` that belong to the last stack.
     depth: usize,
     last: Option<(ContextKey, ContextId)>,
-    /// Context ids of the stacks in the unwinder's cache, by a stack's number in that cache. The memory is mapped when
-    /// the first id is stored.
+    /// Context ids of the stacks in the unwinder's cache, indexed by the stack's number in that cache. The memory is
+    /// mapped when the first id is stored.
     cached: Option<NonNull<CachedContexts>>,
     /// Number of times that the thread has forgotten its ids.
     round: u32,
 }
 
-/// The values from which a context's hash is computed. Comparing two of these structs is cheaper than hashing one.
-/// All-zero bytes are a valid value.
+/// The values from which a context's hash is computed. Comparing two keys is cheaper than hashing a key. All-zero bytes
+/// are a valid value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct ContextKey {
@@ -161,9 +161,9 @@ impl Interner {
         })
     }
 
-    /// Looks up the stack that consists of `frames` (leaf first) with the call `leaf` on top. The last call of this
-    /// function had the same `unchanged` frames at the root. `extra` is the hash of the open ranges and of the frames
-    /// of other languages; stacks that differ only in these also get different ids.
+    /// Looks up the stack that consists of `frames` (leaf first) with the API call `leaf` on top. `unchanged` is the
+    /// number of frames at the root that are the same as in the last call to this function. `extra` is the hash of the
+    /// open ranges and of the Python frames. Stacks that differ only in `extra` get different ids.
     #[inline(always)]
     pub(crate) fn find(
         &mut self,
@@ -190,7 +190,7 @@ impl Interner {
         }
     }
 
-    /// Like [`Interner::find`], but not inlined. Used for the few launches with open ranges or foreign frames.
+    /// Like [`Interner::find`], but not inlined. Used for launches with open ranges or Python frames.
     #[inline(never)]
     pub(crate) fn find_with_extra(
         &mut self,
@@ -214,9 +214,9 @@ impl Interner {
         }
     }
 
-    /// Returns the context id of the stack `number` in the unwinder's cache with the call `leaf` on top. `extra` is the
-    /// hash of the open ranges and foreign frames. Returns `None` if the context has no id, or if no id is stored for
-    /// this number.
+    /// Returns the context id of the stack `number` in the unwinder's cache, with the API call `leaf` on top. `extra`
+    /// is the hash of the open ranges and Python frames. Returns `None` if the context has no id, or if no id is stored
+    /// for this number.
     #[inline(always)]
     pub(crate) fn find_cached(
         &mut self,
@@ -254,8 +254,8 @@ impl Interner {
         InternResult::Known(slot.id)
     }
 
-    /// Stores the id of the context `key`. Returns `false` if the table cannot grow for lack of memory; then the
-    /// context remains without an id.
+    /// Stores the id of the context `key`. Returns `false` if there is no memory to enlarge the table. In that case the
+    /// id is not stored.
     #[cold]
     pub(crate) fn insert(&mut self, key: NewContext, id: ContextId) -> bool {
         if 2 * (self.used + 1) > self.capacity && !self.reserve() {
@@ -288,7 +288,7 @@ impl Interner {
         if 2 * self.capacity > SLOT_LIMIT.load(Ordering::Relaxed) { self.forget() } else { self.grow() }
     }
 
-    /// Forgets all ids. Returns `false` and forgets nothing if the kernel provides no memory for the new table.
+    /// Forgets all ids. If the kernel provides no memory for the new table, returns `false` and forgets nothing.
     #[cold]
     pub(crate) fn forget(&mut self) -> bool {
         let Some(slots) = map_slots(MIN_SLOTS) else { return false };

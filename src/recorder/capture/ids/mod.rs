@@ -1,4 +1,4 @@
-//! Assigns process-wide unique numbers to stacks, range names and texts. Records contain these numbers.
+//! Assigns process-wide unique ids to stacks, range names and texts. Records contain these ids.
 
 pub(super) mod intern;
 pub(super) mod range_names;

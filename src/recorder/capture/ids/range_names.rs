@@ -1,5 +1,5 @@
-//! Names of ranges, and the domains (namespaces) to which ranges belong. Each name and each domain has a number that is
-//! unique in the process, and that any thread can look up at any time (`text_table`).
+//! Names of ranges, and the domains (namespaces) to which ranges belong. Each name and each domain has an id that is
+//! unique in the process. Any thread can look up an id at any time (`text_table`).
 
 use std::borrow::Cow;
 use std::ptr::null_mut;
@@ -10,18 +10,18 @@ use gpuflame_model::record::{RangeId, Row};
 use super::intern::Hash;
 use super::text_table::{MAX_TEXTS, TextTable};
 
-/// Number of domains that can still be added once there are `MAX_NAMES` names.
+/// Number of domains that can still be added when there are `MAX_NAMES` names.
 const MAX_DOMAINS: usize = 1 << 10;
 /// Maximum number of names.
 const MAX_NAMES: usize = MAX_TEXTS - MAX_DOMAINS;
 /// Maximum length of a name in bytes. The rest of a longer name is ignored.
 const MAX_NAME_BYTES: usize = 512;
 
-/// Names of ranges and of domains. The number of a range name's domain is stored with the name.
+/// Names of ranges and of domains. The id of a range name's domain is stored with the name.
 static NAMES: TextTable = TextTable::new();
 
-/// A namespace of ranges: a pop closes only a range of its own domain. The number of a domain is the number of the
-/// domain's name in `NAMES`.
+/// A namespace of ranges: a pop closes only a range of the same domain. The id of a domain is the id of the domain's
+/// name in `NAMES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeDomain(u32);
 
@@ -30,17 +30,17 @@ impl RangeDomain {
     pub const DEFAULT: Self = Self(0);
     /// Domain of the ranges that `gpuflame_range_push` opens.
     pub const USER: Self = Self(u32::MAX);
-    /// Stands for every domain that the user has excluded.
+    /// Represents every domain that the user has excluded.
     pub const IGNORED: Self = Self(u32::MAX - 1);
     /// Pseudo-domain that contains the names of the domains.
     const DOMAIN_NAMES: Self = Self(u32::MAX - 2);
 
-    /// Returns the domain with this number.
+    /// Returns the domain with this id.
     pub(crate) fn from_number(number: u32) -> Self {
         Self(number)
     }
 
-    /// Returns the domain's number, which serves as its NVTX handle.
+    /// Returns the domain's id, which serves as its NVTX handle.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
@@ -53,7 +53,7 @@ pub enum RangeName<'a> {
     Text(&'a [u8]),
     /// Name as 32-bit characters.
     Wide(&'a [u32]),
-    /// Name that the application has registered before, by its number.
+    /// Id of a name that the application has registered earlier.
     Registered(RangeId),
 }
 
@@ -78,21 +78,20 @@ pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }
 
-/// NVTX domains that the user has excluded; null = none. A list that was stored is never freed.
+/// NVTX domains that the user has excluded; null if there are none. A stored list is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
-/// Pattern for the names of ranges that begin a step; null = no pattern. A pattern that was stored is never freed.
+/// Pattern for the names of ranges that begin a step; null if there is no pattern. A stored pattern is never freed.
 static STEP_NAME: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
-/// From now on, each range with this name begins a step when it opens, whatever its domain. If `name` ends in `*`, it
-/// stands for all names that begin with the text before the `*`. Each step is announced as a
+/// Makes each range with this name begin a step when it opens, whatever its domain. If `name` ends in `*`, it matches
+/// all names that begin with the text before the `*`. The session is notified of each step by a
 /// [`Notice::Step`](crate::capture::notices::Notice::Step).
 pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
-/// If the range that is being opened begins a step, runs `body` with the range's name. `id` is the id of that name, if
-/// it has one.
+/// If a range with this name begins a step, runs `body` with the name. `id` is the id of the name, if it has one.
 pub(crate) fn with_step_name(name: RangeName<'_>, id: Option<RangeId>, body: impl FnOnce(&str)) {
     // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
     let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return };
@@ -134,8 +133,8 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // The domain could not get a number of its own, so it is ignored: if its ranges were recorded, pops of
-            // other domains could close them.
+            // The domain could not get its own id, so it is ignored. If its ranges were recorded, pops of other domains
+            // could close them.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }
@@ -176,9 +175,9 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// Passes a row for each new name to `each`. Because contexts refer to names, call in this order: first mark the ends
-/// of the context logs, then call this function, and then pass on the contexts up to the marks. Only one thread may
-/// call this at a time.
+/// Passes a row for each new name to `each`. Launch contexts refer to names, so the order of calls matters: first mark
+/// the ends of the context logs, then call this function, and then pass on the contexts up to the marks. Only one
+/// thread may call this function at a time.
 pub(crate) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
     NAMES.drain_new(|number, domain, text| {
         if number == RangeId::OTHER.0 {
@@ -201,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// There is only one test, because the table of names belongs to the whole process.
+    /// There is only one test here, because the table of names belongs to the whole process.
     #[test]
     fn a_range_name_has_one_id_on_all_threads_and_is_emitted_once() {
         let mut told = HashMap::new();

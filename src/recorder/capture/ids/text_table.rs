@@ -1,10 +1,11 @@
-//! Tables of texts (names of ranges, descriptions of functions), in which each text has a process-wide unique number.
+//! Tables of texts (names of ranges, descriptions of functions), in which each text has a process-wide unique number as
+//! its id.
 //!
-//! Any thread may ask for the number of a text at any time: in a signal handler, inside the application's allocator, or
-//! in a forked child. So this code takes no lock and uses no allocator, and no thread waits for another; a thread that
-//! holds a lock might not even exist in a forked child. Other threads see a text only once it is completely written. If
-//! a thread is stopped before its text is visible, the next thread that needs the text writes it again, under another
-//! number.
+//! Any thread may need the number of a text at any time: in a signal handler, inside the application's allocator, or in
+//! a forked child. Therefore this code takes no lock and uses no allocator, and no thread waits for another thread. (In
+//! a forked child, a thread that holds a lock might not even exist.) Other threads see a text only after it is
+//! completely written. If a thread is stopped before its text is visible, the next thread that needs the text writes it
+//! again, under another number.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
@@ -14,8 +15,8 @@ use gpuflame_unwind::memory;
 
 use super::intern::Hash;
 
-/// Maximum number of texts of a kind. Without this limit, a program that puts a different number into each text would
-/// exhaust the memory.
+/// Maximum number of texts per table. Without this limit, a program whose texts are all different (because they contain
+/// a counter, for example) would exhaust the memory.
 pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 
 /// Table of all texts of one kind, such as range names. The caller can store one word with each text. The table takes a
@@ -24,17 +25,18 @@ pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 pub(crate) struct TextTable(AtomicPtr<TextSlots>);
 
 struct TextSlots {
-    /// Hash table of the texts' numbers; 0 = the slot is empty. The hash of a text selects the slot at which the search
-    /// begins.
+    /// Hash table of the texts' numbers; a slot with 0 is empty. The hash of a text selects the slot at which the
+    /// search begins.
     slots: [AtomicU32; SLOTS],
-    /// Entries of the texts, by number; null = the entry is not written yet.
+    /// Entries of the texts, indexed by the text's number; null if the entry is not written yet.
     entries: [AtomicPtr<TextEntry>; MAX_TEXTS + 1],
-    /// Number of assigned numbers, and number of completely written texts.
+    /// Count of assigned numbers. `written` is the count of completely written texts.
     assigned: AtomicU32,
     written: AtomicU32,
     /// Chunk of memory into which the next text is written.
     chunk: AtomicPtr<TextChunk>,
-    /// State of the collector: how many texts it has received, and the number up to which it has received every text.
+    /// Count of texts that the collector has received. `received_up_to` is the highest number up to which it has
+    /// received every text.
     received: AtomicU32,
     received_up_to: AtomicU32,
 }
@@ -43,7 +45,7 @@ struct TextSlots {
 const SLOTS: usize = 1 << 17;
 const _: () = assert!(SLOTS.is_power_of_two() && SLOTS * 10 > MAX_TEXTS * 19);
 
-/// Entry of a text. No field changes after the entry is written, except `is_received`.
+/// Entry of a text. After the entry is written, only the field `is_received` changes.
 struct TextEntry {
     hash: Hash,
     /// Word that the caller has stored with the text.
@@ -85,8 +87,8 @@ impl TextTable {
         Some(self.table_if_any()?.entry(number)?.text())
     }
 
-    /// Passes each new text to `each`: its number, its word, and the text. Before the very first text, passes number 0,
-    /// which belongs to no text. Only one thread may call this at a time.
+    /// Passes the number, the word and the text of each new text to `each`. Before the very first text, passes the
+    /// number 0, which belongs to no text. Only one thread may call this function at a time.
     pub(crate) fn drain_new(&self, each: impl FnMut(u32, u32, &'static [u8])) {
         if let Some(table) = self.table_if_any() {
             table.drain_new(each);
@@ -110,8 +112,8 @@ impl TextTable {
         })
     }
 
-    /// Assigns a number without writing its text. The table is in this state if a thread was stopped before it wrote
-    /// the text, or if the process was forked before that.
+    /// Assigns a number without writing its text. A table gets into this state if a thread is stopped, or the process
+    /// is forked, before the text is written.
     #[cfg(test)]
     pub(super) fn assign_number_without_text(&self) {
         self.table().expect("memory for a table").assigned.fetch_add(1, Ordering::Relaxed);
@@ -144,8 +146,8 @@ impl TextSlots {
         unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Writes a text under a new number, which other threads do not see yet. Returns `None` if there are too many texts
-    /// or no memory.
+    /// Writes a text under a new number. Other threads do not see the number yet. Returns `None` if there are too many
+    /// texts or no memory.
     fn write(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         if self.assigned.load(Ordering::Relaxed) >= max as u32 {
             return None;
@@ -172,7 +174,7 @@ impl TextSlots {
     }
 
     /// Makes a text visible to all threads. Returns the text's number. If another thread has published the same text
-    /// first, returns the number that this thread assigned.
+    /// first, returns the number that the other thread assigned.
     fn publish(&self, mut slot: usize, hash: Hash, number: u32) -> u32 {
         while self.slots[slot].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
             match self.find_from(slot, hash) {

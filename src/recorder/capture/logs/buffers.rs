@@ -1,12 +1,13 @@
-//! Buffers that the tracer fills with activity records, and the cycle of states that a buffer goes through.
+//! Buffers that the tracer (CUPTI) fills with activity records, and the cycle of states of a buffer. A ready buffer is
+//! empty and waits to be lent to the tracer.
 //!
 //! ```text
 //! ready --request--> tracer --completed--> filled --next_filled--> collector --recycle--> ready
 //! ```
 //!
 //! The tracer requests a buffer on an application thread, while it holds its own lock. A request takes a ready buffer
-//! or creates one, and never waits. If the memory limit leaves no room, the request gets a small buffer or none. If it
-//! gets none, the records that would have filled the buffer are counted as lost.
+//! or creates a new buffer, and never waits. If the memory limit leaves no room, the request gets a small buffer or no
+//! buffer. If it gets no buffer, the records that would have filled the buffer are counted as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,35 +21,33 @@ use super::handover::{SlotPool, TakeAllStack};
 use super::{log, unread_limit};
 use crate::capture::clock;
 
-/// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a
-/// buffer of its own, so many buffers may be nearly full at the same time. A large buffer also delays records: while a
-/// kernel runs, CUPTI does not hand over the buffer that contains the kernel's record, and up to 5,000 other records in
-/// this buffer.
+/// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13, every launching thread fills its
+/// own buffer, so many buffers may be nearly full at the same time. A large buffer also delays records. While a kernel
+/// runs, CUPTI does not hand over the buffer that will contain the kernel's record, and that buffer may contain 5,000
+/// other records.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
-/// Size in bytes of a small buffer: about 300 records. A small buffer is lent if there is no room for one of full size,
-/// or if many threads each fill a buffer.
+/// Size in bytes of a small buffer, which holds about 300 records. A small buffer is lent if there is no room for a
+/// full-size buffer, or if many threads each fill a buffer.
 const SMALL_BUFFER_BYTES: usize = 64 << 10;
-/// The size of a buffer is the memory limit divided by this number. From a limit of 64 MiB on, a buffer has
-/// [`MAX_BUFFER_BYTES`].
+/// The size of a buffer is the memory limit divided by this number, but at most [`MAX_BUFFER_BYTES`], which a limit of
+/// 64 MiB reaches.
 const BUFFER_DIVISOR: usize = 64;
-/// Share of the memory limit that is reserved for full-size buffers: the limit divided by this number. The share is
-/// reserved even if other data have used up the limit. Under the usual limit, the share is enough for 32 threads.
-/// Further threads get small buffers.
+/// The memory limit divided by this number is reserved for full-size buffers, even if other data have used up the
+/// limit. With the usual limit, this share is enough for 32 threads. Further threads get small buffers.
 const RESERVED_DIVISOR: usize = 8;
-/// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory;
-/// each of the other six keeps 64 KiB.
+/// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory,
+/// and the other six keep 64 KiB each.
 const READY_BUFFERS: usize = 8;
-/// Maximum number of further unused buffers, whose memory is returned to the kernel. The buffers are not freed instead,
-/// because freeing does not reliably return memory to the kernel.
+/// Maximum number of further unused buffers. Their memory is returned to the kernel, but they are not freed, because
+/// freeing does not reliably return memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
-/// Maximum size in bytes of records that are copied out of their filled buffer, so that the buffer is ready again at
-/// once.
+/// If a filled buffer contains at most this many bytes of records, the records are copied out, so that the buffer is
+/// immediately ready again.
 const MAX_COPIED_BYTES: usize = 4 << 10;
-/// Number of filled buffers at which the collector is woken. Under a small memory limit the collector is woken earlier.
-/// The number is small because other threads may delay the collector by 20 ms, and in this time two processors fill 10
-/// MiB.
+/// Number of filled buffers at which the collector is woken. With a small memory limit, the collector is woken earlier.
+/// This number is small because other threads may delay the collector by 20 ms, in which two processors fill 10 MiB.
 const MAX_FILLED_BEFORE_WAKE: usize = 8;
 
 struct BufferCycle {
@@ -100,19 +99,19 @@ fn find_or_create() -> Option<Buffer> {
     create(whole.or_else(|| has_room(SMALL_BUFFER_BYTES).then_some(SMALL_BUFFER_BYTES))?)
 }
 
-/// Whether another buffer of `bytes` may be lent within the lent buffers' share of the memory limit. Lent buffers have
-/// a limited share because most of a lent buffer may be unused.
+/// Whether another buffer of `bytes` bytes may be lent within the lent buffers' share of the memory limit. The share is
+/// limited because most of a lent buffer may be unused.
 fn may_lend(bytes: usize) -> bool {
     tracer::bytes_lent() + bytes <= unread_limit::bytes() / RESERVED_DIVISOR
 }
 
-/// Whether the memory of all buffers may grow by `bytes`.
+/// Whether the memory of all buffers may grow by `bytes` bytes.
 fn has_room(bytes: usize) -> bool {
     bytes == 0 || unread_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
 }
 
-/// Memory in bytes that buffers may take even if other data have used up the limit: the share of full-size buffers,
-/// plus two small buffers per log. Each thread has one or two logs.
+/// Memory in bytes that buffers may use even if other data have used up the memory limit. It is the share for full-size
+/// buffers, plus two small buffers per log. Each thread has one or two logs.
 fn reserved_bytes() -> usize {
     unread_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()
 }
@@ -134,8 +133,8 @@ fn create(bytes: usize) -> Option<Buffer> {
     buffer
 }
 
-/// Takes over a buffer that the tracer has filled. Returns true if so many filled buffers are waiting that the
-/// collector should be woken.
+/// Takes over a buffer that the tracer has filled. Returns true if the collector should be woken because many filled
+/// buffers are waiting.
 pub(crate) fn completed(filled: FilledBuffer) -> bool {
     let cycle = &CYCLE;
     let filled = if filled.valid() <= MAX_COPIED_BYTES {
@@ -150,7 +149,7 @@ pub(crate) fn completed(filled: FilledBuffer) -> bool {
     are_many_filled()
 }
 
-/// Whether so many filled buffers are waiting to be read that the collector should be woken.
+/// Whether the collector should be woken because many filled buffers are waiting to be read.
 pub fn are_many_filled() -> bool {
     let share = unread_limit::bytes() / BUFFER_DIVISOR / buffer_bytes();
     count_filled() >= (2 * share).clamp(2, MAX_FILLED_BEFORE_WAKE)
@@ -206,16 +205,16 @@ fn make_ready(buffer: Option<Buffer>) {
     }
 }
 
-/// Returns the memory of all ready buffers to the kernel. Call this only when the program is idle, because each 4 KiB
-/// of later records costs a page fault.
+/// Returns the memory of all ready buffers to the kernel. Call this function only when the program is idle, because
+/// each 4 KiB of later records then costs a page fault.
 pub fn release_ready_memory() {
-    // The loop handles at most `READY_BUFFERS` buffers, because other threads may make further buffers ready meanwhile.
+    // The loop is limited to `READY_BUFFERS` buffers, because other threads may make buffers ready while it runs.
     for buffer in (0..READY_BUFFERS).map_while(|_| CYCLE.ready.take()) {
         store_empty(buffer);
     }
 }
 
-/// Stores a buffer for later requests and returns its memory to the kernel, or frees the buffer.
+/// Returns a buffer's memory to the kernel, and stores the buffer for later requests. If that fails, frees the buffer.
 fn store_empty(mut buffer: Buffer) {
     if !buffer.release_pages() || CYCLE.empty.put(buffer).is_err() {
         CYCLE.created.fetch_sub(1, Ordering::Relaxed);

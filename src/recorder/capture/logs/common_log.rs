@@ -1,5 +1,4 @@
-//! A log to which all threads write, under a lock. This kind of log is used for rare records whose order across threads
-//! matters.
+//! A log to which all threads write under a lock. It is used for rare records whose order across threads matters.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +6,7 @@ use gpuflame_os::host_signals;
 
 use super::log::{Log, LogMark, LogReader, LogWriter};
 
-/// A log, its writer and its reader.
+/// A log that all threads share, with its writer and its reader.
 pub(crate) struct CommonLog {
     log: Log,
     writer: Mutex<LogEnd<LogWriter>>,
@@ -36,12 +35,12 @@ impl CommonLog {
 
     /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
     pub(crate) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
-        // Signals are blocked because a signal handler that jumps out of this call would leave the lock held
-        // permanently.
+        // Signals are blocked during the push. Otherwise a signal handler that jumps out of this call would leave the
+        // lock held permanently.
         host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
-    /// Returns the currently unread records; `None` if there are none.
+    /// Returns the records that are unread at the time of this call; `None` if there are none.
     pub(crate) fn unread(&self) -> Option<Unread<'_>> {
         let reader = lock(&self.reader);
         let mark = reader.0.mark_end(&self.log);
@@ -49,8 +48,8 @@ impl CommonLog {
     }
 }
 
-/// Records that were unread when this struct was created. If the records refer to other logs, drain those logs before
-/// you drain these records.
+/// Records of a log that were unread when this struct was created. If they refer to records in other logs, drain the
+/// other logs first.
 pub(crate) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, LogEnd<LogReader>>,
@@ -58,7 +57,7 @@ pub(crate) struct Unread<'a> {
 }
 
 impl Unread<'_> {
-    /// Passes each unread record to `each`. All records of the log have `WORDS` words.
+    /// Passes each unread record to `each`. All records of the log consist of `WORDS` words.
     pub(crate) fn drain<const WORDS: usize>(mut self, mut each: impl FnMut(&[u64; WORDS])) {
         self.reader.0.drain(self.log, self.mark, |words| words.as_chunks().0.iter().for_each(&mut each));
     }

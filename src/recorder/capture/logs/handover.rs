@@ -1,8 +1,8 @@
-//! Hand-over between threads in which no thread waits for another to finish a step.
+//! Containers that pass items between threads. No thread waits for another thread to finish a step.
 //!
-//! A bounded queue with per-slot sequence numbers does not have this property: a thread that finds a slot claimed but
-//! not yet published has to spin. If the spinning thread has preempted the thread that claimed the slot, as under
-//! `SCHED_FIFO` on one core, neither of the two makes progress.
+//! A bounded queue with per-slot sequence numbers would not have this property, because a thread that finds a slot
+//! claimed but not yet published has to spin. The spinning thread may have preempted the thread that claimed the slot,
+//! as under `SCHED_FIFO` on one core. In that case, neither thread makes progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -63,7 +63,7 @@ impl<T> PoolSlot<T> {
 
 /// A lock-free stack of items. Any thread can push an item. One thread takes all items at once.
 pub(super) struct TakeAllStack<T> {
-    /// The item pushed last.
+    /// Most recently pushed item; null if the stack is empty.
     last: AtomicPtr<StackNode<T>>,
 }
 
@@ -80,7 +80,7 @@ impl<T> TakeAllStack<T> {
         Self { last: AtomicPtr::new(null_mut()) }
     }
 
-    /// Pushes an item. Retries only if another thread has pushed or taken items meanwhile.
+    /// Pushes an item. The exchange is repeated only if another thread has pushed or taken items since the last load.
     pub(super) fn push(&self, item: T) {
         let node = Box::into_raw(Box::new(StackNode { item, next: null_mut() }));
         let mut last = self.last.load(Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl<T> TakeAllStack<T> {
         }
     }
 
-    /// Takes all items, newest first.
+    /// Removes all items, and returns them newest first.
     pub(super) fn take_all(&self) -> impl Iterator<Item = T> {
         let mut at = self.last.swap(null_mut(), Ordering::Acquire);
         std::iter::from_fn(move || {

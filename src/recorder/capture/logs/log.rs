@@ -1,5 +1,5 @@
-//! A log through which one application thread passes words to the collector. A log has no maximum length, but all logs
-//! together have a memory limit.
+//! A log through which one application thread passes records, as 64-bit words, to the collector. A single log has no
+//! maximum length, but all logs together have a memory limit.
 //!
 //! ```text
 //! writer (application thread)                      reader (collector)
@@ -7,11 +7,11 @@
 //!    plain stores, then len with Release                  reads up to len, gives the chunk back
 //! ```
 //!
-//! Chunks come from a pool that the collector refills. So while the collector keeps up, a push neither allocates nor
-//! makes a system call. If the writer outruns the collector, it maps further chunks itself, which takes about 20 us per
-//! chunk. Causes are a thousand new stacks, or a collector that gets no processor time. The collector unmaps these
-//! further chunks after it has read them. If the number of chunks reaches a limit, the push is refused, and the caller
-//! counts the loss.
+//! Chunks come from a pool that the collector refills. While the collector keeps up, a push neither allocates nor makes
+//! a system call. If the writer outruns the collector, the writer maps further chunks itself, which takes about 20 us
+//! per chunk. This happens, for example, after a thousand new stacks, or if the collector gets no processor time. The
+//! collector unmaps these chunks after it has read them. If the number of chunks reaches a limit, the push is refused,
+//! and the caller counts the loss.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -23,21 +23,21 @@ use gpuflame_unwind::memory;
 use super::unread_limit;
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// Number of words per chunk. The number is a multiple of 3, the number of words in a launch, so that launches fill a
-/// chunk completely.
+/// Number of words per chunk. A launch has 3 words, and this number is a multiple of 3, so that launches fill a chunk
+/// completely.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
-/// Maximum number of chunks of all logs: 32 MiB, or 1.4 million unread launches. The first chunk of each log (a thread
-/// has two logs) does not count against this limit. If several threads map a chunk at the same moment, the limit may be
-/// exceeded by a few chunks.
+/// Maximum number of chunks in all logs together. They take 32 MiB, which is enough for 1.4 million unread launches.
+/// The first chunk of each log (a thread has two logs) does not count. If several threads map a chunk at the same
+/// moment, a few more chunks may exist.
 const MAX_CHUNKS: usize = 512;
-/// `MAX_CHUNKS`, or fewer if the user has asked for a limit on memory.
+/// Current limit on the number of chunks: `MAX_CHUNKS`, or less under a small memory limit.
 static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
-/// Number of ready chunks after the collector has refilled the pool: 2 MiB, or 90,000 launches between two visits of
-/// the collector.
+/// Number of ready (empty) chunks after the collector has refilled the pool. They take 2 MiB, which is enough for
+/// 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
-/// Maximum number of ready chunks, including chunks that the collector has read and returned. Because this maximum is
-/// 1.5 times `READY_CHUNKS`, the number of launches between two visits can vary by 40,000 without a chunk being mapped
-/// or unmapped.
+/// Maximum number of ready chunks, including chunks that the collector has read and returned. Because it is 1.5 times
+/// `READY_CHUNKS`, the number of launches between two visits can vary by 40,000 before chunks must be mapped or
+/// unmapped.
 const MAX_READY_CHUNKS: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
@@ -49,21 +49,20 @@ struct LogChunk {
 
 const _: () = assert!(size_of::<LogChunk>() <= CHUNK_BYTES && offset_of!(LogChunk, words) <= 64);
 
-/// Limits the memory of all chunks together to `bytes`. The limit is never less than the maximum number of ready
-/// chunks.
+/// Limits the total memory of all chunks to `bytes`. At least `MAX_READY_CHUNKS` chunks are always allowed.
 pub(crate) fn limit_memory(bytes: usize) {
     CHUNK_LIMIT.store((bytes / CHUNK_BYTES).clamp(MAX_READY_CHUNKS, MAX_CHUNKS), Ordering::Relaxed);
 }
 
-/// The ready chunks, in no particular order. A thread takes a chunk out of a slot, or puts one into a slot, by one
-/// atomic exchange. So a preempted thread never blocks another thread, whatever the priorities of the two are.
+/// The ready chunks, in no particular order. A thread takes a chunk from a slot, or puts a chunk into a slot, with one
+/// atomic exchange. Therefore a preempted thread never blocks another thread, whatever the priorities of the two
+/// threads are.
 struct ChunkPool {
     ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
-    /// Number of logs to which something was written. Each log to which something was written holds at least one chunk
-    /// permanently.
+    /// Number of logs with at least one record. Each of these logs permanently holds at least one chunk.
     logs: AtomicUsize,
-    /// False until the first [`refill_chunks`]; every push before that is refused.
+    /// Whether [`refill_chunks`] was called at least once. Before that, every push is refused.
     is_open: AtomicBool,
 }
 
@@ -79,15 +78,15 @@ impl ChunkPool {
         }
     }
 
-    /// Takes a ready chunk. Examines each of the 48 slots at most once.
+    /// Takes a ready chunk from the pool. Examines each of the 48 slots at most once.
     fn take(&self) -> Option<NonNull<LogChunk>> {
         // Each slot is loaded before it is exchanged, because an exchange takes the cache line away from all other
-        // threads. In a burst most slots are empty, so most exchanges would be needless.
+        // threads. During a burst of launches most slots are empty, so most exchanges would be useless.
         let mut full = self.ready.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null());
         full.find_map(|slot| NonNull::new(slot.swap(null_mut(), Ordering::Acquire)))
     }
 
-    /// Stores a ready chunk. Returns `false` if there is no free slot.
+    /// Puts a ready chunk into the pool. Returns `false` if there is no free slot.
     fn put(&self, chunk: NonNull<LogChunk>) -> bool {
         self.ready.iter().any(|slot| {
             let order = (Ordering::Release, Ordering::Relaxed);
@@ -100,7 +99,7 @@ impl ChunkPool {
     }
 }
 
-/// Number of logs to which something was written.
+/// Number of logs with at least one record.
 pub(crate) fn count_logs() -> usize {
     POOL.logs.load(Ordering::Relaxed)
 }
@@ -128,7 +127,8 @@ fn create_chunk() -> Option<NonNull<LogChunk>> {
     Some(chunk)
 }
 
-/// Returns an empty chunk, from the pool or newly mapped; `None` if there are too many chunks or no memory.
+/// Returns an empty chunk, either from the pool or newly mapped; `None` if there are too many chunks or there is no
+/// memory.
 fn take_chunk() -> Option<NonNull<LogChunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
@@ -153,8 +153,8 @@ fn take_first_chunk() -> Option<NonNull<LogChunk>> {
     chunk
 }
 
-/// Returns a chunk to the pool. If enough chunks are ready, unmaps it instead, so that the memory of a burst is not
-/// held permanently.
+/// Returns a chunk to the pool. If enough chunks are ready, unmaps the chunk instead, so that the memory used by a
+/// burst is released.
 fn return_chunk(chunk: NonNull<LogChunk>) {
     if !POOL.put(chunk) {
         POOL.created.fetch_sub(1, Ordering::Relaxed);
@@ -163,7 +163,8 @@ fn return_chunk(chunk: NonNull<LogChunk>) {
     }
 }
 
-/// State that the writer and the reader share: a pointer to the first chunk. Each chunk points to the next one.
+/// State that the writer and the reader of a log share: a pointer to the first chunk. Each chunk points to the next
+/// chunk.
 #[derive(Debug)]
 pub(crate) struct Log {
     first: AtomicPtr<LogChunk>,
@@ -243,7 +244,7 @@ pub(crate) struct LogReader {
     read: usize,
 }
 
-/// Position in a log: the end of the words that were written up to some moment.
+/// Position in a log: the end of the words that were written before the mark was made.
 #[derive(Clone, Copy)]
 pub(crate) struct LogMark {
     chunk: *const LogChunk,
@@ -264,7 +265,7 @@ impl LogReader {
         Self { chunk: std::ptr::null(), read: 0 }
     }
 
-    /// Returns the current end of `log`.
+    /// Returns a mark at the current end of `log`.
     pub(crate) fn mark_end(&self, log: &Log) -> LogMark {
         let mut mark = self.mark_chunk_end(log);
         // SAFETY: all chunks from the reader's current chunk to the newest one stay mapped, because only this reader
@@ -279,7 +280,7 @@ impl LogReader {
         mark
     }
 
-    /// Returns the number of words that were written but not read.
+    /// Returns the number of words in the log that were written but not read.
     pub(crate) fn unread(&self, log: &Log) -> usize {
         let first = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         let mut words = 0;
@@ -297,7 +298,7 @@ impl LogReader {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
     }
 
-    /// Returns the current end of the words in the reader's current chunk.
+    /// Returns a mark at the current end of the words in the reader's current chunk.
     pub(crate) fn mark_chunk_end(&self, log: &Log) -> LogMark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         LogMark::at(chunk)
@@ -329,8 +330,8 @@ impl LogReader {
                 self.read = len;
                 any = true;
             }
-            // If the chunk had a successor when `next` was loaded, the writer adds nothing more to the chunk, so the
-            // chunk's length is final.
+            // If the chunk had a successor when `next` was loaded, the writer adds no more words to the chunk, so its
+            // length is final.
             let finished = !next.is_null() && self.read == chunk.len.load(Ordering::Acquire) as usize;
             if finished {
                 self.chunk = next;
@@ -364,7 +365,7 @@ mod tests {
                 let mut mine = Vec::new();
                 for turn in 0..20_000 {
                     if let Some(chunk) = pool.take() {
-                        // The thread puts every second chunk back.
+                        // The thread puts every other chunk back.
                         if turn % 2 == 0 && turn < 19_000 {
                             assert!(pool.put(chunk));
                         } else {

@@ -1,5 +1,5 @@
-//! Logs and buffers, through which records pass from the application's threads to the collector. No thread waits for
-//! another thread to finish a step.
+//! Logs and buffers through which records pass from the application's threads to the collector. In `buffers`,
+//! `handover` and `log`, no thread waits for another thread to finish a step.
 
 pub(super) mod buffers;
 pub(super) mod common_log;

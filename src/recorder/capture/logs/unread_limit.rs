@@ -1,11 +1,11 @@
-//! The user's memory limit, as it applies to records that wait for the collector. All other data have fixed shares of
-//! the limit; unread records may take the rest.
+//! Applies the user's memory limit to records that wait for the collector. All other data have fixed shares of the
+//! limit. Unread records may use the rest.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Fraction (1/8) of the limit that unread records must leave free, in addition to [`MARGIN_BYTES`]. The free memory is
-/// needed because the collector allocates memory while it reads records, and because several threads may ask for memory
-/// at the same moment.
+/// Unread records must leave 1/8 of the limit free, in addition to [`MARGIN_BYTES`]. The free memory is needed because
+/// the collector allocates memory while it reads records, and because several threads may request memory at the same
+/// moment.
 const MARGIN_DIVISOR: usize = 8;
 /// Allowance for memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
 const MARGIN_BYTES: usize = 3 << 20;
@@ -27,13 +27,13 @@ pub(crate) fn bytes() -> usize {
     LIMIT.load(Ordering::Relaxed)
 }
 
-/// Whether unread records may use `bytes` more.
+/// Whether unread records may use `bytes` more bytes.
 pub(crate) fn has_room(bytes: usize) -> bool {
     let limit = self::bytes();
     bytes_held().saturating_add(bytes) <= limit - limit / MARGIN_DIVISOR - MARGIN_BYTES.min(limit / 4)
 }
 
-/// Whether the last request for a buffer was refused. While it is true, the activities of new launches are lost.
+/// Whether the last request for a buffer was refused. While this flag is true, the activities of new launches are lost.
 static ARE_ACTIVITIES_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Notes whether a request for a buffer was refused.
@@ -43,11 +43,10 @@ pub(crate) fn note_activities_lost(are_lost: bool) {
     }
 }
 
-/// Whether the activities of new launches are lost, and there is no room for `bytes` more. New launches should then not
-/// be recorded: launches without activities are of little use, and would take time of the collector, which is delayed
-/// already.
+/// Whether the activities of new launches are lost, and there is no room for `bytes` more bytes. If so, new launches
+/// should not be recorded, because launches without activities are of little use and would delay the collector further.
 pub(crate) fn are_activities_lost(bytes: usize) -> bool {
-    // `has_room` is checked as well, because the flag may be out of date: memory may have become free since the last
-    // request for a buffer. No requests come, for example, while another client owns the records.
+    // `has_room` is checked as well, because memory may have become free since the last request for a buffer, so the
+    // flag may be out of date. For example, no requests arrive while another client owns the activity records.
     ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) && !has_room(bytes)
 }

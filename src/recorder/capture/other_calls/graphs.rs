@@ -1,12 +1,13 @@
-//! Records which API call created which graph node. Callbacks on the application's threads write the events to a log,
-//! and the collector turns the log into rows.
+//! Records which API call created which node of a CUDA graph. Callbacks on the application's threads write graph events
+//! to a log, and the collector turns the log into rows.
 //!
-//! A graph is created rarely and launched often, so no code in this module runs during a launch. The nodes that a
-//! launch executes are found by their ids when their activity records are read. Nodes are recorded even if no window is
+//! A graph is created rarely and launched often, so no code in this module runs during a launch. The collector finds
+//! the nodes that a launch executed by the node ids in the activity records. Nodes are recorded even if no window is
 //! open, because a graph that is created outside windows may be launched inside a window.
 //!
-//! All threads write to one log, under a lock, in the order of the events. The reason is that one thread may create a
-//! graph and another thread copy it, and the record of the copy makes sense only after the record of the original.
+//! All threads write to one log under a lock, so that the records are in the order of the events. The order matters
+//! because one thread may create a graph that another thread copies. The record of the copy makes sense only after the
+//! record of the original.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -23,8 +24,8 @@ use crate::capture::threads::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
 use crate::capture::threads::drain::drain_contexts;
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
 
-/// Kinds of records in the log. A record has three words: `kind | graph << 32`, and two words whose meaning depends on
-/// the kind (see below; `-` = unused).
+/// Kinds of records in the log of graph events. A record has three words: `kind | graph << 32`, and two words whose
+/// meaning depends on the kind. The comments below list these two words; `-` means unused.
 mod kind {
     /// node, context
     pub(super) const NODE: u64 = 1;
@@ -38,7 +39,7 @@ mod kind {
     pub(super) const EXEC_END: u64 = 5;
     /// address of the executable graph, correlation
     pub(super) const UPDATE: u64 = 6;
-    /// node that is waited for, or 0; node that waits
+    /// node that must finish first (0 if unknown), node that waits for it
     pub(super) const EDGE: u64 = 7;
 }
 
@@ -90,8 +91,8 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier call does not enclose this call, the earlier call has never returned. If it does, this call is
-    // nested in the earlier call.
+    // If the earlier graph call encloses this call, this call is nested in it. Otherwise the earlier call has never
+    // returned (for example, because of a longjmp).
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }
@@ -101,8 +102,8 @@ fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
         Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
-/// Returns the graph call that the thread is in. Returns `None` if the thread is in no graph call, or has left the call
-/// by a jump.
+/// Returns the graph call that is in progress on the thread. Returns `None` if there is none, or if the thread has left
+/// the call by a jump.
 fn enclosing_call(own: &ThreadOnly) -> Option<&PendingGraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
@@ -132,9 +133,10 @@ fn node_created(
     Some((graph, node))
 }
 
-/// Records a dependency. CUPTI's documentation does not state which of the two nodes waits. We assume that the node
-/// with the higher id waits: ids ascend in a graph, so this node was created later, and a new node can only depend on
-/// existing nodes. The edges of a copy are derived from the edges of the original.
+/// Records a dependency between two graph nodes. CUPTI's documentation does not state which of the two nodes waits.
+/// gpuflame assumes that the node with the higher id waits. The reason is that ids ascend in a graph, so this node was
+/// created later, and a new node can only depend on existing nodes. The edges of a copied graph are derived from the
+/// edges of the original.
 fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (GraphNodeId, GraphNodeId))>) {
     let around = enclosing_call(own);
     if around.is_some_and(|call| call.copies) {
@@ -183,17 +185,18 @@ fn push(thread: &ThreadState, words: [u64; 3]) {
     }
 }
 
-/// Source graph of each existing executable graph, by the address of the executable graph. Addresses are used because
-/// CUPTI before 12.3 has no ids of executable graphs.
+/// Source graph of each existing executable graph, keyed by the address of the executable graph. Addresses are used
+/// because CUPTI before 12.3 has no ids for executable graphs.
 #[derive(Default)]
 struct ExecGraphs {
     graphs: HashMap<u64, GraphId>,
-    /// Ids of the graphs in `graphs`. A graph in `graphs` ends when its executable graph ends, and not before.
+    /// Ids of the graphs in `graphs`. Such a graph counts as destroyed only when its executable graph is destroyed.
     owned: HashSet<GraphId>,
 }
 
-/// Passes all unread graph events to `each`, after the contexts that the events refer to. The collector calls this
-/// before it reads activity records, so that all nodes in the records are known.
+/// Passes all unread graph events to `each`. First passes the launch contexts (stack and API call) to which the events
+/// refer. The collector calls this function before it reads activity records, so that all nodes in the records are
+/// known.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,12 +1,12 @@
-//! Calls that create no GPU work: calls that wait for GPU work, and calls that allocate or free memory. If the user
-//! asks for dependencies, also calls that record events on streams or make streams wait for events. Calls that create
-//! no GPU work take microseconds or longer, so this code need not be fast.
+//! Records host calls, which are CUDA calls that create no GPU work: calls that wait for GPU work, and calls that
+//! allocate or free memory. If the user asks for dependencies, calls that record CUDA events on streams or make streams
+//! wait for CUDA events are recorded as well. Host calls take microseconds or longer, so this code need not be fast.
 //!
-//! Each call is written to the thread's own log, among the thread's launches, to show which calls preceded a delayed
-//! launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. All threads
-//! share this log because one thread may free memory that another thread allocates again at once: only the order of the
-//! records shows to which allocation a free belongs. For the same reason a free is written to the common log when the
-//! call begins; all other calls are written when they return.
+//! Each host call is written to the thread's own log, among the thread's launches, to show which calls preceded a
+//! delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. All
+//! threads share this log because one thread may free memory that another thread immediately allocates again. In that
+//! case, only the order of the records shows to which allocation a free belongs. For the same reason, a free is written
+//! to the common log when the call begins. All other calls are written when they return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,8 +25,9 @@ use crate::capture::threads::drain::drain_contexts;
 use crate::capture::threads::records::called_words;
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
-/// Kinds of records in the common log. A record has five words: `kind | memory or duration << 32`, `correlation |
-/// context << 32`, the time, and two words whose meaning depends on the kind (see below; `-` = unused).
+/// Kinds of records in the common log of host calls. A record has five words: `kind | memory or duration << 32`,
+/// `correlation | context << 32`, the time, and two words whose meaning depends on the kind. The comments below list
+/// these two words; `-` means unused.
 mod kind {
     /// duration, -
     pub(super) const WAIT: u64 = 1;
@@ -55,13 +56,13 @@ pub struct HostCallDetails {
     pub memory: bool,
 }
 
-/// Selects the calls whose details are recorded from now on.
+/// Selects the kinds of calls whose details are recorded after this call.
 pub fn select_host_call_details(details: HostCallDetails) {
     WAITS.store(details.waits, Ordering::Relaxed);
     MEMORY.store(details.memory, Ordering::Relaxed);
 }
 
-/// Records a call that creates no GPU work.
+/// Records the beginning or end of a host call (a CUDA call that creates no GPU work).
 #[cold]
 pub(crate) fn record_event(event: &HostCallEvent<'_>) {
     if lifecycle::is_over() {
@@ -71,7 +72,7 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
         return refuse(event, &EntryRefusal::determine());
     };
     let (own, thread) = entered.parts();
-    // As for a launch, `call` is in the stack frame of our function that the tracing library has called.
+    // As for a launch, `call` is in the stack frame of gpuflame's function that the tracing library has called.
     match *event {
         HostCallEvent::Begins { call, address } => begin(own, thread, call, address),
         HostCallEvent::Ends { call, done } => {
@@ -81,8 +82,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this call is missing: a signal handler on a stack at a higher address has made a
-                    // call of its own, whose entry has replaced the entry of this call.
+                    // The entry of this call is missing. The reason is that a signal handler on a stack at a higher
+                    // address has made another call, whose entry has replaced the entry of this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
@@ -96,8 +97,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
     }
 }
 
-/// Records whether a launch with attributes may begin before the previous kernel ends. In a signal handler, or if the
-/// log has no room, nothing is recorded, and the attributes of the launch count as unknown.
+/// Records whether a launch with attributes may begin before the previous kernel ends. If the log has no room or a
+/// signal handler makes the launch, nothing is recorded, and the attributes of the launch count as unknown.
 #[cold]
 pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: bool) {
     if !lifecycle::is_over() && window::state().is_open() {
@@ -106,8 +107,8 @@ pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: boo
     }
 }
 
-/// Whether a call of this kind counts as a loss if it cannot be recorded: only if the user has asked for details of
-/// such calls.
+/// Whether an unrecorded call of this kind counts as a loss. It counts only if the user has asked for details of such
+/// calls.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -116,8 +117,8 @@ fn counts_as_loss(kind: CallKind) -> bool {
     }
 }
 
-/// Counts a call that cannot be recorded, because a signal handler made it while the thread was inside gpuflame, or
-/// because the thread has no state.
+/// Counts a call that cannot be recorded. The reason is that a signal handler made the call while the thread was inside
+/// gpuflame, or that the thread has no state.
 fn refuse(event: &HostCallEvent<'_>, refused: &EntryRefusal) {
     match *event {
         HostCallEvent::Begins { call, .. } => {
@@ -200,9 +201,8 @@ pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &L
     }
 }
 
-/// Writes a row about a call that has returned to the thread's log, among the thread's launches. If the log has no
-/// room, no loss is counted: the only effect is that the time before the thread's next launch is explained less
-/// exactly.
+/// Writes a row about a finished call to the thread's log, among the thread's launches. If the log has no room, no loss
+/// is counted, because the only effect is that the time before the thread's next launch is explained less exactly.
 fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);
@@ -215,7 +215,8 @@ fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: Co
     }
 }
 
-/// Passes all unread host calls to `each`, after the contexts that they refer to. Called by the collector.
+/// Passes all unread host calls to `each`. First passes the launch contexts (stack and API call) to which the calls
+/// refer. Called by the collector.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,12 +1,12 @@
-//! The NVTX injection interface: replaces functions of the application's NVTX with functions of this library.
+//! The NVTX injection interface: replaces functions of the application's NVTX with functions of gpuflame's library.
 //!
-//! NVTX is a header, so each library that uses NVTX has its own copy with its own table of function pointers. In the
+//! NVTX is a header, so each library that uses NVTX has its own copy with its own table of function pointers. On the
 //! first call to a copy, NVTX loads the library that `NVTX_INJECTION64_PATH` names, and gives that library access to
-//! the copy's table. We replace the pointers to functions that open, close and name ranges. Marks, categories, payloads
-//! and colours are ignored.
+//! the copy's table. gpuflame replaces the pointers to functions that open, close and name ranges. NVTX marks,
+//! categories, payloads and colours are ignored.
 //!
-//! The layouts of the structs are those of NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`, which have not changed since
-//! version 3.0.
+//! The layouts of the structs come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. They have not changed since version
+//! 3.0.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -16,11 +16,11 @@ use crate::capture::ids::range_names::{RangeDomain, RangeName};
 use gpuflame_cupti::tracer::errno;
 use gpuflame_model::record::RangeId;
 
-/// Type of NVTX's function that returns a table of NVTX, selected by its number.
+/// Type of NVTX's function that returns one of NVTX's tables. The argument is the index of the table.
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
-/// Access to the function table of one copy of NVTX: the copy in the application, or the copy in a library that the
-/// application uses.
+/// Access to the function table of one copy of NVTX. The application and each library that it uses may have their own
+/// copy.
 #[derive(Clone, Copy, Debug)]
 pub struct NvtxTable(GetExportTable);
 
@@ -31,15 +31,15 @@ struct Callbacks {
     module_table: Option<extern "C" fn(u32, *mut *mut *mut NvtxFunction, *mut u32) -> c_int>,
 }
 
-/// Pointer to an NVTX function, whose type depends on the function's number.
+/// Pointer to an NVTX function. The type of the function depends on its index in the table.
 type NvtxFunction = *const c_void;
 
-/// Number that selects the table [`Callbacks`].
+/// Index of the table [`Callbacks`].
 const CALLBACKS: u32 = 1;
-/// Numbers of the modules into which NVTX groups its functions: functions without and with a domain.
+/// Ids of two NVTX modules: functions without a domain (`CORE`) and functions with a domain (`CORE2`).
 const CORE: u32 = 1;
 const CORE2: u32 = 5;
-/// NVTX's result of a push or pop for tools that do not count the open ranges.
+/// Value that a push or pop returns if the tool does not count the open ranges, as defined by NVTX.
 const NO_TRACKING: c_int = -2;
 
 /// The first fields of `nvtxEventAttributes_t`, up to the last field that gpuflame reads.
@@ -73,8 +73,8 @@ impl NvtxTable {
         Self(table)
     }
 
-    /// Installs our functions in NVTX's table. NVTX waits until this function returns. Returns `false` if NVTX does not
-    /// have the expected tables, which may happen with an unknown version.
+    /// Installs gpuflame's functions in NVTX's table. NVTX waits until this function returns. Returns `false` if NVTX
+    /// does not have the expected tables, which may happen with an unknown version of NVTX.
     pub fn attach(self) -> bool {
         replace(self.0)
     }
@@ -124,7 +124,7 @@ fn replace(table: GetExportTable) -> bool {
     replaced
 }
 
-/// Returns the range name that is in the attributes from NVTX.
+/// Returns the range name from the attributes that NVTX has passed.
 ///
 /// # Safety
 /// The message in the attributes has the type that their `message_type` states.
@@ -185,8 +185,8 @@ impl NvtxText for Wide {
     }
 }
 
-/// Runs code that NVTX calls, and preserves errno. A panic is a bug in gpuflame and must not reach the application: it
-/// switches gpuflame off, and `otherwise` is returned.
+/// Runs `body`, which NVTX has called, and preserves errno. A panic in `body` is a bug in gpuflame and must not reach
+/// the application. It switches gpuflame off, and `otherwise` is returned.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     errno::preserve(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
         crate::control::lifecycle::end();
@@ -209,8 +209,7 @@ fn start(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     guarded(0, || start_range(domain, name))
 }
 
-/// Returns the domain that a handle stands for. The handle is the domain's number, so that a null handle stands for the
-/// default domain.
+/// Returns the domain of a handle. The handle contains the domain's id, so a null handle represents the default domain.
 fn domain_of_handle(handle: *const c_void) -> RangeDomain {
     RangeDomain::from_number(handle.addr() as u32)
 }
@@ -263,7 +262,7 @@ extern "C" fn domain_pop(domain: *const c_void) -> c_int {
     pop_from(domain_of_handle(domain))
 }
 
-/// The handle of a registered string is the number of its range name.
+/// Registers a string. The returned handle contains the id of the string's range name.
 extern "C" fn register_text<T: NvtxText>(domain: *const c_void, message: T) -> *const c_void {
     // SAFETY: as in `start_text`, the string is null or ends in a 0.
     let name = unsafe { message.name() };

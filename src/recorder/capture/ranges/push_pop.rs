@@ -1,8 +1,8 @@
 //! Records ranges that the application opens and names, through NVTX or `gpuflame_range_push`. The ranges that are
 //! open on a thread become frames in the stack of each launch of that thread.
 //!
-//! Each thread has its own open ranges (`open_ranges`). Each name has one id per process (`range_names`); each thread
-//! also caches the names that it used last.
+//! Each thread has its own open ranges (`open_ranges`). Each range name has one id in the whole process
+//! (`range_names`). Each thread also caches the names that it used most recently.
 
 use std::ptr::from_ref;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadState, all
 
 const PAGE_BITS: u32 = 12;
 
-/// Opens a range on this thread, which [`pop_range`] closes. Returns the number of ranges of the same domain that are
-/// open around the new range; `None` if the range could not be stored.
+/// Opens a range on this thread. [`pop_range`] closes it. Returns the number of ranges of the same domain that enclose
+/// the new range; `None` if the range could not be stored.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return None;
@@ -51,8 +51,8 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     opened.map(|()| around)
 }
 
-/// Notifies the session if the range begins a step. Call this after this thread has left gpuflame, because the receiver
-/// of the notice may take time and may need this thread's state.
+/// Notifies the session if the range begins a step. Call this function after the thread's state was released, because
+/// the receiver of the notice may take time and may need that state.
 fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
     with_step_name(name, id, |name| notices::announce(Notice::Step(name)));
 }
@@ -60,12 +60,12 @@ fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
 /// Result of closing a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PopResult {
-    /// The range is closed. The value is the number of ranges of its domain that are still open on the thread.
+    /// The range is closed. The value is the number of ranges of the same domain that are still open on the thread.
     Closed(usize),
     /// The domain has no open range.
     NoneOpen,
-    /// The caller is a signal handler that interrupted the thread inside gpuflame. A range that the handler itself has
-    /// opened is closed; it was never a frame of a launch. Any other range stays open, and the loss is counted.
+    /// The caller is a signal handler that interrupted the thread inside gpuflame. If the handler itself has opened the
+    /// range, the range is closed; no launch has a frame for it. Any other range stays open, and the loss is counted.
     InHandler,
 }
 
@@ -94,7 +94,7 @@ pub fn pop_range(domain: RangeDomain) -> PopResult {
     PopResult::Closed(ranges.count(domain))
 }
 
-/// Opens a range on this thread, which any thread may close with [`end_range`]. Returns the id of the range; 0 = the
+/// Opens a range on this thread. Any thread may close it with [`end_range`]. Returns the id of the range; 0 if the
 /// range could not be stored.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if domain == RangeDomain::IGNORED || forked_child::is_over() {
@@ -134,8 +134,8 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. So this
-    // thread does not wait, but leaves a note for the thread that owns the range.
+    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. In both
+    // cases this thread does not wait. It leaves a note for the thread that owns the range.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.pending_ends.note_end(serial)
     {
@@ -153,7 +153,8 @@ pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
     if forked_child::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
-/// Returns the page number of a thread's state. A range's id contains this number to identify the thread of the range.
+/// Returns the number of the memory page that contains a thread's state. A range's id contains this number to identify
+/// the thread that owns the range.
 fn page_of(thread: &ThreadState) -> u64 {
     std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS
 }

@@ -1,10 +1,11 @@
-//! State of the API calls that a thread is in. If calls of one kind (launches, graph calls, other recorded calls) are
-//! nested, only the outermost call is recorded, and the inner calls count as parts of it.
+//! State of the API calls in flight on a thread. There are three kinds of calls: launches, graph calls and other
+//! recorded calls. If calls of one kind are nested, only the outermost call is recorded, and the inner calls count as
+//! parts of it.
 //!
-//! A call never returns if its thread jumps out of it. To notice such a jump, each call stores the stack depth at its
-//! entry. A later call at the same or a shallower depth is not nested in the earlier call, so the earlier call must
-//! have ended. The exception is a later call from a signal handler that runs on an alternate stack, because that stack
-//! may be at any address.
+//! A call never returns if its thread jumps out of it, for example with longjmp. To detect such a jump, the stack depth
+//! is stored at the entry of each call. A later call at the same or a shallower depth is not nested in the earlier
+//! call, so the earlier call must have ended. The exception is a later call from a signal handler on an alternate
+//! stack, because an alternate stack may be at any address.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,40 +16,41 @@ use gpuflame_os::host_signals;
 
 use super::thread_counters::ThreadCounters;
 
-/// Value of the slot (a word that the entry and the exit of a call share): this call is the launch.
+/// Slot value of an outermost launch. (The slot is a word that the entry and the exit of a call share.)
 pub(crate) const OUTERMOST: u64 = 1;
-/// Value of the slot: this call is part of the launch that encloses it.
+/// Slot value of a call that is part of the launch that encloses it, or that is ignored.
 pub(crate) const NESTED: u64 = 2;
-/// Value of the slot: this call is the outermost call that creates or copies graphs.
+/// Slot value of an outermost call that creates or copies graphs.
 pub(crate) const GRAPH_CALL: u64 = 3;
-/// Value of the slot: this call is the outermost of nested calls that create no GPU work but are recorded.
+/// Slot value of an outermost host call, which creates no GPU work but is recorded.
 pub(crate) const HOST_CALL: u64 = 4;
-/// Value of the slot: this call is a launch from a signal handler that interrupted another launch. The interrupted
-/// launch was set aside.
+/// Slot value of a launch from a signal handler that interrupted another launch. The interrupted launch is stored in
+/// `aside`.
 pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
-/// Value of the slot: this call is refused, because it is the outermost call of a signal handler that interrupted the
-/// thread inside gpuflame, or of a thread without a state.
+/// Slot value of a refused call, which cannot be recorded. It is the outermost call of a signal handler that
+/// interrupted the thread inside gpuflame, or of a thread without a state.
 pub(crate) const REFUSED: u64 = 6;
 
-/// Maximum number of correlation ids of nested calls that are stored per launch. Work under an id that is not stored
+/// Maximum number of nested calls' correlation ids that are stored per launch. GPU work under an id that is not stored
 /// appears as an activity without a launch.
 pub(crate) const MAX_ALIASES: usize = 16;
 
-/// The launch that a thread is in, which is the outermost call. The struct is filled in place, because moving it would
-/// take longer than the rest of the bookkeeping.
+/// The launch in flight on a thread (its outermost call). The struct is filled in place, because moving it would take
+/// longer than the rest of the bookkeeping.
 pub(crate) struct PendingLaunch {
     pub(crate) is_in_flight: bool,
     pub(crate) launch: Launch,
-    /// Stack depth at the entry of the call. A later call at the same or a shallower depth is not nested in this call.
+    /// Stack depth at the entry of the launch. A later call at the same or a shallower depth is not nested in this
+    /// launch.
     pub(crate) depth: usize,
     pub(crate) api: ApiCallId,
     pub(crate) recorded: bool,
-    /// State of the window when the call began: whether a window was open, and how many windows had been opened by
+    /// State of the window when the launch began: whether a window was open, and how many windows had been opened by
     /// then.
     pub(crate) window: window::WindowState,
     pub(crate) aliases: [CorrelationId; MAX_ALIASES],
     pub(crate) alias_count: usize,
-    /// Time in ns that gpuflame spent at the entry of this call; `None` if this call is not timed.
+    /// Time in ns that gpuflame spent at the entry of this launch; `None` if this launch is not timed.
     pub(crate) spent: Option<u64>,
 }
 
@@ -79,7 +81,8 @@ impl PendingLaunch {
     }
 
     /// Returns the slot value for a new call that is not nested in this launch, although this launch has not returned.
-    /// If the new call comes from a signal handler, this launch continues afterwards, so it is moved to `aside`.
+    /// If the new call comes from a signal handler, this launch will continue after the handler, so it is moved to
+    /// `aside`.
     #[cold]
     pub(crate) fn slot_after_pending(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
         if host_signals::has_jumped_out(self.depth, depth) {
@@ -89,9 +92,9 @@ impl PendingLaunch {
         INTERRUPTING_LAUNCH
     }
 
-    /// Handles the creation of a graph node. If this launch is being captured into the node, the launch has no activity
-    /// of its own and gets no record. In this case, returns the launch's API call, which is then recorded with the
-    /// node.
+    /// Handles the creation of a graph node inside this launch. The launch is being captured into the node, so it has
+    /// no activity and gets no record. In this case, returns the launch's API call, which is recorded with the node.
+    /// Returns `None` if the node was not created inside this launch.
     pub(crate) fn mark_captured(&mut self, counters: &ThreadCounters) -> Option<ApiCallId> {
         if !self.encloses(stack_depth()) {
             return None;
@@ -103,19 +106,20 @@ impl PendingLaunch {
     }
 }
 
-/// Whether a thread is in a launch; other threads can read it. A launch that its thread has jumped out of counts as in
-/// flight until the thread's next launch.
+/// Whether a launch is in flight on a thread, in a form that other threads can read. If the thread has jumped out of a
+/// launch, the launch counts as in flight until the thread's next launch.
 pub(crate) struct InFlightLaunch(AtomicU32);
 
 impl InFlightLaunch {
-    /// Flag for a launch in flight. No window state uses this bit, because the number of opened windows stays below it.
+    /// Flag for a launch in flight. No window state uses this bit, because the number of opened windows never becomes
+    /// that large.
     const IN_FLIGHT: u32 = 1 << 31;
 
     pub(super) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Notes that a launch begins while the window is in this state.
+    /// Notes that a launch begins. `window` is the current state of the window.
     #[inline]
     pub(crate) fn begin(&self, window: window::WindowState) {
         self.0.store(window.word() | Self::IN_FLIGHT, Ordering::Relaxed);
@@ -134,11 +138,11 @@ impl InFlightLaunch {
     }
 }
 
-/// The outermost call in flight on a thread that creates graph nodes or copies a graph.
+/// A thread's outermost call in flight that creates graph nodes or copies a graph.
 pub(crate) struct PendingGraphCall {
     pub(crate) api: ApiCallId,
-    /// Whether the call copies a graph. CUPTI reports each copied node twice, as created and as cloned. The first of
-    /// these reports is ignored.
+    /// Whether the call copies a graph. CUPTI reports each copied node twice, first as created and then as cloned. The
+    /// first report is ignored.
     pub(crate) copies: bool,
     /// Graph to which the created nodes belong; `None` if the call does not name a graph.
     pub(crate) into: Option<GraphId>,
@@ -146,9 +150,9 @@ pub(crate) struct PendingGraphCall {
     pub(crate) depth: usize,
 }
 
-/// Graphs that the thread's current call has created as copies, in ascending order of their ids. The first graph is the
-/// copy that the program asked for, and the source of the next executable graph that CUPTI announces. The other graphs
-/// are copies of child graphs.
+/// Graphs that the thread's current call has created as copies, sorted by id. The first graph is the copy that the
+/// program requested. It is also the source of the next executable graph that CUPTI reports. The other graphs are
+/// copies of child graphs.
 #[derive(Default)]
 pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
 
@@ -166,7 +170,7 @@ impl CopiedGraphs {
         self.0 = Vec::new();
     }
 
-    /// Drops all graphs except one.
+    /// Drops all graphs except `graph`.
     pub(crate) fn keep_only(&mut self, graph: GraphId) {
         self.0.retain(|copied| copied.graph == graph);
     }
@@ -183,19 +187,20 @@ impl CopiedGraphs {
         }
     }
 
-    /// Removes all graphs and returns the one that the program asked for.
+    /// Removes all graphs and returns the copy that the program requested.
     pub(crate) fn take_first(&mut self) -> Option<GraphId> {
         let first = self.0.first().map(|copied| copied.graph);
         self.clear();
         first
     }
 
-    /// Handles the end of a child graph during the call: the driver has moved the child's nodes into the copy that the
-    /// program asked for. Returns the id of this copy, and the new and the former id of each moved node.
+    /// Handles the destruction of a copied child graph during the call. The driver has moved the child's nodes into the
+    /// copy that the program requested. Returns the id of this copy, and the new id and the former id of each moved
+    /// node.
     ///
-    /// CUPTI does not report the new ids, so they are computed by a rule that was measured with driver 580. By this
-    /// rule, the upper half of a node's id is the id of its graph, and the lower half is the number of nodes that were
-    /// added to the graph before. Returns `None` if the known ids do not follow this rule.
+    /// CUPTI does not report the new ids, so they are computed by a rule that was observed with driver 580. By this
+    /// rule, the upper half of a node's id is the id of its graph. The lower half is the number of nodes that were
+    /// added to the graph before this node. Returns `None` if the known ids do not follow this rule.
     pub(crate) fn inline(
         &mut self,
         child: GraphId,
@@ -215,11 +220,11 @@ impl CopiedGraphs {
     }
 }
 
-/// The outermost call in flight on a thread that creates no GPU work but is recorded.
+/// A thread's outermost host call in flight. (A host call creates no GPU work but is recorded.)
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,
-    /// Correlation id under which the call is recorded: the id of the last driver call nested in this call or, if there
-    /// is none, the id of the call itself.
+    /// Correlation id under which the call is recorded. It is the id of the last driver call nested in this call; if
+    /// there is none, it is the call's own id.
     pub(crate) correlation: CorrelationId,
     /// Stack depth at the entry of the call, as in a pending launch.
     pub(crate) depth: usize,

@@ -1,19 +1,20 @@
-//! Measures how much time our callbacks cost the application, from a sample of timed calls.
+//! Measures how much time gpuflame's callbacks cost the application, from a sample of timed calls.
 //!
 //! If a thread is preempted during a timed call, the call seems to take milliseconds. On a busy machine, a few such
-//! calls would dominate a mean. So each thread counts the times in a small histogram, which only that thread writes,
-//! and the ledger prints the median.
+//! calls would dominate a mean. Therefore each thread counts the times in a small histogram, which only that thread
+//! writes. The ledger contains the median of all histograms.
 
 use super::counter::Counter;
 
 /// Binary logarithm of the number of buckets per power of two. With 8 buckets, the midpoint of a bucket is within 6.3 %
 /// of all values in the bucket.
 const SUB_BITS: u32 = 3;
-/// Times (in ns) of up to this many bits have buckets. All longer times, from 131 us on, share the last bucket.
+/// Times in ns of up to this many bits have their own buckets. All longer times (131 us and more) share the last
+/// bucket.
 const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
-/// Histogram of the times of calls, in ns.
+/// Histogram of the times in ns that calls spent inside gpuflame.
 pub(crate) struct DurationHistogram([Counter; BUCKETS]);
 
 impl DurationHistogram {
@@ -27,10 +28,10 @@ impl DurationHistogram {
     }
 }
 
-/// Cost of the callbacks to the application.
+/// Cost of gpuflame's callbacks to the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallbackCost {
-    /// Number of API calls that were observed, from enter to exit.
+    /// Number of API calls that were observed from their entry to their exit.
     pub calls: u64,
     /// Number of calls that were timed.
     pub timed: u64,
@@ -39,7 +40,7 @@ pub struct CallbackCost {
     pub median: Option<u64>,
 }
 
-/// Computes the cost of `calls` calls from histograms. The histograms count those of the calls that were timed.
+/// Computes the cost of `calls` calls from histograms, which contain only the timed calls.
 pub(super) fn sum_histograms<'a>(
     calls: u64,
     times: impl Iterator<Item = &'a DurationHistogram>,
@@ -62,8 +63,8 @@ pub(super) fn sum_histograms<'a>(
 fn bucket_for(nanos: u64) -> usize {
     let nanos = nanos.min((1 << BITS) - 1);
     let Some(shift) = (nanos >> SUB_BITS).checked_ilog2() else { return nanos as usize };
-    // After the shift, the highest bit of the time has the value 2^SUB_BITS. So the buckets of each power of two
-    // directly follow the buckets of the next smaller power.
+    // After the shift, the highest bit of the time has the value 2^SUB_BITS. Therefore the buckets of each power of two
+    // directly follow the buckets of the next smaller power of two.
     ((shift as usize) << SUB_BITS) + (nanos >> shift) as usize
 }
 

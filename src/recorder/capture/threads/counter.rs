@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that one thread writes. Only the sum over all threads is meaningful: a new thread reuses the state of an
-/// ended thread and continues that thread's counters.
+/// A counter that one thread writes. Only the sum over all threads is meaningful, because a new thread reuses the state
+/// of an ended thread and continues that thread's counters.
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -12,14 +12,14 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds by a plain load and store, without a locked instruction.
+    /// Adds `amount` with a plain load and store, without a locked instruction.
     #[inline]
     pub(crate) fn add(&self, amount: u64) {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// Adds by a locked instruction. Used if a signal handler may add to the counter between a load and a store of the
-    /// thread that it interrupted.
+    /// Adds `amount` with a locked instruction. Used if a signal handler may add to the counter between the load and
+    /// the store of the interrupted thread.
     pub(super) fn add_atomically(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! Functions with which the collector reads the records that the application's threads have written.
 //!
-//! Only one thread may run these functions at a time, so the caller must hold the collector's lock.
+//! Only one thread may run the functions of this file at a time, so the caller must hold the collector's lock.
 
 use gpuflame_model::record::{Nanos, Row};
 
@@ -10,19 +10,19 @@ use super::thread::{LogReaders, all, in_flight};
 use crate::capture::ids::range_names;
 
 /// Passes to `each` the records that the threads have written since the last call. For each thread, passes all new
-/// contexts first, and then the launches of at most one chunk of the thread's log. Returns false if there were no
-/// records.
+/// contexts (stacks with their API call) first, and then the launches in at most one chunk of the thread's log. Returns
+/// false if there were no records.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }
 
-/// Like [`drain`], but skips each thread from which a launch that began at or after `time` was already read. Once this
-/// function returns false, all launches before `time` have been passed on.
+/// Like [`drain`], but skips a thread once a launch that began at or after `time` was read from it. When this function
+/// returns false, all launches before `time` have been passed to `each`.
 pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|readers| readers.last_launch < time, each)
 }
 
-/// Notes how many words of each thread's launches are unread now. [`drain_noted`] then reads these words.
+/// Notes how many words of each thread's launch log are unread now. [`drain_noted`] reads these words.
 pub fn note_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, and it drains one thread at a time.
@@ -32,8 +32,8 @@ pub fn note_unread() {
     }
 }
 
-/// Marks how many words of each thread's launches are unread now. [`marked_is_read`] then returns whether these words
-/// were read.
+/// Marks how many words of each thread's launch log are unread now. [`marked_is_read`] returns whether these words were
+/// read.
 pub fn mark_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
@@ -48,22 +48,22 @@ pub fn marked_is_read() -> bool {
     all().all(|thread| unsafe { thread.readers() }.marked == 0)
 }
 
-/// Returns the largest N such that no launch that began in the first N windows is still in flight. Returns `u32::MAX`
-/// if no launch that began in an open window is in flight.
+/// Returns the number of windows, counted from the first, whose launch calls have all returned. Returns `u32::MAX` if
+/// no launch call that began in an open window is in flight.
 pub fn windows_without_pending_launches() -> u32 {
     let open = in_flight().filter(|state| state.is_open());
     open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
 }
 
-/// Whether a thread that has not ended is in a launch.
+/// Whether a launch call is in flight on any thread that has not ended.
 pub fn any_in_flight() -> bool {
     in_flight().next().is_some()
 }
 
 /// Like [`drain`], but reads a thread only until the launches that were unread at the last [`note_unread`] are read.
-/// Repeated calls therefore return false at some point, however fast the threads launch further work.
+/// Therefore repeated calls return false at some point, however fast the threads launch further work.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    // `is_noted` is needed because the log of a thread is empty if the thread has launched only outside windows.
+    // `is_noted` is needed because a thread's log is empty if the thread has launched only outside windows.
     drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }
 
@@ -75,8 +75,8 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
         if !wanted(readers) {
             continue;
         }
-        // A launch refers to a context that was written before the launch. So the launch log's end is marked before the
-        // context log's end, and the contexts are read before the launches.
+        // A launch refers to a context that was written before the launch. Therefore the end of the launch log is
+        // marked before the end of the context log, and the contexts are read before the launches.
         let launches = readers.launches.mark_chunk_end(&thread.launches);
         let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);
@@ -103,7 +103,7 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
     any
 }
 
-/// Passes all new contexts of all threads to `each`.
+/// Passes all new contexts (stacks with their API call) of all threads to `each`.
 pub(crate) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.

@@ -1,6 +1,6 @@
 //! The open ranges of a thread, in a table that belongs to the thread. For each range, the table contains the hash over
-//! that range and all ranges that enclose it. So a launch without open ranges costs one comparison, and a launch inside
-//! ranges combines its stack's hash with only one other hash.
+//! that range and all ranges that enclose it. With this design, a launch without open ranges costs one comparison, and
+//! a launch inside ranges combines its stack's hash with only one other hash.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -16,20 +16,20 @@ use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_
 const MAX_OPEN_RANGES: usize = 128;
 /// Number of names that each thread caches, so that it rarely searches the process-wide table.
 const CACHED_NAMES: usize = 128;
-/// Maximum number of pending notes per thread. Each note states that another thread has ended a range, which its own
-/// thread must still close.
+/// Maximum number of pending notes per thread. A note states that another thread has ended a range of this thread,
+/// which this thread must still close.
 const MAX_PENDING_ENDS: usize = 64;
 
-/// Maximum serial number of a range. A range is ended by its id, whose lower bits are this serial number.
+/// Maximum serial number of a range. The lower bits of a range's id contain its serial number.
 pub(crate) const MAX_SERIAL: u32 = (1 << SERIAL_BITS) - 1;
 pub(crate) const SERIAL_BITS: u32 = 27;
 
 /// The open ranges of one thread.
 pub(crate) struct OpenRanges {
-    /// Table of the open ranges, which is mapped when the thread opens its first range.
+    /// Table of the open ranges. It is mapped when the thread opens its first range.
     table: Option<NonNull<RangeTable>>,
     depth: usize,
-    /// Number of open ranges that were pushed while the table was full.
+    /// Number of open ranges that were pushed while the table was full, and are not in the table.
     pub(crate) overflowed: usize,
     ends_seen: u32,
 }
@@ -37,7 +37,7 @@ pub(crate) struct OpenRanges {
 struct RangeTable {
     open: [OpenRange; MAX_OPEN_RANGES],
     cached_names: [CachedName; CACHED_NAMES],
-    /// Frames of the open ranges, innermost first. The array is filled each time a context is written.
+    /// Frames of the open ranges, innermost first. The array is filled each time a new stack is recorded.
     frames: [u64; MAX_OPEN_RANGES],
 }
 
@@ -47,14 +47,15 @@ pub(crate) struct OpenRange {
     hash: Hash,
     frame: Frame,
     pub(crate) domain: RangeDomain,
-    /// Serial number by which the range will be ended; 0 = the range was opened by a push and is closed by a pop.
+    /// Serial number that identifies the range when it is ended; 0 if the range was opened by a push and will be closed
+    /// by a pop.
     pub(crate) serial: u32,
 }
 
 #[derive(Clone, Copy)]
 struct CachedName {
     hash: Hash,
-    /// Id of the name; 0 = this cache entry is empty.
+    /// Id of the name; 0 if this cache entry is empty.
     id: u32,
 }
 
@@ -90,7 +91,7 @@ impl OpenRanges {
         &table.frames[..depth]
     }
 
-    /// Opens a range inside the ranges that are open. Returns `None` if the table has no room.
+    /// Opens a range inside all open ranges. Returns `None` if the table has no room.
     pub(crate) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
         let at = self.depth;
         if at == MAX_OPEN_RANGES {
@@ -109,7 +110,7 @@ impl OpenRanges {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
         let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
-        // The ranges nested in the closed range move down by one index, and their hashes change.
+        // The ranges nested in the closed range move to the next lower index, and their hashes change.
         let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
         for inner in at + 1..depth {
             around = around.then(table.open[inner].frame.0);
@@ -182,9 +183,9 @@ impl Drop for OpenRanges {
 pub(crate) struct PendingEnds {
     serials: [AtomicU32; MAX_PENDING_ENDS],
     count: AtomicU32,
-    /// Last serial number that was given to a range of this state. The number is not reset when the thread ends: a
-    /// handle of an old range may still exist, so the state's next thread must not reuse that range's serial number.
-    /// Only the thread that owns the state accesses this field.
+    /// Last serial number that was given to a range of this thread state. It is not reset when the thread ends. The
+    /// reason is that the id of an old range may still be in use, so the state's next thread must not reuse that
+    /// range's serial number. Only the thread that owns the state accesses this field.
     last_serial: AtomicU32,
 }
 
@@ -202,7 +203,7 @@ impl PendingEnds {
     }
 
     /// Notes that another thread has ended the range with this serial number. Returns `false` if there is no room for
-    /// the note; the range then stays open.
+    /// the note. In that case the range stays open.
     pub(crate) fn note_end(&self, serial: u32) -> bool {
         let noted = self
             .serials

@@ -1,25 +1,25 @@
-//! Launches made while no window is open ("outside windows"). Only the number and the range of correlation ids of these
-//! launches are recorded. Launches outside windows are not recorded one by one, because a program that records one step
-//! in a thousand makes nearly all of its launches outside windows.
+//! Counts launches made while no window is open ("outside windows"). Only the number of these launches and the range of
+//! their correlation ids are recorded. They are not recorded one by one, because a program that records one step in a
+//! thousand makes nearly all of its launches outside windows.
 //!
-//! The correlation ids of a thread ascend. So if a thread makes two launches outside windows and no window is opened
-//! between them, all launches of this thread with ids between these two were made outside windows, too. Each thread
-//! therefore has one growing range, which the collector can read ([`SharedOutsideRange`]). When a window is opened, the
-//! range ends and is written to the thread's log, and the next launch outside windows begins a new range.
+//! The correlation ids of a thread's launches ascend. Suppose that a thread makes two launches outside windows, and no
+//! window opens between them. Then all launches of this thread whose ids are between the two ids were made outside
+//! windows, too. Therefore each thread has one growing range, which the collector can read ([`SharedOutsideRange`]).
+//! The first launch outside windows after another window begins a new range, and writes the previous range to the
+//! thread's log.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
 
-/// Maximum difference between the last and the first id in a range. Ids wrap around; because of this limit, earlier ids
-/// can still be distinguished from later ids.
+/// Maximum difference between the last id and the first id in a range. Ids wrap around, and with this limit, earlier
+/// ids can still be distinguished from later ids.
 const MAX_ID_SPAN: u32 = 1 << 24;
 
-/// Maximum number of times that the collector tries to read a range while its thread writes the range. A write takes 10
-/// ns.
+/// Maximum number of times that the collector tries to read a range that a thread is just writing. A write takes 10 ns.
 const MAX_READ_ATTEMPTS: u32 = 64;
 
-/// The current range of a thread. Only that thread accesses it.
+/// The current range of a thread's launches outside windows. Only that thread accesses it.
 #[derive(Clone, Copy)]
 pub(crate) struct OutsideRange {
     /// Number of windows that were opened before the range began.
@@ -28,9 +28,9 @@ pub(crate) struct OutsideRange {
 }
 
 impl OutsideRange {
-    /// Adds a launch outside windows. `openings` windows were opened before the launch, and `last` is the last id of
-    /// the calls nested in it. If the launch does not fit into the current range, begins a new range and returns the
-    /// previous one.
+    /// Adds a launch outside windows. `openings` is the number of windows that were opened before the launch. `last` is
+    /// the last correlation id of the launch and its nested calls. If the launch does not fit into the current range,
+    /// begins a new range and returns the previous range.
     pub(crate) fn add(
         range: &mut Option<Self>,
         openings: u32,
@@ -52,7 +52,7 @@ impl OutsideRange {
         self.openings == openings && id.0.wrapping_sub(self.launches.first.0) < MAX_ID_SPAN
     }
 
-    /// Adds the id of a call that is nested in the last launch of the range.
+    /// Adds the correlation id of a call that is nested in the last launch of the range.
     pub(crate) fn extend(&mut self, last: CorrelationId) {
         self.launches.last = last;
     }
@@ -65,7 +65,7 @@ impl OutsideRange {
 /// Copy of a thread's current range that the collector can read. A sequence lock protects the copy, which only the
 /// thread writes.
 pub(crate) struct SharedOutsideRange {
-    /// Sequence number: odd while the thread writes; 0 = no range was written yet.
+    /// Sequence number of the lock: odd while the thread writes; 0 if no range was written yet.
     sequence: AtomicU32,
     count: AtomicU32,
     /// Number of launches of the range that the collector has read so far.
@@ -95,13 +95,13 @@ impl SharedOutsideRange {
         self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// Returns the number of launches of `range` that the collector has not read yet. The range ends now.
+    /// Returns the number of launches in `range` that the collector has not read yet. Called when the range ends.
     pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
     /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was in the
-    /// middle of a write at every attempt, because it was preempted there.
+    /// middle of a write at every attempt. The latter happens if the thread was preempted during the write.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);
@@ -134,8 +134,8 @@ fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
     OutsideLaunches { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
-/// Number of launches that the collector has read from a thread's ranges: one entry for each range that may still grow.
-/// The first id of a range identifies its entry.
+/// Numbers of launches that the collector has read from a thread's ranges. There is one entry for each range that may
+/// still grow. The first id of a range identifies its entry.
 #[derive(Default)]
 pub(super) struct OutsideReader(Vec<OutsideLaunches>);
 

@@ -1,5 +1,4 @@
-//! The Python frames of a thread, the hash that identifies these frames, and the process-wide numbers of Python
-//! functions.
+//! The Python frames of a thread, the hash that identifies these frames, and the process-wide ids of Python functions.
 
 use std::ptr::NonNull;
 
@@ -11,7 +10,7 @@ use super::thread_counters::ThreadCounters;
 use crate::capture::ids::intern::{Hash, PrefixHashes};
 use crate::capture::ids::text_table::{MAX_TEXTS, TextTable};
 
-/// Descriptions of all Python functions that have occurred in a stack, and their numbers.
+/// Descriptions and ids of all Python functions that have occurred in a stack.
 static CODES: TextTable = TextTable::new();
 
 /// Python frames of one thread.
@@ -23,23 +22,23 @@ pub(crate) struct PythonFrames {
     hash: Hash,
     /// Whether the last walk found frames.
     has_frames: bool,
-    /// Number of the cached walk that was recognised, so that its frames are the current frames. `None` if the last
-    /// walk found the current frames.
+    /// Index of the cached walk whose frames are the current frames; `None` if the last walk found the current frames
+    /// itself.
     cached_walk: Option<usize>,
 }
 
-/// Hashes of frames.
+/// Hashes of Python frames.
 #[repr(C)]
 struct FrameHashes {
-    /// `prefix[n]` = hash over the `n` frames next to the root that the last walk found.
+    /// `prefix[n]` is the hash over the first `n` frames, counted from the root, of the last walk.
     prefix: PrefixHashes,
-    /// Hashes over the frames of cached walks, by the number of the walk.
+    /// Hash over the frames of each cached walk, indexed by the walk's index.
     cached: [Hash; WALKS],
 }
 
 impl PythonFrames {
-    /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call this only when a stack
-    /// is new, because the first stack that goes through an interpreter is always new.
+    /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call this function only
+    /// when a stack is new, because the first stack that contains interpreter frames is always new.
     #[cold]
     pub(crate) fn of_this_thread() -> Option<Self> {
         let frames = PythonUnwinder::of_this_thread()?;
@@ -49,9 +48,9 @@ impl PythonFrames {
         Some(Self { frames, hashes, hash: Hash::ROOT, has_frames: false, cached_walk: None })
     }
 
-    /// Returns the hash that identifies the thread's current Python frames, combined with the hash `others`. Without
-    /// Python frames, returns `others`. `native` is the number of the native frames in the unwinder's cache, if that
-    /// number is known.
+    /// Returns the hash that identifies the thread's current Python frames, combined with the hash `others`. If there
+    /// are no Python frames, returns `others`. `native` is the number that the unwinder's cache has given to the native
+    /// frames, if known.
     #[inline(always)]
     pub(crate) fn hash(
         &mut self,
@@ -79,8 +78,7 @@ impl PythonFrames {
         Some(others.map_or(hash, |others| hash.and(others)))
     }
 
-    /// Returns the hash over the frames that the last walk found. If the walker has cached this walk, caches the hash
-    /// too.
+    /// Returns the hash over the frames that the last walk found. If the walk is cached, caches the hash too.
     #[inline(always)]
     fn hash_of_last(&mut self, found: WalkOutcome) -> Hash {
         if found == WalkOutcome::Changed {
@@ -97,8 +95,8 @@ impl PythonFrames {
         unsafe { self.hashes.as_mut() }
     }
 
-    /// Computes the hash over the frames that the last walk found. The unchanged frames at the root are not hashed
-    /// again.
+    /// Computes the hash over the frames that the last walk found. Reuses the stored hash over the unchanged frames at
+    /// the root.
     #[inline(always)]
     fn rehash(&mut self) -> Hash {
         // SAFETY: as in `hashes`; `frames`, which is borrowed below, is stored outside of the mapping.
@@ -112,14 +110,14 @@ impl PythonFrames {
         hash
     }
 
-    /// If the last `hash` recognised a cached walk instead of walking the frames, walks the frames now.
+    /// If the last call to `hash` recognised a cached walk instead of walking the frames, walks the frames now.
     #[cold]
     fn walk_uncached(&mut self, counters: &ThreadCounters) {
         if self.cached_walk.take().is_some() {
             match self.frames.walk_uncached(number_of) {
                 WalkOutcome::Unchanged => {}
                 WalkOutcome::Changed => self.hash = self.rehash(),
-                // The preceding call of `hash` found frames, so their absence now is counted as a loss.
+                // The preceding call to `hash` found frames, so their absence now is counted as a loss.
                 WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                     self.has_frames = false;
                     counters.lose(Loss::PythonDropped);
@@ -128,8 +126,8 @@ impl PythonFrames {
         }
     }
 
-    /// If the last `hash` recognised a cached walk, checks that a new walk finds the same frames. A difference is
-    /// counted.
+    /// If the last call to `hash` recognised a cached walk, checks that a new walk finds the same frames. Counts a
+    /// difference.
     #[cold]
     pub(crate) fn verify(&mut self, counters: &ThreadCounters) {
         if let Some(number) = self.cached_walk {
@@ -140,8 +138,8 @@ impl PythonFrames {
         }
     }
 
-    /// Merges the Python frames that the last `hash` found with the native frames of `captured`. Returns `None` if
-    /// there are no Python frames.
+    /// Merges the Python frames that the last call to `hash` found with the native frames of `captured`. Returns `None`
+    /// if there are no Python frames.
     #[cold]
     pub(crate) fn merge(
         &mut self,
@@ -167,7 +165,7 @@ impl Drop for PythonFrames {
     }
 }
 
-/// Returns the number of the Python function with this description; [`CodeId::OTHER`] if there are too many functions.
+/// Returns the id of the Python function with this description; [`CodeId::OTHER`] if there are too many functions.
 #[cold]
 pub fn number_of(description: Description<'_>) -> CodeId {
     let text = description.0;
@@ -179,9 +177,9 @@ pub fn number_of(description: Description<'_>) -> CodeId {
     CODES.number_of(hash, 0, text, MAX_TEXTS).map_or(CodeId::OTHER, CodeId)
 }
 
-/// Passes a row for each new Python function to `each`. Because contexts refer to functions, call in this order: first
-/// mark the ends of the context logs, then call this function, and then pass on the contexts up to the marks. Only one
-/// thread may call this at a time.
+/// Passes a row for each new Python function to `each`. Launch contexts refer to functions, so the order of calls
+/// matters: first mark the ends of the context logs, then call this function, and then pass on the contexts up to the
+/// marks. Only one thread may call this function at a time.
 pub fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
     CODES.drain_new(|number, _, text| {
         let id = CodeId(number);

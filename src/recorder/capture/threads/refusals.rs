@@ -1,5 +1,5 @@
-//! Refused calls and ranges, which cannot be recorded. A call or range is refused if it is made by a signal handler
-//! that interrupted gpuflame, or if there is no memory for the state of its thread.
+//! Tracks refused calls and ranges, which cannot be recorded. A call or range is refused if a signal handler that
+//! interrupted gpuflame makes it, or if there is no memory for the state of its thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,10 +7,10 @@ use gpuflame_cupti::tracer::Call;
 
 use super::calls::{NESTED, REFUSED, stack_depth};
 
-/// A thread's refused calls and ranges that are not over. The thread's signal handlers write these fields; the thread
-/// itself writes them while no handler runs.
+/// A thread's refused calls in flight and refused ranges that are still open. The thread and its signal handlers write
+/// these fields. The thread itself writes them only while no handler runs.
 pub(crate) struct OpenRefusals {
-    /// Stack depth of the outermost refused call in flight; 0 = none is in flight.
+    /// Stack depth of the outermost refused call in flight; 0 if there is none.
     pub(super) call: AtomicUsize,
     /// Number of refused ranges that were pushed and not popped yet.
     pub(crate) pushed: AtomicUsize,
@@ -21,14 +21,14 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. If so, the push no longer counts as open.
+    /// Whether a pop belongs to a push that was refused. If so, that push no longer counts as open.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }
 
-    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted as a loss; false if
-    /// it is nested in another refused call.
+    /// Notes the start of a refused call. Returns true if the call must be counted as a loss; false if it is nested in
+    /// another refused call.
     pub(super) fn begin_call(&self, call: &Call<'_>) -> bool {
         let (depth, outer) = (stack_depth(), self.call.load(Ordering::Relaxed));
         if depth < outer {
@@ -45,7 +45,7 @@ impl OpenRefusals {
         depth < self.call.load(Ordering::Relaxed)
     }
 
-    /// Notes the end of the refused call.
+    /// Notes the end of the outermost refused call.
     pub(super) fn end_call(&self) {
         self.call.store(0, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! State that gpuflame keeps for each application thread, and the collector's access to it.
 //!
 //! A thread's state is mapped on the thread's first launch and never unmapped. When the thread ends, the next new
-//! thread reuses the state and continues the same logs. So memory grows only with the maximum number of threads that
-//! exist at the same time, not with the total number of threads.
+//! thread reuses the state and continues the same logs. Therefore memory grows only with the peak number of
+//! simultaneous threads, not with the total number of threads.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
@@ -37,10 +37,10 @@ pub(crate) struct ThreadState {
     pub(crate) pending_ends: PendingEnds,
     pub(crate) outside: SharedOutsideRange,
     pub(crate) in_flight: InFlightLaunch,
-    /// Stack depth at which the thread entered gpuflame; 0 if it is not inside gpuflame. Other values: [`INHERITED`],
-    /// [`FORGET_REQUESTED`].
+    /// Stack depth at which the thread entered gpuflame; 0 if the thread is not inside gpuflame. [`INHERITED`] and
+    /// [`FORGET_REQUESTED`] are special values.
     inside: AtomicUsize,
-    /// Number of the last round in which the thread has forgotten its stack ids (see `forget_round`).
+    /// Sequence number of the last round in which the thread has forgotten its stack ids (see `forget_round`).
     forgot_round: AtomicU32,
     /// Calls and ranges that were refused because a signal handler made them while the thread was inside gpuflame.
     pub(crate) refused: OpenRefusals,
@@ -55,27 +55,27 @@ pub(crate) struct ThreadState {
 // supports one writer and one reader.
 unsafe impl Sync for ThreadState {}
 
-/// Stage of a state that a thread uses.
+/// Stage of a thread state that a running thread uses.
 const LIVE: u32 = 0;
-/// Stage of a state whose thread has ended. The next new thread may reuse the state. The state's logs may contain
-/// unread rows.
+/// Stage of a thread state whose thread has ended. The next new thread may reuse the state. The state's logs may
+/// contain unread rows.
 const ENDED: u32 = 1;
-/// Stage of a state whose thread has jumped out of gpuflame or has ended inside gpuflame. The collector still reads the
-/// logs of the state, but no thread may reuse it, because an operation on it may be incomplete.
+/// Stage of a thread state whose thread has jumped out of gpuflame or has ended inside gpuflame. The collector still
+/// reads the logs of the state. No thread may reuse the state, because an operation on it may be incomplete.
 const ABANDONED: u32 = 2;
 
-/// Maximum number of abandoned states, which take about 250 KiB each. Once there are this many, a thread that jumps out
-/// of gpuflame counts as inside gpuflame permanently, and its launches are only counted.
+/// Maximum number of abandoned thread states, which take about 250 KiB each. When this number is reached, a thread that
+/// jumps out of gpuflame permanently counts as inside gpuflame, and its launches are only counted.
 const MAX_ABANDONED_STATES: usize = 64;
 
-/// Memory in bytes of a state and of the first chunks of its logs. At most as many threads have a state as fit into the
-/// memory limit; launches of further threads are only counted.
+/// Memory in bytes of a thread state and of the first chunks of its logs. The memory limit divided by this number is
+/// the maximum number of threads with a state. Launches of further threads are only counted.
 const BYTES_PER_THREAD: usize = 384 << 10;
 
-/// Value of `inside`: this is a forked child, and the state is a copy from the parent.
+/// Value of `inside` in a forked child: the thread state is a copy of the parent's state.
 const INHERITED: usize = 1;
-/// Value of `inside`: the thread is not inside gpuflame, and must forget its stack ids when it enters the next time
-/// (see `forget_round`).
+/// Value of `inside` after a request of the collector: the thread is not inside gpuflame, and must forget its stack ids
+/// the next time that it enters (see `forget_round`).
 const FORGET_REQUESTED: usize = 2;
 
 /// State that only the application thread accesses.
@@ -90,7 +90,7 @@ pub(crate) struct ThreadOnly {
     pub(crate) contexts: LogWriter,
     pub(crate) pending: PendingLaunch,
     pub(crate) outside: Option<OutsideRange>,
-    /// The launch that was in flight when a signal handler made a launch of its own.
+    /// The launch that was in flight when a signal handler made another launch.
     pub(crate) aside: Option<PendingLaunch>,
     pub(crate) verifying: Option<StackVerification>,
     pub(crate) graph_call: Option<PendingGraphCall>,
@@ -99,31 +99,31 @@ pub(crate) struct ThreadOnly {
     pub(crate) calls: u64,
 }
 
-/// State that only the collector accesses; see `drain`.
+/// State of a thread that only the collector accesses (see `drain`).
 pub(super) struct LogReaders {
     pub(super) launches: LogReader,
     pub(super) contexts: LogReader,
     pub(super) outside_reader: OutsideReader,
-    /// Number of words of launches that were unread at the last `note_unread` and are still unread.
+    /// Number of words in the launch log that were unread at the last call to `note_unread` and are still unread.
     pub(super) noted: usize,
-    /// Whether unread words were noted and the thread was not drained since then.
+    /// Whether `note_unread` was called and the thread's logs were not drained since that call.
     pub(super) is_noted: bool,
-    /// Number of words of launches that were unread at the last `mark_unread` and are still unread. Windows that closed
-    /// before that call are handed over only after these words are read.
+    /// Number of words in the launch log that were unread at the last call to `mark_unread` and are still unread.
+    /// Windows that closed before that call are handed over only after these words are read.
     pub(super) marked: usize,
     /// Time of the last launch that was read.
     pub(super) last_launch: Nanos,
 }
 
-/// Proof that this thread has entered gpuflame and was not already inside. The thread leaves gpuflame when the guard is
-/// dropped.
+/// Guard that exists while this thread is inside gpuflame. The thread leaves gpuflame when the guard is dropped.
 pub(crate) struct EntryGuard {
     thread: &'static ThreadState,
 }
 
 impl EntryGuard {
-    /// Enters gpuflame. Returns `None` if this thread is already inside or there is no memory for its state (see
-    /// [`EntryRefusal`]). `at` is an address in the caller's frame, or in a frame nearer to the stack's root.
+    /// Enters gpuflame. Returns `None` if this thread is already inside gpuflame, or if there is no memory for its
+    /// state (see [`EntryRefusal`]). `at` is an address in the caller's frame, or in a frame nearer to the stack's
+    /// root.
     #[inline]
     pub(crate) fn new(at: usize) -> Option<Self> {
         let Some(thread) = NonNull::new(tls::get().cast::<ThreadState>()) else {
@@ -140,15 +140,15 @@ impl EntryGuard {
     #[inline]
     fn enter(thread: &'static ThreadState, at: usize) -> Self {
         thread.inside.store(at, Ordering::Relaxed);
-        // Orders the store to `inside` before all later stores, for signal handlers on this thread.
+        // Orders the store to `inside` before all later stores, as seen by signal handlers on this thread.
         compiler_fence(Ordering::SeqCst);
         Self { thread }
     }
 
     #[cold]
     fn enter_first(at: usize) -> Option<Self> {
-        // If a call was refused because its thread had no state, the calls nested in the refused call are refused too,
-        // so that the loss is counted only once.
+        // If a call was refused because its thread had no state, the calls nested in it are refused too, so that the
+        // loss is counted only once.
         if REFUSED.with(|refused| refused.encloses(at)) {
             return None;
         }
@@ -180,14 +180,14 @@ impl EntryGuard {
             return None;
         }
         if !abandon_state(thread) {
-            // The jump has also ended the refused call that was made inside gpuflame.
+            // The jump has also ended the refused call that a signal handler made while the thread was inside gpuflame.
             thread.refused.end_call();
             return None;
         }
         Self::enter_first(at)
     }
 
-    /// Returns the part of the state that only this thread accesses, and the shared part.
+    /// Returns the part of the thread's state that only this thread accesses, and the shared part.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut ThreadOnly, &'static ThreadState) {
         // SAFETY: only one `EntryGuard` exists per thread, and the borrow of `self` excludes a second reference.
@@ -217,8 +217,8 @@ impl EntryRefusal {
         of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
     }
 
-    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted as a loss; false if
-    /// it is nested in another refused call.
+    /// Notes the start of a refused call. Returns true if the call must be counted as a loss; false if it is nested in
+    /// another refused call.
     #[cold]
     pub(crate) fn begin_call(&self, call: &Call<'_>) -> bool {
         match self {
@@ -238,8 +238,8 @@ impl EntryRefusal {
 }
 
 thread_local! {
-    /// Refused calls of a thread without a state. The first access to the pointer of [`tls`] has already allocated
-    /// memory for this variable, which is stored next to that pointer.
+    /// Refused calls of a thread without a state. No access to this variable allocates memory, because it is stored
+    /// next to the pointer of [`tls`], whose first access has already allocated the memory of both.
     static REFUSED: OpenRefusals = const { OpenRefusals::new() };
 }
 
@@ -247,7 +247,7 @@ static FIRST: AtomicPtr<ThreadState> = AtomicPtr::new(null_mut());
 static WITHOUT_STATE: [AtomicU64; Loss::ALL.len()] = [const { AtomicU64::new(0) }; Loss::ALL.len()];
 /// Number of abandoned states.
 static ABANDONED_STATES: AtomicUsize = AtomicUsize::new(0);
-/// Number of states that no thread may reuse: those of live threads, and abandoned ones.
+/// Number of thread states that no new thread may reuse, because they belong to a live thread or are abandoned.
 static OCCUPIED_STATES: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn all() -> impl Iterator<Item = &'static ThreadState> {
@@ -260,7 +260,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static ThreadState> {
     })
 }
 
-/// Returns how often this loss occurred on threads for which there was no memory for a state.
+/// Returns how often this kind of loss occurred on threads without a state, for which there was no memory.
 pub(super) fn lost_without_state(loss: Loss) -> u64 {
     WITHOUT_STATE[loss as usize - 1].load(Ordering::Relaxed)
 }
@@ -269,16 +269,16 @@ fn lose_without_state(loss: Loss) {
     WITHOUT_STATE[loss as usize - 1].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives the calling thread a state: a free one or a new one. Returns `None` if there is no memory, or if the memory
-/// limit allows no further state.
+/// Assigns a free or new state to the calling thread. Returns `None` if there is no memory, or if the memory limit
+/// allows no further state.
 #[cold]
 fn attach() -> Option<&'static ThreadState> {
     if OCCUPIED_STATES.fetch_add(1, Ordering::Relaxed) >= unread_limit::bytes() / BYTES_PER_THREAD {
         OCCUPIED_STATES.fetch_sub(1, Ordering::Relaxed);
         return None;
     }
-    // `ThreadOnly` is created first. If it were created last and its creation failed, each launch of the thread would
-    // map a state and unmap it again.
+    // `ThreadOnly` is created before the state is mapped. In the opposite order, if creating `ThreadOnly` failed, each
+    // launch of the thread would map a state and unmap it again.
     let Some(thread) = ThreadOnly::new().and_then(reuse_or_map) else {
         OCCUPIED_STATES.fetch_sub(1, Ordering::Relaxed);
         return None;
@@ -294,8 +294,8 @@ fn attach() -> Option<&'static ThreadState> {
 }
 
 /// Abandons the state of the calling thread, which has jumped out of gpuflame. No other thread gets the abandoned
-/// state, so the state is unchanged if the thread jumps back into the abandoned call. Returns `false` if too many
-/// states are already abandoned.
+/// state. Therefore the state is still valid if the thread jumps back into the abandoned call. Returns `false` if too
+/// many states are already abandoned.
 fn abandon_state(thread: &ThreadState) -> bool {
     let abandoned = ABANDONED_STATES.fetch_add(1, Ordering::Relaxed);
     if abandoned >= MAX_ABANDONED_STATES {
@@ -307,9 +307,10 @@ fn abandon_state(thread: &ThreadState) -> bool {
     true
 }
 
-/// Writes the calling thread's id and name to the log of launch stacks, before the thread's first stack. The name is
-/// recorded now, because the thread may have ended when the collector reads its rows. If the thread opens a range
-/// before a session is set up, the log has no room yet, and the thread is announced with its first context instead.
+/// Writes the calling thread's id and name to its context log, before the thread's first stack. The name is recorded
+/// now, because the thread may have ended when the collector reads its rows. If the thread opens a range before a
+/// session is set up, the log has no room yet. In that case this function is called again before the thread's first
+/// stack is recorded.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
@@ -329,8 +330,8 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     });
     if let Some(thread) = free {
         // SAFETY: the exchange made this thread the only owner of the state. The old `own` is valid and is replaced in
-        // place, except for the writers and the range of launches outside windows, which both continue. The range may
-        // continue because it may contain the ids between the old thread's and the new thread's launches.
+        // place, except for the log writers and the range of launches outside windows, which the new thread continues.
+        // The range may continue because it may contain the ids between the old thread's and the new thread's launches.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = ThreadOnly { launches, contexts, outside, ..own };
@@ -352,31 +353,31 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     }
 }
 
-/// Number of the current or last round in which threads forget their stack ids; see `forget_round`.
+/// Sequence number of the current or last round in which threads forget their stack ids (see `forget_round`).
 static FORGET_ROUND: AtomicU32 = AtomicU32::new(0);
 
-/// Begins a round in which threads can be asked to forget their stack ids. Returns the number of the round.
+/// Begins a round in which threads can be asked to forget their stack ids. Returns the sequence number of the round.
 pub(crate) fn next_forget_round() -> u32 {
     FORGET_ROUND.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Returns the window state at the start of each launch that is in flight on a thread that has not ended.
+/// Returns the window state at the start of each launch in flight. Threads that have ended are skipped.
 pub(super) fn in_flight() -> impl Iterator<Item = window::WindowState> {
     let live = all().filter(|thread| thread.stage.load(Ordering::Acquire) == LIVE);
     live.filter_map(|thread| thread.in_flight.get())
 }
 
 impl ThreadState {
-    /// Forgets the thread's stack ids. Called when the thread enters gpuflame after the collector has asked it to
-    /// forget.
+    /// Forgets the thread's stack ids. Called when the thread enters gpuflame after the collector has requested this.
     fn forget_stacks(&self, own: &mut ThreadOnly) {
         if own.interner.forget() {
             self.forgot_round.store(FORGET_ROUND.load(Ordering::Relaxed), Ordering::Release);
         }
     }
 
-    /// Asks the thread to forget its stack ids, unless it has forgotten them in this `round` or will never enter
-    /// gpuflame again. Returns `false` as long as it is uncertain whether the thread will forget them.
+    /// Asks the thread to forget its stack ids. Does nothing if the thread has already forgotten them in this `round`
+    /// or will never enter gpuflame again. Returns `false` as long as it is uncertain whether the thread will forget
+    /// them.
     pub(crate) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot_round.load(Ordering::Acquire) == round
             || self.stage.load(Ordering::Acquire) == ABANDONED
@@ -430,7 +431,7 @@ impl ThreadOnly {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
         // After a plugin was unloaded, another plugin may be loaded at the same address. Without this check, the
-        // unwinder would confuse stacks through the two plugins, because their addresses are equal.
+        // unwinder would confuse the stacks of the two plugins, because their addresses are equal.
         unwinder.check_every_capture(true);
         Some(Self {
             id: this_thread_id(),
@@ -452,11 +453,11 @@ impl ThreadOnly {
     }
 }
 
-/// Number of the `pthread` key whose destructor runs when a thread ends, plus 1; 0 = there is no key yet.
+/// The `pthread` key whose destructor runs when a thread ends, plus 1; 0 if there is no key yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-/// Prepares the process-wide data that threads need. Never holds a lock, because a forked child could wait for that
-/// lock forever.
+/// Prepares the process-wide data that thread states need. Never holds a lock, because a forked child could wait for
+/// that lock forever.
 pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
@@ -480,8 +481,8 @@ fn notify_at_thread_end(thread: NonNull<ThreadState>) {
     }
 }
 
-/// Runs on a thread that ends, and marks the thread's state as ended or abandoned. If another destructor launches work
-/// after this function, the thread gets a new state.
+/// Runs on a thread that ends, and marks the thread's state as ended or abandoned. If another destructor launches GPU
+/// work after this function, the thread gets a new state.
 unsafe extern "C" fn on_thread_end(state: *mut libc::c_void) {
     tls::set(null_mut());
     // SAFETY: `state` is the value that was stored with the key: the address of a state, which is never unmapped.
@@ -506,20 +507,20 @@ pub(crate) fn end_refused_call() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame. If it is, the caller may be a signal handler that interrupted
-/// gpuflame.
+/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that interrupted gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }
 
-/// Sets up the states of all threads again in a forked child. At most one of these threads exists in the child, under
-/// another id. The counters are reset because their values belong to the parent process.
+/// Sets up all thread states again in a forked child. At most one of their threads exists in the child, with another
+/// thread id. The counters are reset because their values belong to the parent process.
 pub(super) fn continue_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);
         thread.counters.forget();
     }
     WITHOUT_STATE.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-    // Only the thread that forked exists in the child. The memory of the other states is shared with the parent.
+    // Only the thread that forked exists in the child. The other states take no extra memory, because the parent shares
+    // their pages.
     OCCUPIED_STATES.store(1, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Counters of a thread: launches, losses, the time spent in its callbacks, and verified stacks.
+//! Counters of a thread: launches, losses, the time spent in gpuflame's callbacks, and verified stacks.
 
 use gpuflame_model::record::Loss;
 
@@ -9,15 +9,14 @@ use super::counter::Counter;
 pub(crate) struct ThreadCounters {
     losses: [Counter; Loss::ALL.len()],
     pub(crate) calls: Counter,
-    /// Times of the callbacks of graph launches.
+    /// Times in ns that graph launches spent in gpuflame's callbacks.
     pub(crate) graph_times: DurationHistogram,
-    /// Times of the callbacks of all other calls.
+    /// Times in ns that all other launches spent in gpuflame's callbacks.
     pub(crate) times: DurationHistogram,
     pub(crate) verified: VerificationCounters,
 }
 
-/// Number of stacks that were captured again by other methods, and for each method the number of stacks with a
-/// different result.
+/// Number of stacks that were captured again with other methods, and the number of different results for each method.
 pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,
     pub(crate) unlike_plain: Counter,
@@ -55,13 +54,13 @@ impl ThreadCounters {
         self.losses.iter().for_each(Counter::clear);
     }
 
-    /// Returns how often this loss occurred.
+    /// Returns how often this kind of loss occurred on the thread.
     pub(super) fn lost(&self, loss: Loss) -> u64 {
         self.losses[loss as usize - 1].get()
     }
 }
 
-/// Results of capturing a sample of stacks a second time by other methods (see
+/// Results of capturing a sample of stacks a second time with other methods (see
 /// [`verify_every`](crate::capture::verify_every)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedStacks {

@@ -7,7 +7,7 @@ use super::thread::{self, all};
 use super::thread_counters::VerifiedStacks;
 use crate::capture::logs::buffers;
 
-/// Returns each kind of loss on application threads, and how often it occurred so far.
+/// Returns each kind of loss on the application's threads, and how often it has occurred so far.
 pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     Loss::ALL.into_iter().map(|loss| {
         let counted = all().map(|thread| thread.counters.lost(loss)).sum::<u64>();
@@ -30,7 +30,8 @@ pub fn cost() -> CallbackCost {
     )
 }
 
-/// Returns how much time the callbacks of `launches` graph launches have cost.
+/// Returns how much time the callbacks of graph launches have cost the application so far. `launches` is the number of
+/// graph launches.
 pub fn graph_cost(launches: u64) -> CallbackCost {
     cost::sum_histograms(launches, all().map(|thread| &thread.counters.graph_times))
 }

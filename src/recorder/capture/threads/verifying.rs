@@ -6,11 +6,12 @@ use gpuflame_unwind::{Captured, Verifier};
 
 use super::thread_counters::ThreadCounters;
 
-/// One of every `VERIFY_INTERVAL` stacks is verified; 0 = no stack is verified.
+/// One of every `VERIFY_INTERVAL` stacks is verified; if it is 0, no stack is verified.
 static VERIFY_INTERVAL: AtomicU32 = AtomicU32::new(0);
 
-/// Makes each thread that has not launched yet verify every `n`th of its stacks; 0 = no stack is verified, which is the
-/// default. A stack is verified by capturing it again by other methods and comparing the results (see [`Verifier`]).
+/// Makes each thread that has not launched yet verify every `n`th of its stacks. If `n` is 0, which is the default, no
+/// stack is verified. To verify a stack, gpuflame captures it again with other methods and compares the results (see
+/// [`Verifier`]).
 pub fn verify_every(n: u32) {
     VERIFY_INTERVAL.store(n, Ordering::Relaxed);
 }
