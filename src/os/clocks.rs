@@ -1,21 +1,20 @@
 //! Reads the wall clock, which may be set at any time, together with the monotonic clock, which cannot be set.
 
-/// Maximum time in ns that reading both clocks may take. If reading takes longer, the two readings are not from the
-/// same moment.
+/// Maximum time in ns that reading both clocks may take. If reading takes longer, the two readings are too far apart.
 const MAX_READ_NS: u64 = 1_000_000;
 
-/// Readings of both clocks at one moment, in ns.
+/// Readings of the wall clock and the monotonic clock at the same moment.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockPair {
-    /// Wall clock, in ns since 1970.
+    /// Reading of the wall clock, in ns since 1970.
     pub time: u64,
-    /// Monotonic clock, in ns.
+    /// Reading of the monotonic clock, in ns.
     pub steady: u64,
 }
 
 impl ClockPair {
-    /// Reads both clocks. `None` if the readings took longer than `MAX_READ_NS`, because the thread lost its processor
-    /// meanwhile.
+    /// Reads both clocks. Returns `None` if the reads took longer than `MAX_READ_NS`, which happens if the thread is
+    /// preempted between them.
     pub fn now() -> Option<Self> {
         let before = read(libc::CLOCK_MONOTONIC);
         let time = read(libc::CLOCK_REALTIME);

@@ -1,9 +1,10 @@
-//! Formats times for people. Does not use the C library, which takes a lock that a stopped thread may hold.
+//! Formats times for people. Does not use the C library, because the C library takes a lock that a stopped thread may
+//! hold.
 
 const DAY_SECONDS: u64 = 86_400;
-/// Number of days in four centuries, of which 97 are leap days.
+/// Number of days in 400 years, including 97 leap days.
 const ERA_DAYS: u64 = 146_097;
-/// Number of days from March 1 of the year 0 (the start of a period of four centuries) to January 1, 1970.
+/// Number of days from March 1 of the year 0 (the start of a period of 400 years) to January 1, 1970.
 const DAYS_TO_1970: u64 = 719_468;
 
 /// Formats a time in seconds since 1970 as ISO 8601 in UTC, for example `2026-11-23T02:45:09Z`. Returns an empty text
@@ -14,8 +15,8 @@ pub fn iso_8601(seconds: u64) -> String {
     let of_era = (days + DAYS_TO_1970) % ERA_DAYS;
     let years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * years + years / 4 - years / 100);
-    // The five months from March to July have 31, 30, 31, 30 and 31 days, 153 days in total; the five months from
-    // August to December have the same lengths.
+    // The five months from March to July have 31, 30, 31, 30 and 31 days, which is 153 days in total. The five months
+    // from August to December have the same lengths.
     let months = (5 * of_year + 2) / 153;
     let day = of_year - (153 * months + 2) / 5 + 1;
     let month = if months < 10 { months + 3 } else { months - 9 };
@@ -34,10 +35,10 @@ mod tests {
     #[test]
     fn seconds_are_formatted_as_a_utc_date() {
         assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
-        // The last second of a leap day, as printed by: date -u -d @951868799 +%FT%TZ
+        // The last second of a leap day. The command `date -u -d @951868799 +%FT%TZ` prints the same text.
         assert_eq!(iso_8601(951_868_799), "2000-02-29T23:59:59Z");
-        // Three more times: the last second of a year; March 1 of 2100, which has no leap day; and the last second with
-        // a four-digit year.
+        // Three more times: the last second of a year, March 1 of the year 2100 (which has no leap day), and the last
+        // second with a four-digit year.
         assert_eq!(iso_8601(1_798_761_599), "2026-12-31T23:59:59Z");
         assert_eq!(iso_8601(4_107_542_400), "2100-03-01T00:00:00Z");
         assert_eq!(iso_8601(253_402_300_799), "9999-12-31T23:59:59Z");

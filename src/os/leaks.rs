@@ -1,6 +1,6 @@
-//! Registers our mappings with a leak checker, such as the one that a sanitizer runs at exit. A leak checker searches
-//! the heap, stacks and variables for pointers, but not mappings. Memory to which only a mapping points would count as
-//! lost, and the process would exit with the sanitizer's exit code.
+//! Registers gpuflame's mappings with a leak checker, such as the leak checker that a sanitizer runs on exit. A leak
+//! checker searches the heap, stacks and variables for pointers, but not mappings. Without registration, memory to
+//! which only a mapping points would count as lost, and the process would exit with the sanitizer's exit code.
 
 use std::ffi::c_void;
 use std::mem;
@@ -13,7 +13,7 @@ type RegisterRoot = unsafe extern "C" fn(*const c_void, usize);
 /// [`find_leak_checker`] was not called yet.
 static REGISTER_ROOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Looks for a leak checker. Do not call this in a callback, because this function calls the loader.
+/// Looks for a leak checker in the process. Do not call this function in a callback, because it calls the loader.
 pub fn find_leak_checker() {
     // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__lsan_register_root_region".as_ptr()) };

@@ -1,5 +1,5 @@
 //! Services of the operating system, for the library inside the application's process and for the `gpuflame` command:
-//! - functions that are called at exit and in forked children;
+//! - functions that are called on exit and in forked children;
 //! - threads that receive only the signals for which they wait;
 //! - messages on stderr, and files that appear only when they are complete;
 //! - memory use and the memory limit;
@@ -7,12 +7,11 @@
 //!
 //! Other packages refer to a module without its folder: `gpuflame_os::file`.
 //!
-//! This crate knows nothing of the recorded data, and its code does not run on the hot path of a launch.
+//! This crate does not depend on the recorded data, and its code does not run on the hot path of a launch.
 
 #![allow(unsafe_code)]
 
-/// Whether the process has more privileges than the user who started it. If the process has more privileges, the user's
-/// settings must be ignored.
+/// Whether the process has more privileges than the user who started it. If so, the user's settings must be ignored.
 pub fn is_privileged() -> bool {
     // SAFETY: the call takes any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

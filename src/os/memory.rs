@@ -1,13 +1,13 @@
-//! Determines the limit on gpuflame's own memory: the user's setting, or by default a share of the memory that this
-//! process may use.
+//! Determines the limit on gpuflame's own memory. It is the user's setting, or by default a share of the memory that
+//! this process may use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const MIB: usize = 1 << 20;
-/// Maximum of the default memory limit, in bytes.
+/// Upper bound in bytes of the default memory limit.
 const DEFAULT_LIMIT_BYTES: usize = 256 * MIB;
-/// Minimum memory limit, in bytes: the memory that gpuflame needs in a program with few stacks and few launching
+/// Minimum memory limit in bytes. It is the memory that gpuflame needs in a program with few stacks and few launching
 /// threads, plus a margin.
 const MIN_LIMIT_BYTES: usize = 24 * MIB;
 /// The default memory limit is at most the control group's memory limit divided by this number.
@@ -21,8 +21,9 @@ pub fn limit_bytes(asked: Option<usize>) -> usize {
     })
 }
 
-/// Returns freed memory to the kernel. The C library keeps most freed memory, in pieces that are too small for large
-/// tables. For the command, after it has read a trace: the shared library has a heap of its own.
+/// Returns freed memory to the kernel, because the C library keeps most freed memory in pieces that are too small for
+/// large tables. The `gpuflame` command calls this function after it has read a trace. The shared library does not need
+/// it, because it has its own heap.
 pub fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `malloc_trim` may be called at any time, by any thread.
@@ -31,8 +32,8 @@ pub fn return_freed_memory() {
     }
 }
 
-/// Returns `asked` if it is set, and otherwise the smaller of 256 MiB and a tenth of the control group's limit. The
-/// result is always at least 24 MiB, even if `asked` is smaller.
+/// Returns `asked` if it is set, but at least 24 MiB. Otherwise returns 256 MiB or a tenth of the control group's
+/// limit, whichever is smaller, but at least 24 MiB.
 fn choose_limit(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
     let unasked = || {
         let part = limit().map_or(u64::MAX, |limit| limit / CGROUP_DIVISOR);
@@ -58,7 +59,7 @@ fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<
     });
     let limits = files.flat_map(|(root, path, file)| {
         // In a container, `path` is often the group's path outside the container, although only the root group exists
-        // inside.
+        // inside the container.
         let around = Path::new(&path).ancestors().map(|group| root.join(group).join(file));
         around.filter_map(|file| read(&file)?.trim().parse::<u64>().ok()).collect::<Vec<_>>()
     });
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(cgroup_limit_of(old, &[root]), Some(500));
     }
 
-    /// Returns the memory limit for this user setting and this limit of the control group. All three are in MiB.
+    /// Returns the memory limit for a user setting and a limit of the control group. All three values are in MiB.
     fn mib(asked: Option<usize>, limit: Option<u64>) -> usize {
         choose_limit(asked.map(|asked| asked * MIB), || limit.map(|limit| limit * MIB as u64)) / MIB
     }

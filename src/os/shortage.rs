@@ -1,18 +1,18 @@
-//! Flags that tell every thread that memory has run out. Setting and reading these flags takes no lock and allocates
+//! Flags that notify all threads that memory has run out. Setting and reading these flags takes no lock and allocates
 //! nothing.
 
 use std::time::Duration;
 
 use crate::process::futex::EventFlags;
 
-/// The flags. `SHORT`: memory has run out. `THREAD_STOPPED`: one of our threads has stopped for lack of memory.
+/// The flags. `SHORT`: memory has run out. `THREAD_STOPPED`: one of gpuflame's threads has stopped for lack of memory.
 static STATE: EventFlags = EventFlags::new();
 const SHORT: u32 = 1;
 const THREAD_STOPPED: u32 = 2;
-/// Flag: [`sleep_unless_short`] no longer sleeps, and sleeping threads wake.
+/// Flag in `STATE`: [`sleep_unless_short`] no longer sleeps, and sleeping threads wake up.
 const SLEEPS_ENDED: u32 = 4;
 
-/// Records that memory has run out. Further memory comes from the heap's reserve.
+/// Notes that memory has run out. Further memory comes from the heap's reserve.
 pub fn set_short() {
     STATE.set(SHORT);
 }
@@ -30,19 +30,19 @@ pub fn sleep_unless_short(pause: Duration) {
     }
 }
 
-/// Wakes all threads in [`sleep_unless_short`], and makes all later calls return at once. Call this when the process
-/// ends.
+/// Wakes all threads in [`sleep_unless_short`], and makes all later calls to it return immediately. Call this function
+/// when the process ends.
 pub fn end_sleeps() {
     STATE.set(SLEEPS_ENDED);
 }
 
-/// Records that one of our threads has stopped for lack of memory. From now on, any lock that the stopped thread may
-/// hold may stay locked.
+/// Notes that one of gpuflame's threads has stopped for lack of memory. Any lock that the stopped thread holds stays
+/// locked.
 pub fn set_thread_stopped() {
     STATE.set(SHORT | THREAD_STOPPED);
 }
 
-/// Whether one of our threads has stopped for lack of memory.
+/// Whether one of gpuflame's threads has stopped for lack of memory.
 pub fn has_stopped_thread() -> bool {
     STATE.has(THREAD_STOPPED)
 }

@@ -11,7 +11,7 @@ pub fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// The names in a folder, in alphabetical order.
+/// Returns the names of the files in a folder, in alphabetical order.
 pub fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();

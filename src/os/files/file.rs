@@ -1,8 +1,8 @@
 //! A draft is a new file under a temporary name next to its final name. The library and the command create all their
 //! files as drafts, with the permissions of [`set_file_mode`], and rename the drafts once they are complete. Symbolic
-//! links under temporary and final names are never followed. So a file under a final name is always complete, and a
-//! failed write leaves no file. Only recordings are written under their final name from the start, because even an
-//! incomplete recording can be read if the process is killed.
+//! links at temporary and final names are never followed. So a file with a final name is always complete, and a failed
+//! write leaves no file. Recordings are the only exception: they are written under their final name from the start,
+//! because even an incomplete recording can be read if the process is killed.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -21,19 +21,20 @@ use gpuflame_model::error::Result;
 /// Permissions of new files, before the umask is applied. By default only the owner has access, because stacks and
 /// names reveal much about a program.
 static FILE_MODE: AtomicU32 = AtomicU32::new(0o600);
-/// Permissions of the files that the `gpuflame` command creates on request, the same as those of most programs' files.
+/// Permissions of the files that the `gpuflame` command creates on request. Most programs use the same permissions.
 pub const COMMAND_FILE_MODE: u32 = 0o666;
 /// Maximum number of bytes that are read from a claim (see [`Claim`]).
 const MAX_CLAIM_BYTES: u64 = 256;
-/// Maximum number of temporary names that are tried for one file, because each name may be taken by another process.
+/// Maximum number of temporary names that are tried for one file. Another process may have taken a name.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
 
-/// Sets the permissions of files created from now on, as a mode like that of `chmod`.
+/// Sets the permissions of files that are created later. `mode` has the same format as for `chmod`.
 pub fn set_file_mode(mode: u32) {
     FILE_MODE.store(mode, Ordering::Relaxed);
 }
 
-/// Maximum size of a file in bytes, according to the limit of this process (`ulimit -f`). A write beyond it raises SIGXFSZ.
+/// Returns the maximum size of a file in bytes, as limited for this process (`ulimit -f`). A write beyond this size
+/// raises SIGXFSZ.
 pub fn max_size() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit writes the struct.
@@ -41,8 +42,9 @@ pub fn max_size() -> u64 {
     if is_known { limit.rlim_cur } else { u64::MAX }
 }
 
-/// Handles SIGXFSZ without effect, so that a write beyond [`max_size`] fails with an error and does not end this process. Unlike
-/// an ignored signal, a handled signal has its default action in programs that this process starts.
+/// Installs a handler for SIGXFSZ that does nothing, so that a write beyond [`max_size`] fails with an error and does
+/// not end this process. The signal is not ignored instead, because programs that this process starts would inherit
+/// that.
 pub fn survive_file_size_limit() {
     extern "C" fn do_nothing(_signal: libc::c_int) {}
     let handler: extern "C" fn(libc::c_int) = do_nothing;
@@ -63,7 +65,8 @@ pub fn write_complete(target: &Path, content: impl FnOnce(&mut DraftWriter) -> R
 /// Buffered writer to a draft. A draft may have at most one writer at a time.
 pub type DraftWriter = BufWriter<Appender>;
 
-/// Size of the buffer, in bytes. Each time a full buffer is written, the appender checks its descriptor once.
+/// Size in bytes of a draft writer's buffer. Each time a full buffer is written, the appender checks its descriptor
+/// once.
 const WRITE_BUFFER_BYTES: usize = 1 << 16;
 
 /// A new file, usually under a temporary name. The file is removed on drop unless it was published or kept.
@@ -72,15 +75,15 @@ pub struct Draft {
     path: PathBuf,
     target: PathBuf,
     identity: FileId,
-    /// The open file. `None` while a writer owns it.
+    /// The open file; `None` while a writer owns it.
     appender: Option<Appender>,
     published: bool,
     /// The file's entry in the table of temporary files, if the file has a temporary name.
     temporary: TemporaryFile,
 }
 
-/// Temporary files of this process. When memory runs out, the threads that write files stop, and the files in this
-/// table are removed. Files that were created while the table was full are not removed.
+/// Table of the temporary files of this process. When memory runs out, the threads that write files stop, and the files
+/// in this table are removed. Files that were created while the table was full are not removed.
 static TEMPORARY_FILES: [AtomicPtr<TemporaryPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
 struct TemporaryPath {
@@ -137,10 +140,10 @@ fn remove_file_of_entry(own: *mut TemporaryPath) {
     }
 }
 
-/// Result of checking whether a file's name still refers to the file.
+/// Result of checking whether a file is still at its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileLocation {
-    /// The name still refers to the file.
+    /// The file is still at its path.
     InPlace,
     /// The file has another name now, for example because its folder was renamed.
     Moved,
@@ -154,8 +157,8 @@ impl Draft {
     /// # Errors
     /// Errors of creating a file in the folder, or all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // Temporary names contain the process id. A name may still be taken, by a process with the same id in another
-        // container or by a killed process.
+        // Temporary names contain the process id. A name may still be taken. It may belong to a process with the same
+        // id in another container, or to a killed process.
         for attempt in 0..MAX_NAME_ATTEMPTS {
             let path = temporary_path(target, attempt);
             match Self::create_at(path, target) {
@@ -177,7 +180,7 @@ impl Draft {
 
     fn create_at(path: PathBuf, target: &Path) -> io::Result<Self> {
         enlarge_table();
-        // Open the file for reading as well: if the file is removed, its content is only available through this
+        // The file is opened for reading as well, because if it is removed, its content is only available through this
         // descriptor.
         let file = OpenOptions::new()
             .read(true)
@@ -193,12 +196,12 @@ impl Draft {
         Ok(Self { path, target, identity, appender, published: false, temporary })
     }
 
-    /// Path of the file until it is published.
+    /// Current path of the file, before it is published.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Final name for which the file was created.
+    /// Final path for which the file was created.
     pub fn target(&self) -> &Path {
         &self.target
     }
@@ -234,18 +237,18 @@ impl Draft {
         self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
     }
 
-    /// Stores the open file in the draft again. Call this when the draft's writer is finished.
+    /// Stores the open file in the draft again. Call this function when the draft's writer is finished.
     pub fn return_appender(&mut self, appender: Appender) {
         self.appender = Some(appender);
     }
 
-    /// Checks whether the file's name still refers to the file, and finds the file's new name if not: a file that has
-    /// grown for hours may have been renamed. If the file was removed, its content is copied from its descriptor to a
-    /// new file under the name for which the draft was created. Call this before publishing.
+    /// Checks whether the file is still at its path. If not, finds its new path, because a file that has grown for
+    /// hours may have been renamed. If the file was removed, its content is copied from its descriptor to a new file
+    /// with the name for which the draft was created. Call this function before publishing.
     ///
     /// # Errors
-    /// Errors of the file system; an error if the content is lost, because the file was removed and its descriptor is
-    /// closed.
+    /// Errors of the file system. Also an error if the content is lost, because the file was removed and its descriptor
+    /// is closed.
     pub fn locate(&mut self) -> io::Result<FileLocation> {
         if self.is_at(&self.path) {
             return Ok(FileLocation::InPlace);
@@ -301,8 +304,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Gives the file its final name. If a file of the same owner already has that name, it is replaced, and the new
-    /// file gets its permissions.
+    /// Gives the file its final name. If a file of the same owner already has that name, the new file replaces it and
+    /// gets its permissions.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -348,7 +351,7 @@ impl Draft {
         self.publish_new_as(&target)
     }
 
-    /// As [`Draft::publish_new`], but under the name `target`, which may differ from the name for which the draft was
+    /// As [`Draft::publish_new`], but with the name `target`, which may differ from the name for which the draft was
     /// created.
     ///
     /// # Errors
@@ -382,7 +385,7 @@ impl Draft {
     }
 }
 
-/// Returns the name with the given number: `out.svg` for 0, `out.1.svg` for 1, and so on.
+/// Returns the path `target` with a number in its name: `out.svg` for 0, `out.1.svg` for 1, and so on.
 fn numbered_path(target: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return target.to_owned();
@@ -396,10 +399,10 @@ fn numbered_path(target: &Path, number: u32) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Renames a file, unless the new name is taken. The system call is made directly, because glibc has `renameat2` only
-/// since 2.28. If the file system does not support `renameat2`, a hard link under the new name is made instead, which
-/// has the same effect. If the file system does not support hard links either, the file is renamed after a check that
-/// the new name is not taken.
+/// Renames a file, unless the new name is taken. The system call is made directly, because glibc before 2.28 has no
+/// `renameat2`. If the file system does not support `renameat2`, creates a hard link with the new name and removes the
+/// old name. If the file system does not support hard links either, checks that the new name is not taken, and renames
+/// the file.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let paths = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let [Ok(old), Ok(new)] = &paths else { return Err(ErrorKind::InvalidInput.into()) };
@@ -454,9 +457,9 @@ fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
 }
 
 /// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same
-/// permissions. Returns `None` if there is no file at `target`, or if the file belongs to another user. That user may
-/// have made the file writable for all users, and our file would then be writable for all users too. If the two files
-/// belong to different groups, the group gets only the permissions that all other users have.
+/// permissions. Returns `None` if there is no file at `target`, or if that file belongs to another user. The other user
+/// may have made the file writable for all users, and gpuflame's file must not become writable for all users. If the
+/// two files belong to different groups, the group gets only the permissions that all other users have.
 fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
@@ -467,21 +470,21 @@ fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // Check the identity, because the name may by now refer to another process's file.
+        // Check the identity, because another process's file may have the name by now.
         if !self.published && self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// A claim is a small file, `NAME.part`, by which a process reserves the name `NAME` and related names before it
-/// creates files under these names. If several processes want the same name, one process obtains the claim, and the
-/// other processes fail at once without waiting. A claim contains the identity of its process, so that the claim of a
-/// killed process can be replaced. The claim is removed on drop.
+/// A claim is a small file, `NAME.part`, with which a process reserves the name `NAME` and related names before it
+/// creates files with these names. If several processes want the same name, one process obtains the claim, and the
+/// other processes fail immediately without waiting. A claim contains the identity of its process, so that the claim of
+/// a killed process can be replaced. The claim is removed on drop.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
-    /// Entry in the table of temporary files.
+    /// The claim's entry in the table of temporary files.
     _temporary: TemporaryFile,
 }
 
@@ -489,8 +492,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// The file cannot be created in the folder, or another process has claimed the name. That process's claim counts
-    /// unless the process is known to have ended.
+    /// The file cannot be created in the folder, or another process has claimed the name. If that process is known to
+    /// have ended, its claim does not count.
     pub fn acquire(target: &Path) -> io::Result<Self> {
         let path = claim_path(target);
         let made = match Draft::create_at(path.clone(), &path) {
@@ -500,7 +503,7 @@ impl Claim {
             made => made,
         };
         let mut draft = made?;
-        // Ignore errors: a claim that stays empty, for example because the disk is full, counts as the claim of a
+        // Ignore errors. If the claim stays empty, for example because the disk is full, it counts as the claim of a
         // running process.
         let _ = draft
             .fill(|out| Ok(out.write_all(process_liveness::ThreadIdentity::current().to_line().as_bytes())?));
@@ -509,7 +512,8 @@ impl Claim {
         Ok(Self { path, _temporary })
     }
 
-    /// Whether a process has claimed the name of this file. Removes the claim of a process that has ended.
+    /// Whether a process has claimed the name of this file. If that process has ended, removes its claim and returns
+    /// false.
     pub fn is_claimed(target: &Path) -> bool {
         let path = claim_path(target);
         path.symlink_metadata().is_ok() && !remove_dead_claim(&path)
@@ -534,9 +538,9 @@ fn remove_dead_claim(path: &Path) -> bool {
     if !is_of_nobody(path) {
         return false;
     }
-    // Rename the claim before removing it, because two processes may find the same claim of an ended process, and only
-    // one of them succeeds in renaming it. Without the rename, the second process might remove the claim that the first
-    // process has created meanwhile.
+    // Rename the claim before removing it. Two processes may find the same claim of an ended process, and only one of
+    // them can rename it. If they removed it without a rename, the second process might remove a new claim of the first
+    // process.
     let aside = temporary_path(path, 0);
     if rename_to_new(path, &aside).is_err() {
         return false;
@@ -548,7 +552,7 @@ fn remove_dead_claim(path: &Path) -> bool {
     false
 }
 
-/// Returns the identity of the thread that made the claim, if the file contains it.
+/// Returns the identity of the thread that created the claim, if the file contains the identity.
 fn read_claim_owner(path: &Path) -> Option<process_liveness::ThreadIdentity> {
     let file =
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
@@ -647,8 +651,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Another user with write access to the folder could guess a temporary name, and create a link under this name to
-    /// one of this user's files.
+    /// Checks that links are not followed. Another user with write access to the folder could guess a temporary name,
+    /// and create a link with this name to one of this user's files.
     #[test]
     fn symlinks_under_our_file_names_are_not_followed() {
         let folder = folder("file-link");
@@ -681,7 +685,7 @@ mod tests {
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
         }
         assert_eq!(names(&folder).len(), 4);
-        // Do the same as the child, but only for these two files, because other tests in this process have temporary
+        // Do the same in this process, but only for these two files, because other tests in this process have temporary
         // files too.
         for own in [draft.temporary.0, claim._temporary.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
@@ -751,8 +755,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// If the program chooses another folder after a recording's draft was created, the draft is published to that
-    /// folder.
+    /// Checks the case that the program chooses another folder after a recording's draft was created. The draft is
+    /// published to that folder.
     #[test]
     fn a_draft_can_be_published_to_another_folder_or_file_system() {
         let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));

@@ -1,10 +1,10 @@
-//! A growing file is written while the application runs, by a separate thread. Only this thread calls the file system,
-//! which may be slow or hang forever. So the application's threads, and the thread that produces the data ("feeds the
-//! file"), never block on the file system.
+//! A growing file is written by a separate thread while the application runs. Only this thread calls the file system,
+//! which may be slow or hang forever. Therefore the file system never blocks the application's threads or the thread
+//! that produces the data (that "feeds" the file).
 //!
 //! Blocks that are not written yet stay in memory, up to a limit. At the limit, the feeding thread waits for room as
-//! long as blocks are being written. If no block is written for a given time, the file is abandoned. The file is
-//! created only when the first row must be stored ([`GrowingFile::create_file`]), so a process that launches nothing
+//! long as the writing thread writes blocks. If no block is written for a given time, the file is abandoned. The file
+//! is created only when the first row must be stored ([`GrowingFile::create_file`]), so a process that launches nothing
 //! leaves no file.
 //!
 //! ```text
@@ -25,45 +25,45 @@ use crate::process::descriptor::{Appender, FileId};
 use crate::process::threads;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Size of a block, in bytes.
+/// Size of a block of data in bytes.
 const BLOCK_BYTES: usize = 1 << 16;
-/// Initial capacity of the queue of pending blocks. The capacity must be sufficient, because after memory has run out,
-/// a thread that hands over a block cannot enlarge the queue.
+/// Initial capacity of the queue of pending blocks. It must be large enough, because a thread that hands over a block
+/// cannot enlarge the queue after memory has run out.
 const QUEUE_BLOCKS: usize = 64;
-/// Stack size of the writing thread, which opens files and writes.
+/// Stack size in bytes of the writing thread, which only opens and writes the file.
 const STACK_BYTES: usize = 256 << 10;
-/// Maximum time for which the drop of a [`FileFeed`] waits until the file is removed.
+/// Maximum time for which dropping a [`FileFeed`] waits until the file is removed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval between two checks whether blocks are being written.
 const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Handle to a growing file. With it, callers create the file, wait until its data is written, and change or remove the
-/// file after it was abandoned.
+/// Handle to a growing file. Callers use it to create the file, to wait until its data is written, and to change or
+/// remove an abandoned file.
 #[derive(Clone, Debug)]
 pub struct GrowingFile(Arc<SharedFile>);
 
-/// Writer of data to a growing file. If it is dropped before [`FileFeed::finish`] was called, the file is removed.
+/// Feeds data to a growing file. If it is dropped before [`FileFeed::finish`] was called, the file is removed.
 #[derive(Debug)]
 pub struct FileFeed {
     file: GrowingFile,
     block: Vec<u8>,
 }
 
-/// Maximum amount of unwritten data, and maximum time to wait for room.
+/// Limits of a growing file: maximum amount of unwritten data, and maximum time to wait for room.
 #[derive(Clone, Copy, Debug)]
 pub struct GrowthLimits {
     /// Maximum number of bytes that are not yet written to the file system.
     pub pending: usize,
-    /// Maximum time to wait for room if no block is written meanwhile. After this time the file is abandoned.
+    /// Maximum time to wait for room while no block is written. After this time the file is abandoned.
     pub patience: Duration,
 }
 
-/// What happens to the written part of an abandoned file.
+/// Treatment of the written part of an abandoned file.
 #[derive(Debug)]
 pub enum OnAbandon {
-    /// The file is removed, because it takes up disk space and is of no use.
+    /// The file is removed, because it is useless and takes up disk space.
     Remove,
-    /// The file stays, and its first bytes are overwritten with these bytes.
+    /// The file stays, and its first bytes are overwritten with the contained bytes.
     Keep(Vec<u8>),
 }
 
@@ -84,29 +84,29 @@ struct FileState {
     bytes: usize,
     /// Number of steps completed so far. One step is creating the file, writing a block, or completing the file.
     steps: u64,
-    /// An empty block, whose memory is reused.
+    /// An empty block, whose memory will be reused.
     spare: Vec<u8>,
     /// Path and identity of the file.
     file: Option<(PathBuf, FileId)>,
-    /// The file was abandoned but still exists, and the writing thread no longer writes to it.
+    /// Whether the file was abandoned and still exists. The writing thread no longer writes to it.
     is_abandoned: bool,
-    /// The file must be created, because there is data that must be stored.
+    /// Whether the file must be created, because there is data that must be stored.
     is_needed: bool,
-    /// All data was handed over, and no more will follow.
+    /// Whether all data was handed over, so that no more blocks will follow.
     is_ended: bool,
-    /// The [`FileFeed`] was dropped before the end, so the file must be removed.
+    /// Whether the [`FileFeed`] was dropped before the end, so that the file must be removed.
     is_dropped: bool,
-    /// The thread has finished.
+    /// Whether the writing thread has finished.
     has_thread_finished: bool,
-    /// The completed file; `None` until then.
+    /// The complete file; `None` until all data is written.
     complete: Option<Draft>,
     /// Reason why no more blocks are written.
     failure: Option<Error>,
 }
 
 impl GrowingFile {
-    /// Starts a thread that creates a file by `open` as soon as the file is needed, and then writes all data to the
-    /// file.
+    /// Starts a thread that creates the file by calling `open` as soon as the file is needed, and writes all data to
+    /// it.
     pub fn start(
         limits: GrowthLimits,
         on_abandon: OnAbandon,
@@ -142,8 +142,8 @@ impl GrowingFile {
         (file.clone(), FileFeed { file, block: Vec::with_capacity(BLOCK_BYTES) })
     }
 
-    /// Tells the writing thread to create the file, if it does not exist yet. Call this when there are rows that must
-    /// survive the end of the process. Does not wait for the file system.
+    /// Makes the writing thread create the file, if the file does not exist yet. Call this function when there are rows
+    /// that must survive the end of the process. Does not wait for the file system.
     pub fn create_file(&self) {
         let mut state = self.0.state.lock();
         if !std::mem::replace(&mut state.is_needed, true) {
@@ -160,7 +160,7 @@ impl GrowingFile {
         state.failure.is_none()
     }
 
-    /// Path of the file. `None` if the file is not created yet, or no longer exists.
+    /// Path of the file; `None` if the file does not exist yet, or no longer exists.
     pub fn path(&self) -> Option<PathBuf> {
         self.0.state.lock().file.as_ref().map(|(path, _)| path.clone())
     }
@@ -175,7 +175,7 @@ impl GrowingFile {
     pub fn wait_until_created(&self, patience: Duration) {
         let mut state = self.0.state.lock();
         if state.is_needed {
-            // Ignore the error here: it is stored, and [`FileFeed::finish`] returns it.
+            // Ignore the error here, because it is stored, and [`FileFeed::finish`] returns it.
             let _ = self.wait_or_abandon(&mut state, patience, &|state| state.file.is_some());
         }
     }
@@ -202,8 +202,8 @@ impl GrowingFile {
         state.file.take_if(|_| is_abandoned)
     }
 
-    /// Waits until `is_so` returns true, or until no more blocks will be written. Gives up and returns false if no step
-    /// was completed for `patience`.
+    /// Waits until `is_so` returns true, or until no more blocks will be written. If no step was completed for
+    /// `patience`, stops waiting and returns false.
     fn wait_until(
         &self,
         state: &mut MutexGuard<'_, FileState>,
@@ -223,7 +223,7 @@ impl GrowingFile {
         true
     }
 
-    /// As [`GrowingFile::wait_until`], but abandons the file if no step was completed for `patience`.
+    /// As [`GrowingFile::wait_until`], but if no step was completed for `patience`, abandons the file.
     fn wait_or_abandon(
         &self,
         state: &mut MutexGuard<'_, FileState>,
@@ -249,19 +249,19 @@ impl GrowingFile {
         self.abandon(&mut self.0.state.lock(), error);
     }
 
-    /// Hands `block` over to the writing thread, and replaces it by an empty block.
+    /// Hands `block` over to the writing thread, and replaces it with an empty block.
     fn push(&self, block: &mut Vec<u8>) -> Result<()> {
         let GrowthLimits { pending, patience } = self.0.limits;
         let mut state = self.0.state.lock();
         if state.bytes >= pending {
-            // Room becomes free only when blocks are written, so the file must be created now.
+            // There will be room only after blocks are written, so the file must be created now.
             state.is_needed = true;
             self.0.work_available.notify_one();
         }
         self.wait_or_abandon(&mut state, patience, &|state| state.bytes < pending)?;
         state.bytes += block.len();
-        // Append a small block to the last pending block, because each block in the queue takes the memory of a full
-        // block. Small blocks arrive once or twice per second.
+        // If the block is small, append it to the last pending block, because each block in the queue takes the memory
+        // of a full block. Small blocks arrive once or twice per second.
         match state.pending.back_mut().filter(|last| last.len() + block.len() <= BLOCK_BYTES) {
             Some(last) => {
                 last.extend_from_slice(block);
@@ -276,7 +276,8 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Writes blocks until the file ends or is abandoned. The writing thread calls this after creating the file.
+    /// Writes blocks until the file ends or is abandoned. The writing thread calls this function after it has created
+    /// the file.
     fn write(&self, mut draft: Draft, on_abandon: OnAbandon) {
         let mut out = draft.appender();
         let mut state = self.0.state.lock();
@@ -302,7 +303,7 @@ impl GrowingFile {
             state.complete = Some(draft);
             return self.note_progress(&mut state);
         };
-        // Remove the file before notifying waiting threads, so that its disk space is free when they continue.
+        // Remove the file before the waiting threads are notified, so that its disk space is free when they continue.
         let is_dropped = self.0.state.lock().is_dropped;
         let stays = if is_dropped { OnAbandon::Remove } else { on_abandon }.apply(draft);
         let mut state = self.0.state.lock();
@@ -311,7 +312,7 @@ impl GrowingFile {
         self.abandon(&mut state, error);
     }
 
-    /// Waits for the next block to write. `None` if no more blocks follow.
+    /// Waits for the next block to write. Returns `None` if no more blocks follow.
     fn next_block(&self, state: &mut MutexGuard<'_, FileState>) -> Option<Vec<u8>> {
         while state.failure.is_none() {
             match state.pending.pop_front() {
@@ -340,11 +341,11 @@ impl OnAbandon {
 }
 
 impl FileFeed {
-    /// Ends the file, waits until all data is written, and returns the file. The writing thread no longer uses the
-    /// file.
+    /// Ends the file, waits until all data is written, and returns the file. After that, the writing thread no longer
+    /// uses the file.
     ///
     /// # Errors
-    /// Errors of the file system; or an error if nothing was written for `patience`.
+    /// Errors of the file system. Also an error if nothing was written for `patience`.
     pub fn finish(mut self, patience: Duration) -> Result<Draft> {
         self.flush_block()?;
         let mut state = self.file.0.state.lock();
@@ -387,7 +388,7 @@ impl Drop for FileFeed {
         }
         state.is_dropped = true;
         self.file.abandon(&mut state, Error::new(ErrorKind::State, "the file was abandoned"));
-        // Wait a short time, so that the file is usually removed when `drop` returns.
+        // Wait for a short time, so that the file is usually already removed when `drop` returns.
         let began = Instant::now();
         while !state.has_thread_finished && began.elapsed() < REMOVAL_TIMEOUT {
             self.file.0.progressed.wait_for(&mut state, PROGRESS_POLL_INTERVAL);
@@ -407,7 +408,7 @@ mod tests {
         GrowthLimits { pending: 3 * BLOCK_BYTES, patience: Duration::from_millis(200) };
     const LONG: Duration = Duration::from_secs(100);
 
-    /// Creates a growing file that is not opened until `opens` receives a message.
+    /// Creates a growing file whose `open` function waits until `opens` receives a message.
     fn held(path: &Path, on_abandon: OnAbandon, opens: Receiver<()>) -> (GrowingFile, FileFeed) {
         held_within(BOUNDS, path, on_abandon, opens)
     }
@@ -428,7 +429,7 @@ mod tests {
         (file, feed)
     }
 
-    /// Returns a million bytes, in pieces of many sizes.
+    /// Returns a million bytes, in pieces of different sizes.
     fn pieces() -> impl Iterator<Item = Vec<u8>> {
         (0..1000_u32).map(|piece| vec![piece as u8; (piece as usize * 7919) % 2003])
     }
@@ -489,7 +490,7 @@ mod tests {
         feed.finish(LONG).unwrap().keep();
         assert_eq!(fs::read(&path).unwrap(), b"early late");
         fs::remove_file(&path).unwrap();
-        // At the limit on unwritten data, the file must be created, so that data can be written.
+        // When the limit on unwritten data is reached, the file must be created, so that data can be written.
         let (_file, mut feed) = begin();
         for _ in 0..8 {
             feed.write_all(&[b'.'; BLOCK_BYTES]).unwrap();
@@ -530,7 +531,7 @@ mod tests {
         let (open, opens) = channel();
         let (file, mut feed) = held(&folder.join("x"), OnAbandon::Keep(b"HEAD".to_vec()), opens);
         let block = vec![b'.'; BLOCK_BYTES];
-        // The feed hands a block over only when more data arrives.
+        // The feed hands over a full block only when more data arrives.
         for _ in 0..4 {
             feed.write_all(&block).unwrap();
         }

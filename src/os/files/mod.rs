@@ -1,5 +1,5 @@
-//! Files that appear only when they are complete, files that grow while the application runs, and messages on stderr
-//! and stdout.
+//! Files that get their name only when they are complete, files that grow while the application runs, and messages on
+//! stderr and stdout.
 
 pub mod file;
 pub mod free_space;

@@ -1,17 +1,18 @@
-//! Writes gpuflame's messages and the ledger to the application's descriptor 2.
+//! Writes gpuflame's messages and the ledger to the application's stderr (descriptor 2).
 //!
-//! Descriptor 2 may be closed, a full pipe that no process reads, or a data file of the application. So a separate
-//! thread writes the messages, with never more bytes per write than a pipe accepts, and the caller waits for this
-//! thread only up to a time limit. `O_NONBLOCK` is never set, because this flag belongs to the open file, and other
-//! processes, such as the user's shell, share the open file. Messages may be written if descriptor 2 is one of these:
+//! Descriptor 2 may be closed, a full pipe that no process reads, or a data file of the application. Therefore a
+//! separate thread writes the messages, and the caller waits for this thread only up to a time limit. One write has at
+//! most as many bytes as a pipe accepts as a whole. `O_NONBLOCK` is never set, because this flag belongs to the open
+//! file, which other processes, such as the user's shell, share. Messages may be written if descriptor 2 is one of
+//! these:
 //!
 //! ```text
 //! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
 //! pipe, socket, device     also if it was descriptor 2 when CUDA started, is a terminal, or is the same as stdout
 //! ```
 //!
-//! Any other file might contain the application's data: if an application closes descriptor 2, the next file that it
-//! opens gets the number 2.
+//! Any other file might contain the application's data, because if an application closes descriptor 2, the next file
+//! that it opens gets the number 2.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -31,25 +32,25 @@ static FILE_AT_START: OnceLock<Option<FileId>> = OnceLock::new();
 /// Identity of the file that was descriptor 2 when the process or `gpuflame run` started; `None` if it is unknown.
 static FILE_AT_EXEC: OnceLock<Option<FileId>> = OnceLock::new();
 
-/// Environment variable by which `gpuflame run` and the preloaded library tell child processes the identity of
-/// descriptor 2.
+/// Environment variable with which `gpuflame run` and the preloaded library pass the identity of descriptor 2 to child
+/// processes.
 pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
 
-/// Maximum number of bytes per write. A pipe accepts a write of up to this number of bytes as a whole or not at all,
-/// and such a write does not block if `poll` has reported room.
+/// Maximum number of bytes per write. A pipe accepts a write of this size as a whole or not at all, and the write does
+/// not block if `poll` has reported room.
 pub(super) const MAX_WRITE_BYTES: usize = libc::PIPE_BUF;
 /// Maximum time for which the writing thread tries to write a text.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(5);
-/// Interval between two checks whether a pipe has room, if `poll` cannot be used.
+/// Interval between checks whether a pipe has room, if `poll` cannot be used.
 const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How a text starts if it is unknown whether the last line on descriptor 2 is finished. (If the last line is known to
-/// be unfinished, a line feed is always written before the text.)
+/// Start of a text if it is unknown whether the last line on descriptor 2 is finished. (If the last line is known to be
+/// unfinished, a line feed is always written before the text.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineStart {
-    /// If the state of the last line is unknown, no line feed is written before the text.
+    /// No line feed is written before the text if the state of the last line is unknown.
     Message,
-    /// If the state of the last line is unknown and descriptor 2 is a terminal, a line feed is written before the text.
+    /// A line feed is written before the text if the state of the last line is unknown and descriptor 2 is a terminal.
     OwnLine,
 }
 
@@ -61,8 +62,8 @@ enum LastLine {
     Unknown,
 }
 
-/// Stores which file is descriptor 2 now, so that a data file that gets the number 2 later is not mistaken for stderr.
-/// Call this before all other functions.
+/// Stores which file is currently open as descriptor 2. So a data file that later gets the number 2 is not mistaken for
+/// stderr. Call this function before all other functions of this module.
 pub fn remember_file() {
     FILE_AT_START.get_or_init(|| current_file().ok());
     FILE_AT_EXEC.get_or_init(|| {
@@ -71,7 +72,7 @@ pub fn remember_file() {
     });
 }
 
-/// Stores which file is descriptor 2 when the process starts. Call this before `main`.
+/// Stores which file is open as descriptor 2 when the process starts. Call this function before `main`.
 pub fn remember_file_at_exec() {
     FILE_AT_EXEC.get_or_init(|| current_file().ok());
 }
@@ -82,21 +83,21 @@ pub fn file_id_to_pass_on() -> Option<String> {
     current_file().ok().map(|identity| identity.to_string())
 }
 
-/// Whether messages may be written to the file that is descriptor 2 now.
+/// Whether messages may be written to the file that is currently open as descriptor 2.
 pub fn takes_messages() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// Whether descriptor 2 is a pipe or socket, on which the last line may be unfinished and cannot be read. So a text
-/// that must start on its own line needs a heading line before it: an unfinished line is then continued only by the
-/// heading.
+/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If so, a text that
+/// must start on its own line needs a heading line before it, because the heading may be appended to an unfinished
+/// line.
 pub fn hides_last_line() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
 }
 
-/// Writes `text` on another thread, and waits until the text is written or `patience` is over. The writing thread still
-/// tries for several seconds after that. Returns false if descriptor 2 does not take messages.
+/// Writes `text` on another thread, and waits until the text is written or `patience` is over. After that, the writing
+/// thread still tries for several seconds. Returns false if messages may not be written to descriptor 2.
 pub fn write(text: &[u8], patience: Duration) -> bool {
     remember_file();
     if !takes_messages() {
@@ -114,15 +115,15 @@ pub fn write(text: &[u8], patience: Duration) -> bool {
     }
 }
 
-/// Writes `text` on the calling thread, without heap memory and without a lock, and stops when `patience` is over.
-/// Checks first whether a pipe has a reader, so that no SIGPIPE is raised. Returns false if the text was not written
-/// completely.
+/// Writes `text` on the calling thread, without heap memory and without a lock. Stops when `patience` is over. If
+/// descriptor 2 is a pipe, first checks whether it has a reader, so that no SIGPIPE is raised. Returns false if the
+/// text was not written completely.
 pub fn write_here(text: &[u8], patience: Duration) -> bool {
     host_signals::with_all_blocked(|| write_chunks(text, LineStart::Message, patience)).is_ok()
 }
 
-/// As [`write_here`], but starts `text` on its own line if possible. On a pipe or socket the last line cannot be read;
-/// see [`hides_last_line`].
+/// As [`write_here`], but starts `text` on its own line if possible. This is not possible on a pipe or socket, whose
+/// last line cannot be read (see [`hides_last_line`]).
 pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
     host_signals::with_all_blocked(|| write_chunks(text, LineStart::OwnLine, patience)).is_ok()
 }
@@ -149,9 +150,9 @@ fn write_chunks(mut text: &[u8], start: LineStart, patience: Duration) -> io::Re
     Ok(())
 }
 
-/// Writes as many of the first lines of `text` as fit into one write, after a line feed if needed. Returns the number
-/// of bytes of `text` that were written. Not inlined, because the buffer of this function would take stack space in the
-/// caller even if nothing is written.
+/// Writes the first lines of `text`, as many as fit into one write, after a line feed if needed. Returns the number of
+/// bytes of `text` that were written. Not inlined, because otherwise the buffer of this function would take stack space
+/// in the caller even if nothing is written.
 #[inline(never)]
 fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
     let mut buffer = [b'\n'; MAX_WRITE_BYTES];
@@ -171,9 +172,9 @@ fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
         .map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns the length in bytes of the complete lines at the start of `text` that fit into one write: no other writer's
-/// text then appears between these lines. If even the first line does not fit, returns the number of its bytes that
-/// fit.
+/// Returns the length in bytes of the complete lines at the start of `text` that fit into one write. Because one write
+/// contains only complete lines, another writer's text does not split a line. If even the first line does not fit,
+/// returns the number of its bytes that fit.
 pub(super) fn leading_lines_bytes(text: &[u8]) -> usize {
     let most = &text[..text.len().min(MAX_WRITE_BYTES)];
     if most.len() == text.len() {
@@ -182,12 +183,13 @@ pub(super) fn leading_lines_bytes(text: &[u8]) -> usize {
     most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1)
 }
 
-/// Whether a line feed must be written before a text. `start` is the rule for the start of the text.
+/// Whether a line feed must be written before a text. `start` is the rule that applies if the state of the last line is
+/// unknown.
 fn starts_in_a_line(facts: &libc::stat, start: LineStart) -> bool {
     match last_line(facts) {
         LastLine::Finished => false,
         LastLine::Unfinished => true,
-        // On a terminal an extra line feed does no harm, but programs that read a pipe expect no empty lines.
+        // An extra line feed is harmless on a terminal, but programs that read a pipe do not expect empty lines.
         LastLine::Unknown => start == LineStart::OwnLine && is_terminal(),
     }
 }
@@ -205,8 +207,8 @@ fn last_line(facts: &libc::stat) -> LastLine {
     }
 }
 
-/// Returns the last byte before the position of the next write to a regular file. Returns `None` if that position is
-/// the start of the file.
+/// Returns the byte before the position of the next write to a regular file; `None` if that position is the start of
+/// the file.
 fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     let position = match is_appended() {
         true => facts.st_size,
@@ -216,8 +218,8 @@ fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     let Some(before) = u64::try_from(position).map_err(io::Error::other)?.checked_sub(1) else {
         return Ok(None);
     };
-    // Open the file again for reading, because descriptor 2 is rarely readable, and reading through it would move its
-    // position, which other processes share.
+    // Open the file again for reading. Descriptor 2 is rarely readable, and reading through it would move its position,
+    // which other processes share.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/2")?;
     if FileId::from_file(&file)? != FileId::from_stat(facts) {
         return Err(ErrorKind::NotFound.into());
@@ -228,7 +230,7 @@ fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     Ok(Some(byte[0]))
 }
 
-/// Waits until the descriptor with this number takes [`MAX_WRITE_BYTES`] bytes without blocking.
+/// Waits until the descriptor accepts [`MAX_WRITE_BYTES`] bytes without blocking.
 pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -241,7 +243,7 @@ pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> 
             }
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // A seccomp filter refuses the call. (The only other reason for an error would be a lack of memory.)
+            // A seccomp filter refuses `poll`. (The only other possible error is a lack of memory.)
             Err(_) => return wait_without_poll(number, deadline),
         }
     }
@@ -269,8 +271,8 @@ fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
     }
 }
 
-/// Waits for room without `poll`, by checking the number of bytes in a pipe. Other files are assumed to have room: a
-/// regular file always has room, and a terminal is rarely stopped.
+/// Waits for room without `poll`, by checking the number of bytes in a pipe. Other files are assumed to have room,
+/// because a regular file always has room, and a terminal is rarely stopped.
 fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     let is_pipe = descriptor::stat_descriptor(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
     while is_pipe && !pipe_has_room(number) {
@@ -290,11 +292,11 @@ fn pipe_has_room(number: c_int) -> bool {
     let (result, size) = unsafe {
         (libc::ioctl(number, libc::FIONREAD, &raw mut held), libc::fcntl(number, libc::F_GETPIPE_SZ))
     };
-    // If a filter refuses one of these calls, assume that there is room, so that messages are printed.
+    // If a seccomp filter refuses one of these calls, assume that there is room, so that messages are printed.
     result != 0 || size < 0 || held <= size / 2
 }
 
-/// Whether messages may be written to the file; see the table in the module's documentation.
+/// Whether messages may be written to the file. The table in the module's documentation contains the rule.
 fn is_for_messages(facts: &libc::stat) -> bool {
     let identity = Some(FileId::from_stat(facts));
     let known = |place: &OnceLock<Option<FileId>>| place.get().copied().flatten();
@@ -317,7 +319,7 @@ fn is_terminal() -> bool {
     unsafe { libc::isatty(libc::STDERR_FILENO) == 1 }
 }
 
-/// Identity of the file that is descriptor 2 now.
+/// Returns the identity of the file that is currently open as descriptor 2.
 fn current_file() -> io::Result<FileId> {
     FileId::from_descriptor(libc::STDERR_FILENO)
 }

@@ -1,6 +1,6 @@
-//! Writes records to the application's standard output, if the one setting that requests this is set. If stdout takes
-//! no more data, for example because no process reads the pipe, records are queued. When the queue is full, further
-//! records are dropped and counted. No thread is blocked. As for stderr, `O_NONBLOCK` is never set.
+//! Writes text records to the application's standard output, if a setting requests this. If stdout accepts no more
+//! data, for example because no process reads the pipe, records are queued. When the queue is full, further records are
+//! dropped and counted. Writing never blocks a thread. As for stderr, `O_NONBLOCK` is never set.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use crate::process::host_signals;
 /// Maximum number of queued bytes.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 
-/// Writes records. The caller passes each record in one call, and each record ends with a line feed.
+/// Writer of text records. The caller passes each record in one call, and each record ends with a line feed.
 #[derive(Debug)]
 pub struct Stdout {
-    /// Identity of the file that was stdout at the start; `None` if stdout was closed. If another file is stdout later,
-    /// that file belongs to the application, and no records are written to it.
+    /// Identity of the file that was stdout when the writer was created; `None` if stdout was closed. If stdout is
+    /// another file later, that file belongs to the application, and no records are written to it.
     expected: Option<FileId>,
     queued: Vec<u8>,
     dropped: u64,
 }
 
 impl Stdout {
-    /// Creates a writer to the file that is stdout now.
+    /// Creates a writer to the file that is currently stdout.
     #[expect(clippy::new_without_default, reason = "the current stdout is not a default value")]
     pub fn new() -> Self {
         let expected = FileId::from_descriptor(libc::STDOUT_FILENO).ok();
@@ -38,8 +38,8 @@ impl Stdout {
         self.dropped + left as u64
     }
 
-    /// Writes queued records until fewer than `least` bytes are queued, stdout takes no more bytes, or `deadline` is
-    /// over.
+    /// Writes queued records until fewer than `least` bytes are queued, stdout accepts no more bytes, or `deadline` has
+    /// passed.
     fn write_queued(&mut self, deadline: Instant, least: usize) {
         let mut done = 0;
         while self.queued.len() - done >= least {

@@ -1,5 +1,5 @@
-//! Writes to standard error with a time limit, so that a command ends even if stderr is a full pipe that no process
-//! reads, or a stopped terminal.
+//! Writes to standard error with a time limit. So a command ends even if stderr is a full pipe that no process reads,
+//! or a stopped terminal.
 
 use std::io::{self, ErrorKind};
 use std::sync::mpsc::sync_channel;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::stderr::{leading_lines_bytes, wait_for_room};
 
 /// Writes `text` to standard error, and waits at most `patience`. A separate thread writes the text, because a write
-/// may block: another process may fill the pipe between the check for room and the write.
+/// may block if another process fills the pipe between the check for room and the write.
 ///
 /// # Errors
 /// Errors of the descriptor, or `TimedOut`.

@@ -1,15 +1,15 @@
-//! Lists the size classes, which are the block sizes that the heap allocates.
+//! The size classes of the heap. Each class has one block size.
 
 use std::alloc::Layout;
 
 use super::pages::PAGE_BYTES;
 
-/// The index of a size class. The block sizes are 16 to 128 bytes in steps of 16, and above 128 bytes four sizes per
-/// doubling, up to 64 KiB.
+/// Index of a size class. Up to 128 bytes, the block sizes are multiples of 16. Above 128 bytes, there are four block
+/// sizes per doubling, up to 64 KiB.
 ///
-/// If a requested size is a multiple of the requested alignment, the size of its class is a multiple of the alignment
-/// too. Slabs start at page boundaries, so each block is aligned to every power of two that divides the block's size,
-/// up to the size of a page.
+/// If a requested size is a multiple of the requested alignment, the block size of its class is a multiple of that
+/// alignment too. Slabs start at page boundaries. Therefore each block is aligned to every power of two that divides
+/// the block size, up to the size of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SizeClass(pub(super) usize);
 

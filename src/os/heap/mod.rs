@@ -1,10 +1,11 @@
 //! The shared library's own heap. The library never allocates from the application's heap.
 //!
-//! The application's heap cannot be relied on, for three reasons. First, a thread that a signal has stopped forever may
-//! hold the heap's lock, so that no other thread can allocate or free. Second, an allocator that replaces the
-//! application's heap may itself launch kernels. Third, bugs of the application may overwrite the heap's data. In our
-//! heap no thread waits for another thread. If a thread repeatedly finds a pool in use, it maps memory for its
-//! allocation, and adds a block that it wants to free to a list of that pool.
+//! The library cannot rely on the application's heap, for three reasons. First, a thread that a signal has stopped
+//! forever may hold the heap's lock, so that no other thread can allocate or free memory. Second, an allocator that
+//! replaces the application's heap may itself launch kernels. Third, bugs in the application may overwrite the heap's
+//! data. In gpuflame's heap, no thread waits for another thread. If a thread wants to allocate and repeatedly finds its
+//! pool in use, it maps memory for the block. If a thread wants to free a block of a pool that is in use, it adds the
+//! block to a list of that pool.
 //!
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  slabs, each with its free blocks
@@ -16,11 +17,11 @@
 //! no more mappings: the reserve, a part of the library's own image
 //! ```
 //!
-//! Whichever thread frees a block, the block returns to the slab from which it was cut. So after a burst of
-//! allocations, slabs become empty, and their memory is returned to the kernel.
+//! Whichever thread frees a block, the block returns to the slab from which it was cut. Therefore slabs become empty
+//! after a burst of allocations, and their memory is returned to the kernel.
 //!
-//! Only the shared library uses this heap as its allocator. In other builds nothing is allocated from this heap, and
-//! all counts stay 0.
+//! Only the shared library uses this heap as its allocator. In other builds, for example in the `gpuflame` command,
+//! nothing is allocated from this heap, and all counts stay 0.
 
 mod class;
 mod pages;
@@ -39,17 +40,17 @@ pub use pages::populate_pages_at_once;
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bytes that are allocated now.
+/// Number of bytes that are currently allocated from this heap.
 pub fn held_bytes() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// Maximum of [`held_bytes`] since the last call of [`take_peak_bytes`].
+/// Maximum of [`held_bytes`] since the last call to [`take_peak_bytes`].
 pub fn peak_bytes() -> usize {
     PEAK_BYTES.load(Ordering::Relaxed)
 }
 
-/// Returns [`peak_bytes`], and resets the maximum to the present value of [`held_bytes`].
+/// Returns [`peak_bytes`], and resets the peak to the current value of [`held_bytes`].
 pub fn take_peak_bytes() -> usize {
     PEAK_BYTES.swap(held_bytes(), Ordering::Relaxed)
 }
@@ -70,11 +71,11 @@ pub fn alloc(layout: Layout) -> *mut u8 {
     let block = match SizeClass::for_layout(layout) {
         Some(class) => {
             let taken = pool::current_pool().allocate(class).or_else(|| slab::map_alone(class));
-            // Take a block of the full class size, because after it is freed, the block may be reused for any size of
-            // its class.
+            // The block has the full size of its class, because after it is freed, it may be reused for any size of the
+            // class.
             taken.or_else(|| reserve::allocate(class.bytes()))
         }
-        // No caller requests a larger alignment than that of a page.
+        // No caller requests a larger alignment than the size of a page.
         None if layout.align() > PAGE_BYTES => None,
         None => pages::map(layout.size()).or_else(|| reserve::allocate(layout.size())),
     };
@@ -151,7 +152,7 @@ pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
 mod tests {
     use super::*;
 
-    /// Allocates a block and fills it with `byte`, so that overlapping blocks are noticed.
+    /// Allocates a block and fills it with `byte`, so that the test detects overlapping blocks.
     fn fill(size: usize, align: usize, byte: u8) -> (*mut u8, Layout, u8) {
         let layout = Layout::from_size_align(size, align).unwrap();
         let block = alloc(layout);
@@ -190,8 +191,8 @@ mod tests {
         }
     }
 
-    /// Other tests allocate at the same time, but much less than the size of these failed allocations. Alignments above
-    /// a page are refused.
+    /// Checks that oversized allocations fail and are not counted. Other tests allocate at the same time, but much less
+    /// memory. Alignments above the page size are refused.
     #[test]
     fn a_failed_allocation_is_not_counted() {
         const HUGE: usize = 1 << 40;

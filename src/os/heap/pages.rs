@@ -1,11 +1,11 @@
-//! Maps and unmaps pages.
+//! Maps and unmaps memory pages for the heap.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Rounds up to whole pages. The result does not overflow, because the size of a layout is limited.
+/// Rounds a size up to whole pages. The result does not overflow, because the size of a layout is limited.
 pub(super) fn round_up_to_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE_BYTES)
 }
@@ -14,7 +14,7 @@ pub(super) fn round_up_to_pages(bytes: usize) -> usize {
 /// touched takes three times as long.
 static POPULATES_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// Makes the heap populate new pages as soon as they are mapped: this is faster, but also populates pages that may
+/// Makes the heap populate new pages as soon as they are mapped. This is faster, but also populates pages that may
 /// never be used. May be called in a signal handler.
 pub fn populate_pages_at_once() {
     POPULATES_AT_ONCE.store(true, Ordering::Relaxed);
@@ -24,7 +24,7 @@ pub(super) fn populates_at_once() -> bool {
     POPULATES_AT_ONCE.load(Ordering::Relaxed)
 }
 
-/// Maps new pages, which contain zeros. After [`populate_pages_at_once`] was called, the pages are populated at once.
+/// Maps new pages, which contain zeros. If [`populate_pages_at_once`] was called, the pages are populated immediately.
 pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     map_as(round_up_to_pages(bytes), if populates_at_once() { libc::MAP_POPULATE } else { 0 })
 }
@@ -43,8 +43,8 @@ fn mapped(at: *mut libc::c_void) -> Option<NonNull<u8>> {
     })
 }
 
-/// Maps new pages whose address is a multiple of `align`. Because `mmap` takes no alignment, more pages are mapped than
-/// needed, and the surplus on both sides is unmapped.
+/// Maps new pages at an address that is a multiple of `align`. Because `mmap` takes no alignment, more pages than
+/// needed are mapped, and the surplus on both sides is unmapped.
 pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     let around = map_as(bytes + align - PAGE_BYTES, 0)?;
     let before = around.addr().get().wrapping_neg() % align;
@@ -68,8 +68,8 @@ pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
     unsafe { libc::munmap(block.cast(), round_up_to_pages(bytes)) };
 }
 
-/// Grows or shrinks a mapping, whose address may change. The kernel moves the pages themselves, without copying their
-/// content.
+/// Grows or shrinks a mapping. The address of the mapping may change. The kernel moves the pages themselves, without
+/// copying their content.
 ///
 /// # Safety
 /// `block` is the start of a mapping of `from` bytes, which only the caller uses.
@@ -80,8 +80,8 @@ pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<Non
     })
 }
 
-/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect. An error means that the
-/// kernel does not support the advice, or cannot apply it to these pages.
+/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect. An error only means
+/// that the kernel does not support the advice, or cannot apply it to these pages.
 ///
 /// # Safety
 /// The pages belong to the caller. If the advice discards the pages' content, the caller does not need the content.

@@ -1,4 +1,4 @@
-//! A pool owns all slabs from which a group of threads allocates, and only one thread at a time uses it.
+//! A pool owns all slabs from which a group of threads allocates. Only one thread at a time uses the pool.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -10,12 +10,13 @@ use super::reserve;
 use super::slab::{Blocks, Slab, Slabs, chunk_owner, map_chunk};
 use crate::process::threads;
 
-/// Number of attempts to get exclusive use of a pool. If all attempts fail, the block gets its own mapping instead.
+/// Number of attempts to get exclusive use of a pool for an allocation. If all attempts fail, the block gets its own
+/// mapping instead.
 const MAX_ATTEMPTS: u32 = 1000;
-/// Maximum number of empty slabs that keep their pages (2 MiB in all), so that recurring allocations need no system
+/// Maximum number of empty slabs that keep their pages (2 MiB in total), so that recurring allocations need no system
 /// call.
 const MAX_RESIDENT_SLABS: u32 = 16;
-/// Minimum number of bytes that are taken from the reserve at once for blocks of one class.
+/// Minimum number of bytes that are allocated from the reserve in one step for blocks of one class.
 const RESERVE_SLICE_BYTES: usize = 16 << 10;
 
 pub(super) struct Pool {
@@ -23,22 +24,22 @@ pub(super) struct Pool {
     /// List of blocks that were freed while another thread was using the pool. The first word of each block points to
     /// the next block.
     returned: AtomicPtr<u8>,
-    /// For each class, a list of slabs with free blocks. Some slabs in the list may have become full.
+    /// List of slabs with free blocks for each size class. Some slabs in the list may have become full.
     slabs: [Slabs; SizeClass::COUNT],
-    /// Empty slabs whose pages still have memory, and the number of these slabs.
+    /// Empty slabs whose pages still have memory. `kept_count` is the number of these slabs.
     kept: Slabs,
     kept_count: Cell<u32>,
     /// Empty slabs whose pages were returned to the kernel.
     bare: Slabs,
-    /// For each class, free blocks and uncut memory from the reserve.
+    /// Free blocks and uncut memory from the reserve, for each size class.
     last: [Blocks; SizeClass::COUNT],
 }
 
 // SAFETY: the cells are only used by the thread that has set `is_taken`.
 unsafe impl Sync for Pool {}
 
-/// Two pools: one for the application's threads, and one for our own threads. The pools are separate because a signal
-/// may stop a thread of the application forever while that thread uses its pool.
+/// Two pools: one for the application's threads, and one for gpuflame's own threads. The pools are separate because a
+/// signal may stop a thread of the application forever while that thread uses its pool.
 static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
 
 /// Returns the pool of the calling thread.
@@ -46,7 +47,7 @@ pub(super) fn current_pool() -> &'static Pool {
     &POOLS[usize::from(threads::is_ours())]
 }
 
-/// Returns the pool that a block belongs to. `None` if the block has its own mapping.
+/// Returns the pool to which a block belongs; `None` if the block has its own mapping.
 ///
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed.
@@ -75,8 +76,8 @@ impl Pool {
         self.with_lock(MAX_ATTEMPTS, take).flatten()
     }
 
-    /// Frees a block. If another thread is using the pool, adds the block to the list `returned`; a thread that uses
-    /// the pool later frees the block.
+    /// Frees a block. If another thread is using the pool, adds the block to the list `returned`. A thread that uses
+    /// the pool later frees the blocks in that list.
     ///
     /// # Safety
     /// The block is part of a chunk of this pool, and is no longer used.
@@ -103,7 +104,7 @@ impl Pool {
     }
 
     /// Gets exclusive use of the pool and runs `body`. Returns `None` if another thread was using the pool at each of
-    /// `tries` attempts.
+    /// the `tries` attempts.
     fn with_lock<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
         let take = |_| {
             let taken =
@@ -188,8 +189,8 @@ impl Pool {
         }
     }
 
-    /// Makes an empty slab available to any class. Returns the slab's pages to the kernel if enough other empty slabs
-    /// keep their pages.
+    /// Makes an empty slab available to any size class. If enough other empty slabs keep their pages, returns this
+    /// slab's pages to the kernel.
     fn retain_empty_slab(&self, slab: &'static Slab) {
         if self.kept_count.get() < MAX_RESIDENT_SLABS || populates_at_once() {
             self.kept_count.set(self.kept_count.get() + 1);
@@ -270,8 +271,8 @@ mod tests {
         blocks.iter().map(|block| block.addr().get() / SLAB_BYTES).collect()
     }
 
-    /// Returns the number of empty slabs whose pages have memory, and the number of empty slabs whose pages were
-    /// returned to the kernel.
+    /// Returns the number of empty slabs that keep their pages, and the number of empty slabs whose pages were returned
+    /// to the kernel.
     fn empty(pool: &'static Pool) -> [usize; 2] {
         let mut counts = [0; 2];
         for (slabs, count) in [&pool.kept, &pool.bare].into_iter().zip(&mut counts) {
@@ -285,11 +286,11 @@ mod tests {
     #[test]
     fn empty_slabs_release_their_pages_except_for_a_few() {
         let pool = new_pool();
-        // The first slab of a chunk is a page shorter than the other slabs. These blocks fill one chunk, and the first
+        // The first slab of a chunk is a page shorter than the other slabs. These blocks fill one chunk and the first
         // slab of the next chunk.
         let blocks = take(pool, PAGE_BYTES, 31 + 31 * 32 + 31);
         assert_eq!([slabs_of(&blocks).len(), resident(&blocks)], [33, blocks.len()]);
-        // Free all blocks except for the last block of each slab.
+        // Free all blocks except the last block of each slab.
         let (last, others): (Vec<_>, Vec<_>) =
             blocks.iter().partition(|block| block.addr().get() % SLAB_BYTES == SLAB_BYTES - PAGE_BYTES);
         give_back(others.into_iter().copied());
@@ -377,8 +378,8 @@ mod tests {
                 let sends = sends.clone();
                 scope.spawn(move || {
                     for turn in 0..20_000 {
-                        // If no attempt to use the pool succeeds, no block is sent; the heap itself would map a block
-                        // instead.
+                        // If no attempt to use the pool succeeds, the test sends no block. (The heap would map a block
+                        // instead.)
                         if let Some(block) = pool.allocate(class_of(1 << (turn % 14))) {
                             sends[turn % 4].send(block.expose_provenance().get()).unwrap();
                         }

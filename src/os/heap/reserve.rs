@@ -8,10 +8,10 @@ use super::pages::round_up_to_pages;
 use crate::process::threads;
 use crate::shortage;
 
-/// Size of the reserve, in bytes. The reserve's pages take no memory until they are written to.
+/// Size of the reserve in bytes. The reserve's pages take no memory until they are written to.
 const RESERVE_BYTES: usize = 6 << 20;
-/// Number of bytes of the reserve that only the application's threads may use. When memory runs out, our own threads
-/// may stop, but the application's threads must continue.
+/// Number of bytes of the reserve that only the application's threads may use. When memory runs out, gpuflame's own
+/// threads may stop, but the application's threads must continue.
 const APPLICATION_BYTES: usize = 1 << 20;
 
 #[repr(C, align(4096))]
@@ -23,7 +23,7 @@ unsafe impl Sync for Reserve {}
 static RESERVE: Reserve = Reserve(UnsafeCell::new([0; RESERVE_BYTES]));
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Allocates zeroed memory from the reserve, starting at a page boundary. Also records that memory has run out.
+/// Allocates zeroed memory from the reserve, starting at a page boundary. Also sets the flag that memory has run out.
 pub(super) fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     shortage::set_short();
     let limit = if threads::is_ours() { RESERVE_BYTES - APPLICATION_BYTES } else { RESERVE_BYTES };

@@ -19,11 +19,11 @@ use super::class::SizeClass;
 use super::pages::{self, PAGE_BYTES, round_up_to_pages};
 use crate::leaks;
 
-/// Size of a slab, in bytes. Memory is assigned to a class, and returned to the kernel, in units of a slab.
+/// Size of a slab in bytes. Whole slabs are assigned to a size class, and whole slabs are returned to the kernel.
 pub(super) const SLAB_BYTES: usize = 128 << 10;
-/// Size of a chunk, in bytes. A large chunk reserves address space early, because later the kernel may refuse to map
-/// more. The pages of a chunk take no memory until they are written to. For comparison, the C library reserves 64 MiB
-/// per thread.
+/// Size of a chunk in bytes. Chunks are large because mapping a chunk reserves address space, and later the kernel may
+/// refuse to map more. The pages of a chunk take no memory until they are written to. For comparison, the C library
+/// reserves 64 MiB per thread.
 const CHUNK_BYTES: usize = 4 << 20;
 const CHUNK_SLABS: usize = CHUNK_BYTES / SLAB_BYTES;
 
@@ -36,8 +36,8 @@ struct Chunk<Owner: 'static> {
 
 const _: () = assert!(size_of::<Chunk<()>>() <= PAGE_BYTES, "slab 0 begins after the first page");
 
-/// Maps a chunk and returns its slabs. Huge pages are disabled for the chunk, because they would take memory for blocks
-/// that are not used yet.
+/// Maps a chunk and returns its slabs. Huge pages are disabled for the chunk, because they would take memory for unused
+/// blocks.
 pub(super) fn map_chunk<Owner>(owner: &'static Owner) -> Option<&'static [Slab]> {
     let start = pages::map_aligned(CHUNK_BYTES, CHUNK_BYTES)?;
     // SAFETY: the pages are new and hold no data yet.
@@ -49,7 +49,7 @@ pub(super) fn map_chunk<Owner>(owner: &'static Owner) -> Option<&'static [Slab]>
     Some(&piece.slabs)
 }
 
-/// Returns the owner of the chunk that a block is part of. `None` if the block has its own mapping.
+/// Returns the owner of the chunk that contains a block; `None` if the block has its own mapping.
 ///
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed; all chunks have owners of this
@@ -77,7 +77,7 @@ pub(super) unsafe fn unmap_alone(block: NonNull<u8>, class: SizeClass) {
     unsafe { pages::unmap(block.as_ptr().wrapping_sub(PAGE_BYTES), PAGE_BYTES + class.bytes()) };
 }
 
-/// Blocks of one size: the free blocks, and memory that is not cut into blocks yet.
+/// Free blocks of one size, and memory that is not cut into blocks yet.
 pub(super) struct Blocks {
     free: Cell<*mut u8>,
     next: Cell<usize>,
@@ -132,7 +132,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Returns the slab that a block is part of.
+    /// Returns the slab that contains a block.
     ///
     /// # Safety
     /// The block is part of a chunk.
@@ -153,7 +153,7 @@ impl Slab {
         (unsafe { NonNull::new_unchecked(start) }, SLAB_BYTES - skipped)
     }
 
-    /// Assigns the slab to this class, so that blocks of this class are cut from it.
+    /// Assigns the slab to a size class, so that blocks of this class are cut from the slab.
     pub(super) fn assign_class(&self, class: SizeClass) {
         let (start, bytes) = self.memory();
         self.blocks.free.set(null_mut());

@@ -1,5 +1,5 @@
-//! Makes sure that the application does not cancel a thread (`pthread_cancel`) inside our code. The C library unwinds a
-//! cancelled thread by an exception, which must not pass through Rust frames.
+//! Prevents cancellation (`pthread_cancel`) of the application's threads while they run gpuflame's code. The C library
+//! unwinds a cancelled thread with an exception, which must not pass through Rust frames.
 
 use libc::c_int;
 
@@ -9,9 +9,9 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Runs `body` with cancellation disabled on this thread. A cancellation request that arrives meanwhile takes effect at
-/// the next cancellation point after `body`. Use this function for code that makes system calls. The code path of a
-/// launch whose stack is cached need not use this function, because it contains no cancellation point.
+/// Runs `body` with cancellation disabled on this thread. A cancellation request that arrives while `body` runs takes
+/// effect at the next cancellation point after `body`. Use this function for code that makes system calls. The code
+/// path of a launch whose stack is cached does not need this function, because it contains no cancellation point.
 pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
     struct PreviousState(c_int);
     // The destructor restores the state even if an exception of the application passes through.

@@ -1,6 +1,6 @@
-//! Runs a command as a shell does, and returns its exit status. The command uses the same terminal, and gets the
-//! signals that are meant for it. The command inherits the same state (signal actions, signal mask, descriptors) that
-//! this process inherited.
+//! Runs a command as a shell does, and returns its exit status. The command uses the same terminal as this process, and
+//! gets the signals that are meant for it. The command inherits the same state (signal actions, signal mask,
+//! descriptors) that this process inherited.
 //!
 //! ```text
 //! start --spawn--> command runs --ends--> signals have their earlier actions again; status
@@ -16,14 +16,15 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Signals that the terminal sends to both this process and the command. The command decides how to react, and this
+/// Signals that the terminal sends both to this process and to the command. The command decides how to react. This
 /// process runs until the command ends.
 const TERMINAL_SIGNALS: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-/// Signals that other processes send to this process only, but that are meant for the command and therefore forwarded.
+/// Signals that other processes send only to this process. They are meant for the command, so this process forwards
+/// them.
 const FORWARDED_SIGNALS: [i32; 5] =
     [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
-/// Stop signal that the terminal sends to both this process and the command. This process stops only after the command
-/// has stopped.
+/// Stop signal that the terminal sends both to this process and to the command. This process stops only after the
+/// command has stopped.
 const TERMINAL_STOP_SIGNAL: i32 = libc::SIGTSTP;
 const HANDLED_SIGNALS: [i32; 8] = {
     let [interrupt, quit] = TERMINAL_SIGNALS;
@@ -31,19 +32,19 @@ const HANDLED_SIGNALS: [i32; 8] = {
     [interrupt, quit, terminate, hang_up, first, second, alarm, TERMINAL_STOP_SIGNAL]
 };
 const STANDARD_DESCRIPTORS: [i32; 3] = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO];
-/// Interval in ns between two checks whether a stopped command was continued.
+/// Interval in ns between checks whether a stopped command was continued.
 const STATE_POLL_INTERVAL_NS: i64 = 50_000_000;
 
 /// Process id of the command; 0 before the command is started and after it has ended.
 static CHILD_PROCESS: AtomicI32 = AtomicI32::new(0);
-/// Signals to forward that arrived before the command was started, as a bit mask.
+/// Bit mask of the signals to forward that arrived before the command was started.
 static EARLY_SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// Signals that this process received, as a bit mask.
+/// Bit mask of the signals that this process has received.
 static RECEIVED_SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// Process id of the process that called [`run`]. The signal handler needs this id, because the child has the same
-/// handler between fork and exec.
+/// Id of the process that called [`run`]. The signal handler compares this id with the current process id, because the
+/// child has the same handler between fork and exec.
 static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Signals that the child received between fork and exec, as a bit mask.
+/// Bit mask of the signals that the child received between fork and exec.
 static SIGNALS_BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
 static WAS_CONTINUED: AtomicBool = AtomicBool::new(false);
 static WAS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -52,7 +53,7 @@ static KEEPS_RUNNING: AtomicBool = AtomicBool::new(false);
 /// Whether SIGPIPE was ignored when this process started. The original state must be noted early, because Rust's
 /// runtime ignores SIGPIPE before `main`, and opens `/dev/null` in place of closed standard descriptors.
 static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
-/// Standard descriptors that were closed when this process started, as a bit mask.
+/// Bit mask of the standard descriptors that were closed when this process started.
 static CLOSED_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 
 /// Notes the inherited state that Rust's runtime is about to change. Call this from a constructor (`.init_array`) of
@@ -71,7 +72,7 @@ pub extern "C" fn note_inherited() {
     }
 }
 
-/// Runs `command` to its end. Call this once per process.
+/// Starts `command` and waits until it ends. Call this function once per process.
 ///
 /// # Errors
 /// The command could not be started.
@@ -113,8 +114,8 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     ended
 }
 
-/// Makes this process run even while the command is stopped. Needed if this process itself stops and continues the
-/// command.
+/// Makes this process continue to run while the command is stopped. Needed if this process itself stops and continues
+/// the command.
 pub fn keep_running_while_stopped() {
     KEEPS_RUNNING.store(true, Ordering::SeqCst);
 }
@@ -124,8 +125,8 @@ pub fn was_interrupted() -> bool {
     WAS_INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// Converts an exit status to the number that a shell reports: the exit code, or 128 plus the number of the fatal
-/// signal.
+/// Converts an exit status to the number that a shell reports. It is the exit code, or 128 plus the number of the
+/// signal that killed the process.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.unwrap_or(1) as u8
@@ -176,9 +177,9 @@ impl InheritedActions {
         );
     }
 
-    /// Restores the signal actions after the command has ended, because signals are now meant for this process. There
-    /// is one exception: the signal that ended the command may have been sent to both processes and may arrive here
-    /// late. If this process has not received that signal yet, its next arrival has no effect.
+    /// Restores the signal actions after the command has ended, because later signals are meant for this process. There
+    /// is one exception. The signal that killed the command may have been sent to both processes and may still arrive
+    /// here. If this process has not received that signal yet, the signal's next arrival has no effect.
     fn restore(&self, ended: Option<ExitStatus>) {
         let fatal = ended.map_or(0, |status| i32::from(exit_code(status)) - 128);
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
@@ -193,7 +194,7 @@ impl InheritedActions {
     }
 }
 
-/// The signal mask that the calling thread had before it was changed. The mask is restored on drop.
+/// The calling thread's previous signal mask, which is restored on drop.
 struct SignalMask(libc::sigset_t);
 
 impl SignalMask {
@@ -220,8 +221,9 @@ fn set_mask(mask: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, null_mut()) };
 }
 
-/// Closes a standard descriptor if it still refers to `/dev/null`, which Rust's runtime opened because the descriptor
-/// was closed. A descriptor that was replaced since then, for example by [`Command::stdin`], stays open.
+/// Closes a standard descriptor that was closed at the start of this process, if it still refers to `/dev/null`, which
+/// Rust's runtime opened in its place. A descriptor that was replaced since then, for example by [`Command::stdin`],
+/// stays open.
 fn close_if_placeholder(number: i32) {
     // SAFETY: all-zero is a valid `stat`.
     let (mut found, mut placeholder): (libc::stat, libc::stat) = unsafe { std::mem::zeroed() };
@@ -238,12 +240,12 @@ fn close_if_placeholder(number: i32) {
 /// A change of the command's state.
 enum StateChange {
     Ended,
-    /// The command was stopped by this signal, and has not been continued yet.
+    /// The command is stopped. The value is the signal that stopped it.
     Stopped(i32),
 }
 
-/// Waits until the process `process` has ended, without reaping it. Whenever that process is stopped, this process
-/// stops as well, unless [`keep_running_while_stopped`] was called.
+/// Waits until the process with id `process` has ended, without reaping it. Whenever that process is stopped, this
+/// process stops as well, unless [`keep_running_while_stopped`] was called.
 fn wait_for_end(process: i32) {
     let stops = if KEEPS_RUNNING.load(Ordering::SeqCst) { 0 } else { libc::WSTOPPED };
     while let Some(StateChange::Stopped(signal)) = wait_for_change(process, stops) {
@@ -252,8 +254,8 @@ fn wait_for_end(process: i32) {
 }
 
 /// Waits until the process has ended or, if `options` contains WSTOPPED, until it is stopped. The change is not
-/// consumed, so the next wait finds the same change again. Returns `None` if the process cannot be waited for or, with
-/// WNOHANG, if its state has not changed.
+/// consumed, so the next wait finds the same change again. Returns `None` if the process cannot be waited for. With
+/// WNOHANG, also returns `None` if its state has not changed.
 fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
     let options = options | libc::WEXITED | libc::WNOWAIT;
     loop {
@@ -273,7 +275,7 @@ fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
     }
 }
 
-/// Stops this process by `signal`, the signal that stopped the command, until this process or the command is continued.
+/// Stops this process with the signal that stopped the command, until this process or the command is continued.
 fn stop_with_command(command: i32, signal: i32) {
     let watcher = spawn_continue_watcher(command);
     let continued = current_action(libc::SIGCONT);
@@ -281,11 +283,11 @@ fn stop_with_command(command: i32, signal: i32) {
     WAS_CONTINUED.store(false, Ordering::SeqCst);
     set_action(libc::SIGCONT, note_continued as *const () as usize, libc::SA_RESTART);
     set_action(TERMINAL_STOP_SIGNAL, libc::SIG_DFL, 0);
-    // Check first whether the command is still stopped: the shell may have continued both processes meanwhile.
+    // Check first whether the command is still stopped, because the shell may already have continued both processes.
     if is_stopped(command) {
         raise(signal);
-        // If `signal` has not stopped this process, use SIGSTOP: the kernel ignores all other stop signals if no shell
-        // controls the process group.
+        // If `signal` has not stopped this process, use SIGSTOP, because the kernel ignores all other stop signals if
+        // no shell controls the process group.
         if !WAS_CONTINUED.load(Ordering::SeqCst) && is_stopped(command) {
             raise(libc::SIGSTOP);
         }
@@ -332,8 +334,8 @@ fn raise(signal: i32) {
 }
 
 /// Starts a helper process that watches the stopped command. If the command is continued or killed, the helper
-/// continues this process, which is stopped and so cannot notice the change itself. Returns `None` if the helper cannot
-/// watch the command, because there is no `/proc`, or if no process can be created.
+/// continues this process. This process cannot notice the change itself, because it is stopped. Returns `None` if there
+/// is no `/proc`, or if no process can be created.
 fn spawn_continue_watcher(command: i32) -> Option<i32> {
     // SAFETY: getpid has no preconditions.
     let owner = unsafe { libc::getpid() };
@@ -348,8 +350,8 @@ fn spawn_continue_watcher(command: i32) -> Option<i32> {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: STATE_POLL_INTERVAL_NS };
             while libc::getppid() == owner {
                 if read_state(&stat).is_some_and(|state| state != stopped) {
-                    // Send SIGCONT again and again, because the owner may not have stopped yet. When the owner runs
-                    // again, it ends this helper process.
+                    // Send SIGCONT repeatedly, because the owner may not have stopped yet. When the owner runs again,
+                    // it kills this helper process.
                     libc::kill(owner, libc::SIGCONT);
                 }
                 libc::nanosleep(&pause, null_mut());
@@ -363,8 +365,8 @@ fn spawn_continue_watcher(command: i32) -> Option<i32> {
     }
 }
 
-/// Reads the letter of a process's state from its `/proc/PID/stat`. Returns `T` for the letter `t` too, which means
-/// that a debugger has stopped the process. Allocates nothing.
+/// Reads the letter that encodes a process's state from `/proc/PID/stat`. The letter `t` (a debugger has stopped the
+/// process) is returned as `T`. Allocates nothing.
 fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
     let mut text = [0_u8; 256];
     // SAFETY: the path is a C string, and read writes at most the length of `text`.
@@ -374,8 +376,8 @@ fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
         libc::close(file);
         usize::try_from(length).ok()?
     };
-    // The state follows the name in parentheses. The name may contain any characters, including parentheses, so search
-    // for the last parenthesis.
+    // The state follows the process's name, which is in parentheses. The name may contain any characters, including
+    // parentheses, so search for the last parenthesis.
     let name_end = text[..length].iter().rposition(|byte| *byte == b')')?;
     text.get(name_end + 2).map(u8::to_ascii_uppercase)
 }
@@ -421,11 +423,13 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
 
 fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
     match signal {
-        // A terminal sends these signals to the command as well. Another process may know only this one. If it signals the
-        // whole group, the command gets the signal twice. Otherwise a parent could not interrupt the command.
+        // A terminal sends these signals to the command as well, so they are not forwarded. Another process may send
+        // them to this process only, so they are forwarded. Otherwise a parent process could not interrupt the command.
+        // If that process signals the whole process group, the command gets the signal twice.
         libc::SIGINT | libc::SIGQUIT | TERMINAL_STOP_SIGNAL => is_from_process,
-        // The kernel sends these signals when the terminal goes away: to the command as well, or only to the session
-        // leader. So the command has got the signal, unless this process is the session leader.
+        // When the terminal goes away, the kernel sends these signals either to the command as well or only to the
+        // session leader. In the first case the command already has the signal. Therefore a signal of the kernel is
+        // forwarded only if this process is the session leader, and a signal of another process always.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
         _ => true,
     }

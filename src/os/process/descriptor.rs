@@ -1,11 +1,11 @@
-//! Protects files that we keep open. The host may close any descriptor (`for (i = 3; i < 256; i++) close(i)`). If the
-//! host closed one of ours, the next file that it opens would get the same number, and we would write our output into
-//! that file. So we move our files to high numbers that such loops do not reach, and check before each write whether
-//! the descriptor still refers to our file.
+//! Protects files that gpuflame keeps open. The host program may close any descriptor (`for (i = 3; i < 256; i++)
+//! close(i)`). If the host closed one of gpuflame's descriptors, the next file that the host opens would get the same
+//! number, and gpuflame would write its output into that file. Therefore gpuflame moves its files to high numbers that
+//! such loops do not reach, and checks before each write whether the descriptor still refers to its file.
 //!
 //! Directly after a file is opened, it is not protected, because the kernel assigns the lowest free number. The file
-//! has this number until we move it to a higher number. A file that we only read (`/proc`, a module's names) is not
-//! moved, and has its low number until it is closed, usually after tens of microseconds.
+//! has this number until it is moved to a higher number. A file that gpuflame only reads (`/proc`, a module's names) is
+//! not moved. It has its low number until it is closed, usually after tens of microseconds.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,14 +15,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Minimum number of descriptors that we keep. Loops that close descriptors mostly end at 255 or 1,023, and the host's
-/// new files get the lowest free numbers.
+/// Minimum descriptor number of files that gpuflame keeps open. Loops that close descriptors mostly end at 255 or
+/// 1,023, and the host's new files get the lowest free numbers.
 const MIN_DESCRIPTOR: i32 = 1000;
 
-/// Makes the kernel enlarge the process's descriptor table, so that the table has room for numbers from 1,000 on; later
-/// calls do nothing. Call this before opening a file that will be moved to such a number. Without this call, the first
-/// move enlarges the table, which takes 10 to 30 ms in a process with threads, and the file has its low number during
-/// that time.
+/// Makes the kernel enlarge the process's descriptor table, so that the table has room for descriptors of 1,000 and
+/// above. Later calls do nothing. Call this function before opening a file that will be moved to such a number.
+/// Otherwise the first move enlarges the table, which takes 10 to 30 ms in a process with threads, and the file has its
+/// low number during that time.
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
@@ -32,9 +32,9 @@ pub fn enlarge_table() {
     }
 }
 
-/// Moves an open file to a number from 1,000 on or, if the process's limit on open files is lower, to a number from 3
-/// on. So the file never has a number of standard input, output or error, which a program may have closed and may open
-/// again.
+/// Moves an open file to a descriptor number of at least 1,000. If the process's limit on open files is lower, moves it
+/// to a number of at least 3. So the file never has the number of standard input, output or error, which a program may
+/// have closed and may open again.
 pub fn move_out_of_reach(file: File) -> File {
     for first in [MIN_DESCRIPTOR, 3] {
         // SAFETY: the descriptor is open while `file` is alive.
@@ -58,7 +58,7 @@ impl fmt::Display for FileId {
     }
 }
 
-/// Returns the kernel's description (`stat`) of the file that is open under this number.
+/// Returns the kernel's description (`stat`) of the file that is open under a descriptor number.
 ///
 /// # Errors
 /// No file is open under this number.
@@ -81,7 +81,8 @@ impl FileId {
         Self::from_descriptor(file.as_raw_fd())
     }
 
-    /// Returns the identity of the file that is open under this number, whether the file is ours or the host's.
+    /// Returns the identity of the file that is open under a descriptor number. The file may be gpuflame's or the
+    /// host's.
     ///
     /// # Errors
     /// No file is open under this number.
@@ -110,15 +111,15 @@ impl FileId {
     }
 }
 
-/// Appends to a file. Before each write, the appender checks whether its descriptor still refers to the file. If the
-/// descriptor refers to another file, or does not have a high number, the appender opens the file again for this write.
-/// Use an appender with a buffer.
+/// Appends to a file. Before each write, the appender checks whether its descriptor still refers to the file. If it
+/// refers to another file or its number is too low, the appender opens the file again for this write. Use an appender
+/// with a buffer, so that there are few writes.
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,
     identity: FileId,
-    /// The open file, if its number is at least [`MIN_DESCRIPTOR`]. The file is kept open because it may be impossible
-    /// to open it again, for example if the host has dropped its privileges.
+    /// The open file, if its descriptor number is at least [`MIN_DESCRIPTOR`]. The file is kept open because opening it
+    /// again may be impossible, for example if the host has dropped its privileges.
     kept: Option<File>,
 }
 
@@ -159,13 +160,13 @@ impl Appender {
         FileId::from_file(file).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Returns the open file, if it was kept open and its descriptor still refers to our file.
+    /// Returns the open file, if it was kept open and its descriptor still refers to the appender's file.
     pub fn open_file(&self) -> Option<&File> {
         self.kept.as_ref().filter(|file| self.is_ours(file))
     }
 
-    /// Removes the open file from the appender and returns it, if its descriptor still refers to our file. A descriptor
-    /// that refers to another file belongs to the host and must not be closed.
+    /// Removes the open file from the appender and returns it, if its descriptor still refers to the appender's file. A
+    /// descriptor that refers to another file belongs to the host and must not be closed.
     fn take_file(&mut self) -> Option<File> {
         let file = self.kept.take()?;
         if self.is_ours(&file) {
@@ -180,10 +181,10 @@ fn is_out_of_reach(file: &File) -> bool {
     file.as_raw_fd() >= MIN_DESCRIPTOR
 }
 
-/// Number of bytes that all appenders have written.
+/// Total number of bytes that all appenders have written.
 static APPENDED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Number of bytes written to our files so far.
+/// Total number of bytes written to gpuflame's files so far.
 pub fn appended_bytes() -> u64 {
     APPENDED_BYTES.load(Ordering::Relaxed)
 }

@@ -1,10 +1,10 @@
-//! Runs actions when the process exits in an ordinary way: by `exit`, by a return from `main`, or by `quick_exit`. In a
-//! forked worker process, `_exit` counts as an ordinary exit too, because such processes end by `_exit`.
+//! Runs actions when the process exits normally: by `exit`, by a return from `main`, or by `quick_exit`. In a forked
+//! worker process, `_exit` counts as a normal exit too, because worker processes end by `_exit`.
 //!
-//! Before glibc 2.41, several threads may be in `exit` at the same time. Each handler runs on one of these threads, and
-//! a thread that finds no more handlers ends the process, even if other threads are still running handlers. So until
-//! our action is done, each thread that runs our handler first registers the handler again. Every other exiting thread
-//! then finds our handler, and waits in it until the action is done.
+//! Before glibc 2.41, several threads may be in `exit` at the same time. Each handler runs on one of these threads. A
+//! thread that finds no more handlers ends the process, even if other threads are still running handlers. Therefore,
+//! until gpuflame's action is done, each thread that runs gpuflame's handler first registers the handler again. So
+//! every other exiting thread finds the handler, and waits in it until the action is done.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::interpose::{self, Interposition};
 use super::process_liveness;
 
-/// Number of times that the handler is registered at first. At most this many threads may call `exit` before the first
-/// of them has registered the handler again. The number is small, because glibc fails if several threads exit and more
+/// Number of times that the handler is registered initially. At most this many threads may call `exit` before the first
+/// of them has registered the handler again. The number is small because glibc fails if several threads exit and more
 /// than 32 handlers are registered in total.
 const INITIAL_REGISTRATIONS: usize = 4;
 
 static EARLY_ACTION: RegisteredAction = RegisteredAction::none();
 static LATE_ACTION: RegisteredAction = RegisteredAction::none();
 
-/// An action at exit, and whether it is done.
+/// An action that runs when the process exits.
 #[derive(Clone, Copy)]
 pub struct ExitAction {
     /// Performs the action, or waits until another thread has performed it. May be called several times.
@@ -51,7 +51,8 @@ unsafe extern "C" {
     fn at_quick_exit(action: extern "C" fn()) -> libc::c_int;
 }
 
-/// Registers `call` to run on the exiting thread when the process exits, after all handlers that are registered later.
+/// Registers `call` to run on the exiting thread when the process exits. It runs after all handlers that are registered
+/// later.
 pub fn call_at_exit(call: ExitAction) {
     if LATE_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| {
@@ -61,7 +62,7 @@ pub fn call_at_exit(call: ExitAction) {
     }
 }
 
-/// Registers `call` to run when the process exits, before all handlers that were registered earlier.
+/// Registers `call` to run when the process exits. It runs before all handlers that were registered earlier.
 pub fn call_early_at_exit(call: ExitAction) {
     if EARLY_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| register_early());
@@ -80,8 +81,8 @@ static ORIGINAL_EXIT: AtomicUsize = AtomicUsize::new(0);
 
 /// In a forked worker process, interposes on `_exit`, so that `action` is called before the process ends. (Python's
 /// `multiprocessing` ends its workers by `_exit`.) `action` may be called in a signal handler, and while the program
-/// holds any lock. Call this once. In a process that is not a forked worker, nothing is interposed, because a program
-/// that calls `_exit` there wants to end at once.
+/// holds any lock. Call this function once. In a process that is not a forked worker, it does nothing, because a
+/// program that calls `_exit` there wants to end immediately.
 pub fn call_at_worker_exit(action: fn()) {
     let name = c"_exit";
     // SAFETY: the name is a C string; the result is null or the address of `_exit`.
@@ -94,21 +95,21 @@ pub fn call_at_worker_exit(action: fn()) {
     let ours: unsafe extern "C" fn(c_int) -> ! = exit_worker;
     let places =
         ["_exit", "_Exit"].map(|name| Interposition { name, original: theirs, replacement: ours as usize });
-    // If `_exit` cannot be interposed, the process ends without our action, and the last checkpoint file remains.
+    // If interposing fails, the process ends without the action, and the last checkpoint file remains.
     let _ = interpose::replace_functions(&places);
 }
 
-/// Returns the process id. Asks the kernel directly, because the C library may return the parent's id in a child made
-/// by `vfork`.
+/// Returns the process id. Asks the kernel directly, because the C library may return the parent's id in a child
+/// created by `vfork`.
 fn process_id() -> libc::pid_t {
     // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
 }
 
-/// `_exit`, as the program calls it.
+/// Replacement of `_exit`, which the program calls.
 unsafe extern "C" fn exit_worker(status: c_int) -> ! {
     let is_worker = |worker: &&WorkerExit| worker.process == process_id();
-    // Skip the action on an alternate signal stack, on which crash handlers run: such a stack may be too small, and the
+    // Skip the action on an alternate signal stack, on which crash handlers run. Such a stack may be too small, and the
     // last checkpoint contains the sums anyway.
     if let Some(worker) = WORKER.get().filter(is_worker).filter(|_| !is_on_alternate_stack()) {
         // A panic must not reach the program.

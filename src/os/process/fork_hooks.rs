@@ -1,4 +1,5 @@
-//! Helps to handle forked children. A child can use neither the parent's CUDA driver state nor our collector thread.
+//! Helps to handle forked children. A forked child can use neither the parent's CUDA driver state nor gpuflame's
+//! collector thread.
 
 use std::ops::Range;
 
@@ -10,8 +11,8 @@ pub fn on_fork_in_child(action: extern "C" fn()) {
     unsafe { libc::pthread_atfork(None, None, Some(action)) };
 }
 
-/// Makes the kernel fill `pages` with zeros in every forked child, even if the C library's `fork` does not create the
-/// child. Returns false if the kernel is too old for this (before 4.14).
+/// Makes the kernel fill `pages` with zeros in every forked child, even if the child is created without the C library's
+/// `fork`. Returns false if the kernel is too old (before 4.14).
 ///
 /// # Safety
 /// `pages` must be whole pages that belong to the caller, are not mapped from a file, and may become zero in a child.

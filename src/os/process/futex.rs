@@ -1,5 +1,5 @@
-//! Lets threads sleep until a word in memory changes. Both the code that sleeps and the code that wakes may run in a
-//! signal handler, so they use no lock and no heap memory.
+//! Lets threads sleep until a word in memory changes. Both sleeping and waking may happen in a signal handler, so the
+//! code uses no lock and no heap memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! Protects our code against the application's signal handlers. On a thread of the application, such a handler may
-//! interrupt our code at any instruction, and may leave our code by a jump (`longjmp`). The application's signal
-//! handlers never run on our own threads.
+//! Protects gpuflame's code against the application's signal handlers. On a thread of the application, such a handler
+//! may interrupt gpuflame's code at any instruction, and may jump out of it (`longjmp`). The application's signal
+//! handlers never run on gpuflame's own threads.
 
 /// Runs `body` with all signals blocked, so that no signal handler jumps out of `body`. A thread that `body` creates
-/// inherits the blocked signals, and so never runs the application's handlers.
+/// inherits the blocked signals, so it never runs the application's handlers.
 pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid signal set; sigfillset writes to the first, pthread_sigmask to the second.
     let old = unsafe {
@@ -19,10 +19,10 @@ pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread has left code of ours by a jump. The thread ran that code at the stack address `inside`, and now
-/// runs at the stack address `at`. If the thread has not jumped, it must now be in a signal handler. The handler runs
-/// on the alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two
-/// addresses. Returns true only if the thread has certainly jumped. Takes several microseconds.
+/// Whether a thread has jumped out of gpuflame's code. The thread ran that code at the stack address `inside`, and now
+/// runs at the stack address `at`. If the thread has not jumped, it must now be in a signal handler. A handler runs on
+/// the alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two addresses.
+/// Returns true only if the thread has certainly jumped. Takes several microseconds.
 pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut alternate: libc::stack_t = unsafe { std::mem::zeroed() };
@@ -39,13 +39,13 @@ pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     at >= inside || !has_signal_frame(inside, at)
 }
 
-/// Maximum distance in bytes from `inside` down to the kernel's signal frame: several times the stack that gpuflame
-/// itself needs, plus the largest processor state (11 KiB).
+/// Maximum distance in bytes from `inside` down to the kernel's signal frame. It is several times the stack that
+/// gpuflame itself needs, plus the largest processor state (11 KiB).
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const MAX_FRAME_DISTANCE_BYTES: usize = 64 << 10;
 
-/// Whether a signal frame of the kernel may be between the two addresses. A signal frame starts with the address of the
-/// code that returns from handlers, which the C library has registered with the kernel.
+/// Whether a signal frame of the kernel may be between the two stack addresses. A signal frame starts with the address
+/// of the code that returns from the handler. The C library has registered this address with the kernel.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn has_signal_frame(inside: usize, at: usize) -> bool {
     let returns = return_addresses();
@@ -80,9 +80,9 @@ fn has_signal_frame(_inside: usize, _at: usize) -> bool {
     true
 }
 
-/// Returns, for each signal, the address of the code by which its handler returns. Usually the address is the same for
-/// all handlers that were set through the C library. A language runtime that sets handlers without the C library has an
-/// address of its own.
+/// Returns the address of the code that returns from the handler of each signal. Usually all handlers that were set
+/// through the C library have the same address. A language runtime that sets handlers without the C library uses
+/// another address.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn return_addresses() -> [usize; 64] {
     /// The kernel's `sigaction`.

@@ -1,20 +1,21 @@
-//! Replaces functions of a loaded library by ours ("interposes on" them). The replacement applies to callers that look
-//! the functions up later, and to callers for which the dynamic linker has already stored the functions' addresses.
+//! Replaces functions of a loaded library with gpuflame's functions ("interposes on" them). The replacement applies to
+//! callers that look the functions up later, and to callers for which the dynamic linker has already stored the
+//! functions' addresses.
 //!
 //! ```text
 //! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
 //! a module that is loaded already      --> its slot for the function: the address in it is exchanged
 //! ```
 //!
-//! A caller that saved a function's address before the replacement still calls the library's function. In this way,
-//! gpuflame itself can still call the library's function.
+//! A caller that saved a function's address before the replacement still calls the library's function. This is how
+//! gpuflame itself still calls the library's function.
 //!
 //! This module changes only words that the linker itself writes or reads. A word is written through the file
 //! `/proc/self/mem`, which changes this process's private copy of the page. A write to that file succeeds even if the
-//! linker has made the page read-only, and returns an error if it is not permitted. So no page has to be made writable
-//! while other threads use it, and no write can fault. Tables and slots of modules are read through the same file,
-//! because a program may have protected or unmapped their pages. All reads and writes happen inside `dl_iterate_phdr`,
-//! while the linker loads and unloads nothing.
+//! linker has made the page read-only, and returns an error if it is not permitted. Therefore no page must be made
+//! writable while other threads use it, and no write can fault. Tables and slots of modules are read through the same
+//! file, because a program may have protected or unmapped their pages. All reads and writes happen inside
+//! `dl_iterate_phdr`, because during that call the linker loads and unloads nothing.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -33,19 +34,19 @@ pub struct Interposition {
     pub name: &'static str,
     /// Address of the library's function.
     pub original: usize,
-    /// Address of our function, which has the same type and is never unloaded.
+    /// Address of gpuflame's function, which has the same type and is never unloaded.
     pub replacement: usize,
 }
 
 /// Replaces the functions of all `places`, which must belong to one library. Returns the number of words that were
-/// changed; each word is a module's slot or a symbol's value. If a word cannot be written, it keeps its value, and the
+/// changed. Each word is a module's slot or a symbol's value. If a word cannot be written, it keeps its value, and the
 /// modules that use it still call the library's function.
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written, or the library is not found.
 pub fn replace_functions(places: &[Interposition]) -> io::Result<usize> {
-    // Block signals: if a signal handler of the program jumped out of `dl_iterate_phdr`, the linker's lock would stay
-    // locked.
+    // Signals are blocked because the linker's lock would stay locked if a signal handler of the program jumped out of
+    // `dl_iterate_phdr`.
     host_signals::with_all_blocked(|| replace_all(places))
 }
 
@@ -75,8 +76,8 @@ fn replace_all(places: &[Interposition]) -> io::Result<usize> {
     Ok(written)
 }
 
-/// Replaces the function `name` only for the module that contains the address `inside`. From now on this module calls
-/// `ours`; every other module calls the same function as before. Returns the number of slots that were changed.
+/// Replaces the function `name` only for the module that contains the address `inside`. After that, this module calls
+/// `ours`, and every other module calls the same function as before. Returns the number of slots that were changed.
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written.
@@ -98,12 +99,12 @@ fn replace_slots(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
 }
 
 /// The open file `/proc/self/mem`, which contains this process's memory. The file's identity is stored, because the
-/// host may close any descriptor and open a file of its own under the same number.
+/// host may close any descriptor and open another file under the same number.
 struct ProcessMemory {
     file: ManuallyDrop<File>,
     identity: FileId,
-    /// Cache of the pages that were read last. The cache has several entries, because several tables are read
-    /// alternately, each from its start to its end.
+    /// Cache of the most recently read pages. It has several entries because several tables are read alternately, each
+    /// from its start to its end.
     pages: RefCell<PageCache>,
 }
 
@@ -132,8 +133,8 @@ impl ProcessMemory {
         self.bytes(at).map(u32::from_ne_bytes)
     }
 
-    /// Returns the bytes at an address; `None` if the address is not mapped. Bytes from the cache lack changes that
-    /// were made since the page was read.
+    /// Returns the bytes at an address; `None` if the address is not mapped. Cached bytes do not contain changes that
+    /// were made after the page was read.
     fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let offset = at % PAGE_BYTES;
         if let Some(end) = offset.checked_add(N).filter(|end| *end <= PAGE_BYTES) {
@@ -203,7 +204,8 @@ impl Drop for ProcessMemory {
     }
 }
 
-/// A loaded module, which cannot be unloaded, because this value exists only inside `dl_iterate_phdr`.
+/// A loaded module. It cannot be unloaded while this value exists, because the value exists only inside
+/// `dl_iterate_phdr`.
 struct LoadedModule<'a> {
     memory: &'a ProcessMemory,
     base: usize,
@@ -213,7 +215,7 @@ struct LoadedModule<'a> {
     dynamic: Vec<(usize, usize)>,
 }
 
-/// Tags of the dynamic section, and sizes in bytes of the entries of the tables that the section refers to (`elf.h`).
+/// Tags of the dynamic section, and sizes in bytes of the entries in its tables, as in `elf.h`.
 const DT_NEEDED: usize = 1;
 const DT_HASH: usize = 4;
 const DT_STRTAB: usize = 5;
@@ -229,15 +231,15 @@ const MAX_NAME_BYTES: usize = 4096;
 const SYMBOL_BYTES: usize = 24;
 const RELOCATION_BYTES: usize = 24;
 
-/// Types of relocations that write a symbol's address to a word: to a pointer, to a slot of a table, and to a slot for
-/// calls.
+/// Types of relocations that write a symbol's address to a word. The word is a pointer, a slot of a table, or a slot
+/// for calls.
 #[cfg(target_arch = "x86_64")]
 const ADDRESS_RELOCATIONS: [u32; 3] = [1, 6, 7];
 #[cfg(not(target_arch = "x86_64"))]
 const ADDRESS_RELOCATIONS: [u32; 3] = [257, 1025, 1026];
 
 impl<'a> LoadedModule<'a> {
-    /// Creates the module from the linker's description. `None` if the module has no dynamic section.
+    /// Creates the module from the linker's description. Returns `None` if the module has no dynamic section.
     fn from_linker(info: &libc::dl_phdr_info, memory: &'a ProcessMemory) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
         // SAFETY: the pointer refers to the linker's array of that length, which stays valid during the visit.
@@ -262,15 +264,17 @@ impl<'a> LoadedModule<'a> {
         self.dynamic.iter().find(|pair| pair.0 == tag).map(|pair| pair.1)
     }
 
-    /// Returns the address of a table. When the linker loads a module, it adds the module's base to the address in the
-    /// dynamic section. If that section is read-only, this function adds the base instead.
+    /// Returns the address of a table of the dynamic section. When the linker loads a module, it adds the module's base
+    /// to the address in the dynamic section. If that section is read-only, the linker cannot do so, and this function
+    /// adds the base instead.
     fn table(&self, tag: usize) -> Option<usize> {
         let address = self.value(tag)?;
         let address = if address < self.base { address + self.base } else { address };
         self.covers(address).then_some(address)
     }
 
-    /// Returns the name by which other modules refer to this module as a dependency: its SONAME, or else its file name.
+    /// Returns the name by which other modules refer to this module as a dependency. It is the SONAME, or the file name
+    /// if there is no SONAME.
     fn own_name(&self) -> Vec<u8> {
         let soname =
             self.value(DT_SONAME).and_then(|at| self.memory.string(self.table(DT_STRTAB)?.checked_add(at)?));
@@ -288,7 +292,7 @@ impl<'a> LoadedModule<'a> {
         needed.any(|&(_, at)| self.has_string(at, name))
     }
 
-    /// Replaces the value of the exported symbol by the address of our function.
+    /// Replaces the value of the exported symbol with the address of gpuflame's function.
     fn replace_export(&self, place: &Interposition, write: &mut dyn FnMut(usize, usize)) -> Option<()> {
         let symbols = self.table(DT_SYMTAB)?;
         self.visit_hashed_symbols(place.name, &mut |symbol| {
@@ -300,7 +304,7 @@ impl<'a> LoadedModule<'a> {
         })
     }
 
-    /// Calls `look` with the index of each symbol that has this name in the hash table that the linker searches.
+    /// Calls `look` with the index of each symbol named `name` in the hash table that the linker searches.
     fn visit_hashed_symbols(&self, name: &str, look: &mut dyn FnMut(u32)) -> Option<()> {
         let (hashes, symbols) = (self.table(DT_GNU_HASH)?, self.table(DT_SYMTAB)?);
         let hash =
@@ -326,17 +330,17 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Returns the symbols with these names to which the module's slots may refer, as (index of the symbol, index of
-    /// the name). Most imported symbols precede the symbols in the hash table. Only functions whose address the program
-    /// compares are in the hash table.
+    /// the name). Most imported symbols precede the symbols in the hash table. An imported function is in the hash
+    /// table only if the program compares its address.
     fn referenced_symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
         let mut found = Vec::new();
         let Some(symbols) = self.table(DT_SYMTAB) else { return found };
         let Some(hashes) = self.table(DT_GNU_HASH).or_else(|| self.table(DT_HASH)) else { return found };
-        // The second number of the hash table is the index of its first symbol or, in the older kind of hash table,
-        // which has all symbols, the number of symbols.
+        // The second number of the hash table is the index of its first symbol. In the older kind of hash table, which
+        // has all symbols, it is the number of symbols.
         let listed = self.memory.number(hashes + 4).unwrap_or(0);
-        // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol is number 1. In
-        // such a program the strings follow the symbols.
+        // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol has the index 1. In
+        // such a program the strings directly follow the symbols.
         let is_empty = self.table(DT_GNU_HASH).is_some() && listed <= 1;
         let end = match self.table(DT_STRTAB).filter(|strings| is_empty && *strings > symbols) {
             Some(strings) => ((strings - symbols) / SYMBOL_BYTES) as u32,
@@ -354,7 +358,7 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Replaces the functions' addresses in the slots that the linker has already filled. Slots that the linker fills
-    /// at the first call need no change, because the linker will store our function's address in them.
+    /// on the first call need no change, because the linker will store the address of gpuflame's function in them.
     fn exchange_slots(&self, places: &[Interposition], write: &mut dyn FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
         self.visit_slots(&names, &mut |slot, at| {
@@ -364,9 +368,9 @@ impl<'a> LoadedModule<'a> {
         });
     }
 
-    /// Calls `look` with each slot, filled or not, for a function with one of these names, and with the index of the
-    /// name. The slots are found by the symbols of their relocations, so that most of the hundreds of thousands of
-    /// slots of a machine-learning library need not be read.
+    /// Calls `look` with each slot for a function with one of these names, and with the index of the name. The slot may
+    /// be filled or not. The slots are found by the symbols in their relocations. So most of the hundreds of thousands
+    /// of slots of a machine-learning library need not be read.
     fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {
@@ -377,8 +381,7 @@ impl<'a> LoadedModule<'a> {
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
             for at in (first..size / RELOCATION_BYTES).map(|index| table + RELOCATION_BYTES * index) {
-                // A relocation entry contains the address of the slot, the type of the relocation, and the symbol's
-                // index.
+                // A relocation entry contains the slot's address, the relocation's type, and the symbol's index.
                 let Some(symbol) = self.memory.number(at + 12) else { break };
                 let Some((_, name)) = symbols.iter().find(|(named, _)| *named == symbol) else { continue };
                 let is_address =
@@ -392,7 +395,7 @@ impl<'a> LoadedModule<'a> {
     }
 }
 
-/// Calls `look` with each module. No module is loaded or unloaded meanwhile.
+/// Calls `look` with each loaded module. No module is loaded or unloaded during the visit.
 fn visit_modules(memory: &ProcessMemory, look: &mut dyn FnMut(&LoadedModule<'_>)) {
     type Visitor<'a> = (&'a ProcessMemory, &'a mut dyn FnMut(&LoadedModule<'_>));
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
@@ -429,7 +432,8 @@ mod tests {
         unsafe { CStr::from_ptr(gnu_get_libc_release()) }
     }
 
-    /// As in most programs, this program's own table is read-only while the program runs.
+    /// Checks that a replacement works in this test program. As in most programs, its own table is read-only at run
+    /// time.
     #[test]
     fn interposed_calls_and_new_lookups_reach_ours_but_saved_addresses_do_not() {
         let ask = || {
@@ -458,7 +462,8 @@ mod tests {
         assert_eq!(replace_functions(&[place]).unwrap(), 0, "all words were already changed");
     }
 
-    /// The test changes slots of this program. `dlsym` does not read slots, so it still finds the library's function.
+    /// The test changes slots of this test program. `dlsym` does not read slots, so it still finds the library's
+    /// function.
     #[test]
     fn a_function_replaced_in_one_modules_slots_is_still_found_by_dlsym() {
         unsafe extern "C" {

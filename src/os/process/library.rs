@@ -1,11 +1,11 @@
-//! Queries shared libraries through this process's dynamic linker.
+//! Queries the versions of shared libraries through this process's dynamic linker.
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Returns the version that a `libgpuflame.so` reports. Call this only in a process that may crash, because this
-/// function loads the file and runs its code.
+/// Returns the version that a `libgpuflame.so` reports. Call this function only in a process that may crash, because it
+/// loads the file and runs the file's code.
 ///
 /// # Errors
 /// The dynamic linker's message, or a message that the file is another library.
@@ -38,7 +38,7 @@ pub fn c_library() -> String {
     unsafe { text(libc::gnu_get_libc_version()) }
 }
 
-/// Returns a text instead of a version, because this is not glibc, and only glibc's version can be determined.
+/// Returns a text instead of a version, because only glibc's version can be determined.
 #[cfg(not(target_env = "gnu"))]
 pub fn c_library() -> String {
     "not glibc".to_owned()

@@ -1,5 +1,5 @@
 //! Services for the application's process, in which gpuflame is a guest: threads, stacks, descriptors, libraries, forks
-//! and exits. Also starts processes for the `gpuflame` command.
+//! and exits. The folder also contains the code with which the `gpuflame` command starts processes.
 
 pub mod cancel;
 pub mod child;

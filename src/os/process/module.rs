@@ -1,18 +1,18 @@
 //! Identifies loaded modules. A module is code that the dynamic linker has loaded: the program, a library, or a plugin.
-//! A function pointer is valid only while its module is loaded: later, another module may be loaded at the same
+//! A function pointer is valid only while its module is loaded, because another module may later be loaded at the same
 //! address.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
-/// Identifies a loaded module by its address, its path and its layout. If a file is unloaded and loaded again at the
-/// same address, it has the same id as before.
+/// Id of a loaded module, computed from its address, its path and its layout. If a file is unloaded and loaded again at
+/// the same address, it has the same id as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleId(NonZeroU64);
 
 impl ModuleId {
-    /// Returns the id of the module that contains `address`. `None` for generated code, and for unmapped memory.
+    /// Returns the id of the module that contains `address`; `None` for generated code and for unmapped memory.
     pub fn containing(address: usize) -> Option<Self> {
         let mut search = ModuleSearch { address, found: None };
         // SAFETY: `visit` is called only until this call returns, with the pointer to `search`.
@@ -20,7 +20,7 @@ impl ModuleId {
         search.found
     }
 
-    /// The id as a nonzero number.
+    /// Returns the id as a nonzero number.
     pub fn number(self) -> u64 {
         self.0.get()
     }
@@ -62,8 +62,8 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     1
 }
 
-/// Whether the byte at `address` can be read. Also returns false if the kernel refuses the system call by which this is
-/// checked.
+/// Whether the byte at `address` can be read. Also returns false if the kernel refuses the system call that checks
+/// this.
 pub fn is_readable(address: usize) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -1,4 +1,4 @@
-//! Keeps libgpuflame loaded until the process ends.
+//! Keeps `libgpuflame.so` loaded until the process ends.
 
 /// Makes sure that the library that contains this code is never unloaded, because threads, callbacks and exit handlers
 /// use its code until the process ends.

@@ -1,12 +1,11 @@
-//! Allows the reader of a file to check whether the thread that writes the file, which is in another process, is still
-//! running.
+//! Lets the reader of a file check whether the thread that writes the file is still running in its process.
 
 use std::fs;
 use std::path::Path;
 
 use super::threads;
 
-/// Identity of a thread, unique among all threads that ever ran on a machine.
+/// Identity of a thread, which is unique among all threads that have ever run on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadIdentity {
     /// Process id.
@@ -17,7 +16,7 @@ pub struct ThreadIdentity {
     pub started: u64,
     /// PID namespace to which the process id and thread id belong. Each container has its own namespace.
     pub namespace: u64,
-    /// Boot id, which identifies the machine and its last start.
+    /// Boot id of the kernel, which identifies the machine and its last start.
     pub boot: String,
 }
 
@@ -29,7 +28,7 @@ impl ThreadIdentity {
         Self { process, thread, started, namespace: pid_namespace(), boot: boot_id() }
     }
 
-    /// Formats the identity as a line, which is stored in a file to identify the file's writer.
+    /// Formats the identity as a line of text, which is stored in a file to identify the file's writer.
     pub fn to_line(&self) -> String {
         let Self { process, thread, started, namespace, boot } = self;
         format!("{process} {thread} {started} {namespace} {boot}\n")
@@ -55,7 +54,7 @@ impl ThreadIdentity {
     }
 }
 
-/// Returns the start time of a thread, which distinguishes the thread from an ended thread that had the same number.
+/// Returns the start time of a thread, which distinguishes the thread from an ended thread that had the same id.
 fn start_time(process: u32, thread: u32) -> Option<u64> {
     // In `stat`, the state is field 3 and the start time is field 22.
     let stat = threads::read_stat(process, thread as i32)?;
@@ -66,8 +65,8 @@ fn start_time(process: u32, thread: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether this process was forked and has not executed another program since then, as is typical of worker processes.
-/// Such processes usually end by `_exit`.
+/// Whether this process was forked and has not executed another program since the fork. This is typical of worker
+/// processes, which usually end by `_exit`.
 pub fn is_forked() -> bool {
     /// Flag from the kernel's `sched.h`. The flags of a process are field 9 of `stat`.
     const PF_FORKNOEXEC: u64 = 0x40;
@@ -118,7 +117,7 @@ mod tests {
         assert_eq!(ThreadIdentity { namespace: 1, ..own.clone() }.is_alive(), None);
         assert_eq!(ThreadIdentity { started: own.started + 1, ..own }.is_alive(), Some(false));
         let gone = std::thread::spawn(ThreadIdentity::current).join().unwrap();
-        // The thread may be joined before the kernel has removed the thread from its list.
+        // `join` may return before the kernel has removed the thread from its list.
         while gone.is_alive() != Some(false) {
             std::thread::yield_now();
         }

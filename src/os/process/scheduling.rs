@@ -1,14 +1,14 @@
-//! Sets the processors, scheduling class and priority of our threads. A thread inherits these settings from its
-//! creator, which is here the thread that makes the first CUDA call: it may be bound to one processor, or be in a
-//! real-time scheduling class.
+//! Sets the processors, scheduling class and priority of gpuflame's threads. A thread inherits these settings from the
+//! thread that creates it, which is the thread that makes the first CUDA call. That thread may be bound to one
+//! processor, or be in a real-time scheduling class.
 
 use std::mem::{size_of, zeroed};
 
 use libc::{CPU_SETSIZE, PRIO_PROCESS, cpu_set_t, sched_param};
 
-/// Lets the calling thread run on every processor on which any of `threads`, which must be threads of this process, may
-/// run. Also sets the calling thread's scheduling class to the default, and its nice value to that of the process.
-/// Settings that the kernel refuses are left unchanged.
+/// Lets the calling thread run on every processor on which at least one of `threads` may run. All `threads` must belong
+/// to this process. Also sets the calling thread's scheduling class to the default, and its nice value to the process's
+/// nice value. Settings that the kernel refuses are left unchanged.
 pub fn apply_process_scheduling(threads: &[i32]) {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let mut allowed: cpu_set_t = unsafe { zeroed() };
@@ -35,16 +35,16 @@ pub fn apply_process_scheduling(threads: &[i32]) {
     unsafe { libc::setpriority(PRIO_PROCESS, 0, libc::getpriority(PRIO_PROCESS, std::process::id())) };
 }
 
-/// Gives the calling thread a higher priority than the other threads on its processor, if the kernel permits that. The
-/// thread must be one of gpuflame's own, and must use little CPU time.
+/// Gives the calling thread a higher priority than the other threads on its processor, if the kernel permits that. Call
+/// this function only on gpuflame's own threads that use little CPU time.
 pub fn run_first() {
     const NICE: i32 = -10;
     // SAFETY: the call takes any number; 0 means the calling thread.
     unsafe { libc::setpriority(PRIO_PROCESS, 0, NICE) };
 }
 
-/// Runs `body` on the given processor or, if the process may not use that processor, without this restriction. Call
-/// this on one of gpuflame's own threads.
+/// Runs `body` on the given processor. If the process may not use that processor, runs `body` on any processor. Call
+/// this function on one of gpuflame's own threads.
 pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let [mut before, mut one]: [cpu_set_t; 2] = unsafe { zeroed() };
@@ -64,8 +64,8 @@ pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread of this process is in a scheduling class whose threads share a processor (that is, not in a
-/// real-time class).
+/// Whether a thread of this process is in a scheduling class whose threads share a processor. This is true for all
+/// classes except real-time classes.
 pub fn shares_its_processor(thread: i32) -> bool {
     // SAFETY: the call has no preconditions.
     let class = unsafe { libc::sched_getscheduler(thread) };

@@ -1,14 +1,15 @@
-//! Runs code on a separate stack, because the code may need more stack than is left on an application's thread. For
-//! example, gpuflame's set-up takes 45 KiB, and a coroutine that makes the first CUDA call may have a stack of 64 KiB.
+//! Runs code on a separate stack, because the code may need more space than is left on the stack of an application's
+//! thread. For example, gpuflame's set-up takes 45 KiB, and a coroutine that makes the first CUDA call may have a stack
+//! of only 64 KiB.
 
 use std::ptr::null_mut;
 
-/// Size of the stack in bytes: the usual size of a main thread's stack. Unused pages take no memory.
+/// Size of the separate stack in bytes. It is the usual size of a main thread's stack. Unused pages take no memory.
 const STACK_BYTES: usize = 8 << 20;
 /// Size in bytes of the inaccessible guard area at the lower end of the stack.
 const GUARD_BYTES: usize = 4096;
 
-/// Runs `body` with `argument` on a newly mapped stack, or on the thread's own stack if no stack can be mapped. `body`
+/// Runs `body` with `argument` on a newly mapped stack. If no stack can be mapped, uses the thread's own stack. `body`
 /// must not panic.
 pub fn run_on_own_stack<G: Copy, T>(argument: G, body: fn(G) -> T) -> T {
     let mut job = StackJob { body, argument, result: None };
@@ -66,8 +67,8 @@ unsafe extern "C" {
     fn call_on(top: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8);
 }
 
-// The unwind information (CFI) describes this frame relative to rbp, so unwinders continue at the caller, on the old
-// stack.
+// The unwind information (CFI) describes this frame relative to rbp. Therefore unwinders continue at the caller, which
+// is on the old stack.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.gpuflame_call_on_0_1,\"ax\",@progbits",

@@ -1,18 +1,18 @@
-//! During set-up, makes one system call of each kind that a recording session needs later.
+//! During set-up, makes each kind of system call once that a recording session needs later.
 //!
-//! Some sandboxes observe which system calls a program makes when it starts, and then allow only these calls, by a
-//! seccomp filter. So every kind of system call is made before set-up ends, in a form that has no effect, and the
-//! sandbox will allow such calls later. If a filter is already active and kills the process for such a call, the
-//! process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system calls; this
-//! module makes those that no other code of set-up makes.
+//! Some sandboxes observe which system calls a program makes when it starts, and later allow only these calls with a
+//! seccomp filter. Therefore every kind of system call is made before set-up ends, in a form that has no effect. The
+//! sandbox will then allow these calls later. If a filter is already active and kills the process for such a call, the
+//! process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system calls. This
+//! module makes the calls that no other set-up code makes.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 use super::threads;
 
-/// Makes each call once. The results of the calls are ignored. The calls may change errno, but our entry points restore
-/// it.
+/// Makes each system call once. The results are ignored. The calls may change errno, but gpuflame's entry points
+/// restore it.
 pub fn make_all_once(takes_samples: bool) {
     make_common_calls();
     if takes_samples {
@@ -48,13 +48,13 @@ fn make_common_calls() {
         libc::dup3(-1, -1, 0);
         libc::mremap(null_mut(), 0, 0, 0);
         libc::unlink(nothing);
-        // These calls are needed at the first launch, when files and their folders are created.
+        // These calls are needed on the first launch, when files and their folders are created.
         libc::mkdir(nothing, 0);
         libc::write(-1, null(), 0);
-        // When a signal ends the process, our handler finally sends the signal to its own thread again.
+        // When a signal ends the process, gpuflame's handler finally sends the signal to its own thread again.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), 0);
-        // These calls are needed if the main thread launches after set-up, if a handler uses an alternate signal stack,
-        // if stderr was replaced, and to read maps of generated code.
+        // These calls are needed in four cases: the main thread launches after set-up, a signal handler uses an
+        // alternate stack, stderr was replaced, or maps of generated code are read.
         libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
         libc::sigaltstack(null(), null_mut());
         libc::isatty(-1);
@@ -63,8 +63,8 @@ fn make_common_calls() {
         libc::syscall(libc::SYS_sched_setscheduler, -1, 0, null::<u8>());
         // This call is sometimes needed when a lock is taken.
         libc::sched_yield();
-        // Our threads make these calls when they first run, which may be after set-up on a busy machine. The calls have
-        // no effect, because no process has the number -1, and 99 is not a valid kind of priority.
+        // gpuflame's threads make these calls when they start to run, which may be after set-up on a busy machine. Here
+        // the calls have no effect, because no process has the id -1, and 99 is not a valid kind of priority.
         libc::prctl(-1);
         libc::sched_getaffinity(-1, 0, null_mut());
         libc::sched_setaffinity(-1, 0, null());
@@ -77,8 +77,8 @@ fn make_common_calls() {
     }
 }
 
-/// Makes the system calls that sampling needs. Without this function, these calls would first be made at a thread's
-/// first launch. A thread is sampled by kernel events (`perf_event_open`) or, if these are not available, by a timer.
+/// Makes the system calls that sampling needs. Otherwise these calls would first be made when a thread makes its first
+/// launch. A thread is sampled with perf events (`perf_event_open`) or, if they are not available, with a timer.
 fn make_sampling_calls() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
     // SAFETY: a call without attributes creates no event, and no clock and no timer has the number -1.

@@ -1,4 +1,4 @@
-//! Starts gpuflame's own threads, and reads the kernel's data about all threads of this process: their CPU time, and
+//! Starts gpuflame's own threads. Also reads the kernel's data about all threads of this process: their CPU time, and
 //! whether they are still running.
 
 use std::alloc::{Layout, alloc, dealloc};
@@ -21,14 +21,14 @@ use crate::listing;
 /// Default stack size of a thread in bytes, the same as in the standard library.
 pub const DEFAULT_STACK_BYTES: usize = 2 << 20;
 
-/// Returns the thread id of the calling thread. The system call is made directly, because glibc has `gettid` only since
-/// 2.30.
+/// Returns the thread id of the calling thread. The system call is made directly, because glibc before 2.30 has no
+/// `gettid`.
 pub fn current_id() -> i32 {
     // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Milliseconds since the machine started. May be called in a signal handler.
+/// Returns the milliseconds since the machine started. May be called in a signal handler.
 pub fn uptime_ms() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to `now`.
@@ -36,18 +36,18 @@ pub fn uptime_ms() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// Measures the CPU time of one thread. A thread whose CPU time does not increase may be waiting for an event that
+/// Measures the CPU time of one thread. If the CPU time does not increase, the thread may be waiting for an event that
 /// never happens.
 #[derive(Debug)]
 pub struct CpuClock(AtomicI32);
 
 impl CpuClock {
-    /// Creates a clock that follows no thread yet.
+    /// Creates a clock that does not measure a thread yet.
     pub const fn new() -> Self {
         Self(AtomicI32::new(0))
     }
 
-    /// Makes this clock measure the calling thread from now on.
+    /// Makes this clock measure the calling thread.
     pub fn follow_this_thread(&self) {
         let mut clock = 0;
         // SAFETY: the call writes to `clock`.
@@ -77,8 +77,8 @@ impl Default for CpuClock {
     }
 }
 
-/// Identity of a thread: number and start time. The number alone is not sufficient, because the kernel may give the
-/// number of an ended thread to a new thread, which then has a later start time.
+/// Identity of a thread: thread id and start time. The id alone is not sufficient, because the kernel may give the id
+/// of an ended thread to a new thread. The new thread has a later start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ThreadKey {
     number: i32,
@@ -87,8 +87,7 @@ struct ThreadKey {
 }
 
 impl ThreadKey {
-    /// Returns the identity of the thread with this number. `None` if the thread has ended, or if `/proc` is not
-    /// mounted.
+    /// Returns the identity of the thread with id `number`; `None` if the thread has ended or `/proc` is not mounted.
     fn of_thread(number: i32) -> Option<Self> {
         let started = read_stat(std::process::id(), number)?.split_whitespace().nth(19)?.parse().ok()?;
         Some(Self { number, started })
@@ -100,9 +99,9 @@ impl ThreadKey {
 static OUR_THREADS: [ThreadSlot; 256] =
     [const { ThreadSlot { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
 
-/// An entry of the table, which stores a [`ThreadKey`].
+/// Entry of the table of gpuflame's threads. It stores a [`ThreadKey`].
 struct ThreadSlot {
-    /// Thread number; 0 if the entry is free; [`CLAIMED`] if the entry is about to be written.
+    /// Thread id; 0 if the entry is free; [`CLAIMED`] if the entry is about to be written.
     number: AtomicI32,
     started: AtomicU64,
 }
@@ -110,8 +109,8 @@ struct ThreadSlot {
 const CLAIMED: i32 = -1;
 
 impl ThreadSlot {
-    /// Writes the identity to this entry if the entry is free, and returns whether it was free. Takes no lock, because
-    /// a signal handler that never returns may stop a thread of the tracer at any time.
+    /// Writes the identity to this entry if the entry is free. Returns whether it was free. Takes no lock, because a
+    /// signal handler that never returns may stop a thread of the tracer at any time.
     fn claim(&self, identity: ThreadKey) -> bool {
         let is_claimed =
             self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -145,8 +144,8 @@ pub fn is_ours() -> bool {
 /// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library.
 /// The C library aborts the process if it has no memory for a destructor, and waits for the loader's lock.
 ///
-/// Returns when the new thread has its thread-local variables, because the program may use up its memory right
-/// afterwards. If the thread does not start in time, for example on a busy machine, returns after 0.1 s.
+/// Returns when the new thread has its thread-local variables, because the program may use up its memory soon after
+/// this call. If the thread does not start in time, for example on a busy machine, returns after 0.1 s.
 ///
 /// # Errors
 /// The system cannot create another thread.
@@ -163,7 +162,7 @@ pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'st
         }
         return Ok(());
     }
-    // SAFETY: no thread was created, so the box still belongs to this one.
+    // SAFETY: no thread was created, so the box still belongs to this thread.
     drop(unsafe { Box::from_raw(start) });
     Err(io::Error::from_raw_os_error(error))
 }
@@ -175,12 +174,13 @@ struct ThreadStart {
     has_started: Arc<AtomicBool>,
 }
 
-/// Maximum wait until a new thread has its thread-local variables. A thread starts within 0.1 ms on an idle processor.
+/// Maximum time for which [`spawn`] waits until a new thread has its thread-local variables. A thread starts within 0.1
+/// ms on an idle processor.
 const MAX_START: Duration = Duration::from_millis(100);
 const START_PAUSE: Duration = Duration::from_micros(50);
 const MEMORY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Sleeps. `std::thread::sleep` would use thread-local variables.
+/// Sleeps for `duration`. `std::thread::sleep` is not used, because it uses thread-local variables.
 fn pause(duration: Duration) {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: duration.subsec_nanos().into() };
     // SAFETY: the pause is valid, and the remaining time is not requested.
@@ -201,10 +201,11 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Waits until the C library has memory for the calling thread's thread-local variables. The C library allocates these
-/// when a thread first uses one, and aborts the process if it cannot.
+/// Waits until the C library has memory for the calling thread's thread-local variables. The C library allocates them
+/// when a thread first uses one of them, and aborts the process if there is no memory.
 fn wait_for_memory() {
-    // The library's own variables take 0.4 KiB, and the thread's list of all libraries 16 bytes per library.
+    // The variables of gpuflame's library take 0.4 KiB, and the thread's list of all libraries takes 16 bytes per
+    // library.
     const SIZES: [usize; 2] = [1 << 10, 8 << 10];
     loop {
         // SAFETY: each block is freed once. The C library then has these blocks for its next allocations.
@@ -243,9 +244,9 @@ unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_
     }
 }
 
-/// Notes the calling thread as one of gpuflame's own. Replaces the affinity and the scheduling that the thread
-/// inherited from its creator by those of the process. Call this on a thread that [`spawn`] started and that keeps
-/// running.
+/// Notes the calling thread as one of gpuflame's own. Replaces the affinity and the scheduling settings, which the
+/// thread inherited from its creator, by those of the process. Call this function on a thread that [`spawn`] started
+/// and that keeps running.
 pub fn note_ours() {
     IS_OURS.set(true);
     note_calling_thread();
@@ -263,9 +264,9 @@ pub fn note_threads_of_tracer() {
     TRACER_PROCESS.store(std::process::id(), Ordering::Release);
 }
 
-/// Replacement for `pthread_create` in the tracer (CUPTI). Notes each new thread as one that exists only because
-/// gpuflame records. The tracer's threads cannot be recognized in any other way: they block all signals, but at the
-/// same moment the program may also start a thread that blocks all signals.
+/// Replacement for `pthread_create` in the tracer (CUPTI). Notes that each new thread exists only because gpuflame
+/// records. The tracer's threads cannot be recognized in any other way. They block all signals, but at the same moment
+/// the program may also start a thread that blocks all signals.
 ///
 /// # Safety
 /// As for `pthread_create`.
@@ -289,7 +290,7 @@ pub unsafe extern "C" fn create_for_tracer(
     // SAFETY: the arguments are the caller's, except for the function, which calls the caller's function.
     let error = unsafe { pthread_create(thread, attributes, run_for_tracer, block.cast()) };
     if error != 0 {
-        // SAFETY: no thread was created, so the block still belongs to this one.
+        // SAFETY: no thread was created, so the block still belongs to this thread.
         unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
     }
     error
@@ -339,19 +340,19 @@ pub fn park_forever() -> ! {
     }
 }
 
-/// Whether this thread of this process was started by gpuflame or by the tracer.
+/// Whether gpuflame or the tracer (CUPTI) has started this thread of this process.
 pub fn is_thread_ours(thread: i32) -> bool {
     let is_ours = |identity: ThreadKey| OUR_THREADS.iter().any(|place| place.holds(identity));
     ThreadKey::of_thread(thread).is_some_and(is_ours)
 }
 
-/// Whether the main thread has ended, and all remaining threads were started by gpuflame or by the tracer.
+/// Whether the main thread has ended, and gpuflame or the tracer (CUPTI) has started all remaining threads.
 pub fn are_only_ours_left() -> bool {
     let main = std::process::id() as i32;
     has_main_ended() && thread_ids().into_iter().all(|thread| thread == main || is_thread_ours(thread))
 }
 
-/// Returns the numbers of all threads of this process.
+/// Returns the ids of all threads of this process.
 pub fn thread_ids() -> Vec<i32> {
     listing::entry_names(Path::new("/proc/self/task"))
         .iter()
@@ -365,12 +366,12 @@ fn has_main_ended() -> bool {
     read_stat(main, main as i32).is_some_and(|stat| stat.starts_with('Z'))
 }
 
-/// Returns the fields of a thread's `stat` file in `/proc`, starting with field 3, which is the thread's state. `None`
-/// if the thread has ended.
+/// Returns the fields of a thread's `stat` file in `/proc`, starting with field 3, which is the thread's state. Returns
+/// `None` if the thread has ended.
 pub fn read_stat(process: u32, thread: i32) -> Option<String> {
     let stat = fs::read(format!("/proc/{process}/task/{thread}/stat")).ok()?;
-    // The state follows the name in parentheses. The name may contain any characters, including parentheses, so search
-    // for the last one.
+    // The state follows the thread's name, which is in parentheses. The name may contain any characters, including
+    // parentheses, so search for the last parenthesis.
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
     Some(String::from_utf8_lossy(&stat[name_ends + 1..]).trim_start().to_owned())
 }
@@ -381,7 +382,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the signals that the calling thread blocks, as a bit mask.
+    /// Returns a bit mask of the signals that the calling thread blocks.
     fn blocked() -> u64 {
         let status = fs::read_to_string(format!("/proc/self/task/{}/status", current_id())).unwrap();
         let set = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();

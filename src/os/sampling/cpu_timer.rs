@@ -1,17 +1,17 @@
-//! Samples one thread on systems where the kernel's events (`perf`) are not available. A timer on the thread's CPU time
-//! sends a signal to the thread, and the signal handler copies the registers and a part of the stack.
+//! Samples one thread on systems where the kernel's perf events are not available. A timer on the thread's CPU time
+//! sends a signal to the thread. The signal handler copies the registers and a part of the stack.
 //!
-//! The signals disturb the thread: a blocking call may end with `EINTR`, which is counted, and the kernel's signal
-//! frame takes several kilobytes of the thread's stack. The timer is therefore used only if samples were requested. The
-//! signal is one of the real-time signals that the program has left at their default. As soon as the program sets an
-//! action for this signal, all timers stop.
+//! The signals disturb the thread. A blocking call may end with `EINTR`, which is counted, and the kernel's signal
+//! frame takes several kilobytes of the thread's stack. Therefore the timer is used only if samples were requested. The
+//! signal is a real-time signal whose action the program has left at the default. As soon as the program sets an action
+//! for this signal, all timers stop.
 //!
 //! ```text
 //! kernel -signal-> handler, on the thread: copies into its slot -> drain, on a thread of ours
 //! ```
 //!
-//! The handler takes no lock, allocates nothing, preserves `errno`, and reads the stack through the kernel, so that it
-//! cannot fault. This module does not unwind the stack.
+//! The handler takes no lock, allocates nothing and preserves `errno`. It reads the stack through the kernel, so that
+//! it cannot fault. This module does not unwind the stack.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -27,30 +27,30 @@ use crate::process::threads;
 
 /// Maximum number of stack bytes in a sample.
 const MAX_STACK_BYTES: usize = 32 << 10;
-/// Number of samples that fit into a slot, whose size is about half a megabyte.
+/// Number of samples that fit into a slot. A slot takes about half a megabyte.
 const SLOT_SAMPLES: usize = 16;
 /// Maximum number of threads sampled at the same time.
 const MAX_THREADS: usize = 256;
 
-/// A thread that is sampled by a timer. Dropping it frees its slot.
+/// Timer that samples one thread. Dropping it stops the timer and frees the slot.
 #[derive(Debug)]
 pub struct CpuTimer {
     slot: &'static SampleSlot,
     timer: i32,
 }
 
-/// Buffer that the signal handler fills. A slot is mapped once and never unmapped, because a signal may still be in
-/// flight.
+/// Buffer that the signal handler fills with samples. A slot is mapped once and never unmapped, because a signal may
+/// still be in flight.
 #[repr(C)]
 struct SampleSlot {
-    /// Number of the thread that uses the slot; 0 if the slot is free.
+    /// Id of the thread that uses the slot; 0 if the slot is free.
     thread: AtomicI32,
-    /// Number of samples written so far (`head`) and drained so far (`tail`).
+    /// Number of samples written so far. `tail` is the number of samples drained so far.
     head: AtomicU64,
     tail: AtomicU64,
-    /// Ids of this process, and of the thread of ours that each sample wakes; 0 for no thread.
+    /// Id of this process, and id of the gpuflame thread that each sample wakes (0 for no thread).
     wakes: [AtomicI32; 2],
-    /// Number of periods whose samples were dropped for lack of room.
+    /// Number of sampling periods whose samples were dropped because the slot was full.
     dropped: AtomicU64,
     samples: [UnsafeCell<SlotSample>; SLOT_SAMPLES],
 }
@@ -69,7 +69,7 @@ unsafe impl Sync for SampleSlot {}
 struct SlotSample {
     time: u64,
     cpu: u32,
-    /// Number of periods since the previous sample.
+    /// Number of sampling periods since the previous sample.
     periods: u64,
     registers: [u64; REGISTERS],
     copied: u64,
@@ -83,9 +83,9 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 static INTERRUPTED_CALLS: AtomicU32 = AtomicU32::new(0);
 
 impl CpuTimer {
-    /// Samples a thread of this process each time that it has used another `period` of CPU time, but no more often than
-    /// the kernel's clock ticks. If `wakes` is not 0, each sample wakes the thread `wakes` from [`wake::wait`]. Call
-    /// this from one thread only.
+    /// Samples a thread of this process each time that the thread has used another `period` of CPU time, but not more
+    /// often than the kernel's clock ticks. If `wakes` is not 0, each sample wakes the thread with this id from
+    /// [`wake::wait`]. Call this function from one thread only.
     ///
     /// # Errors
     /// No signal is free, there are too many threads, or the kernel refuses the timer.
@@ -99,13 +99,13 @@ impl CpuTimer {
         Ok(Self { slot, timer })
     }
 
-    /// Number of samples that fit into the empty slot.
+    /// Number of samples that fit into an empty slot.
     pub fn capacity(&self) -> usize {
         SLOT_SAMPLES
     }
 
-    /// Passes each sample to `each`, with the number of periods that it represents. Returns the number of periods whose
-    /// samples were dropped for lack of room since the last call.
+    /// Passes each sample to `each`, with the number of sampling periods that it represents. Returns the number of
+    /// periods whose samples were dropped since the last call because the slot was full.
     pub fn drain(&mut self, mut each: impl FnMut(&ThreadSample<'_>, u64)) -> u64 {
         let head = self.slot.head.load(Ordering::Acquire);
         let mut tail = self.slot.tail.load(Ordering::Relaxed);
@@ -130,13 +130,13 @@ impl Drop for CpuTimer {
     }
 }
 
-/// Number of the program's calls that ended early because of the signal.
+/// Number of the program's system calls that ended early (with `EINTR`) because of the timers' signal.
 pub fn interrupted_calls() -> u32 {
     INTERRUPTED_CALLS.load(Ordering::Relaxed)
 }
 
-/// Whether the program has set an action of its own for the timers' signal. If it has, the caller must drop every
-/// [`CpuTimer`] at once.
+/// Whether the program has set its own action for the timers' signal. If so, the caller must drop every [`CpuTimer`]
+/// immediately.
 pub fn is_signal_taken() -> bool {
     let signal = SIGNAL.load(Ordering::Relaxed);
     signal > 0 && current_action(signal) != Some(handler())
@@ -153,7 +153,7 @@ impl SampleSlot {
             }
             // SAFETY: slots are never unmapped, and all-zero is a valid slot.
             let slot = unsafe { &*at };
-            // A slot in use is not reassigned, so that a signal in flight to the slot's thread finds the thread's own
+            // A slot in use is not reassigned. Therefore a signal in flight to the slot's thread finds the thread's own
             // slot.
             if slot.thread.load(Ordering::Acquire) == 0 {
                 slot.tail.store(slot.head.load(Ordering::Acquire), Ordering::Release);
@@ -176,7 +176,7 @@ fn map_slot() -> io::Result<NonNull<SampleSlot>> {
     NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// The signal that timers send, which is chosen on the first call.
+/// Returns the signal that timers send. The first call chooses the signal.
 fn timer_signal() -> io::Result<i32> {
     let none = || Err(io::Error::other("the program has set an action for every real-time signal"));
     match SIGNAL.load(Ordering::Relaxed) {
@@ -191,7 +191,7 @@ fn timer_signal() -> io::Result<i32> {
     found.map_or_else(none, Ok)
 }
 
-/// Installs the handler for a signal whose action is the default.
+/// Installs the handler for a signal. Returns false if the signal's action is not the default.
 fn install_handler(signal: i32) -> bool {
     if current_action(signal) != Some(libc::SIG_DFL) {
         return false;
@@ -216,7 +216,7 @@ fn current_action(signal: i32) -> Option<usize> {
     (unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0).then_some(action.sa_sigaction)
 }
 
-/// Whether the kernel lets us read our own memory by `process_vm_readv`.
+/// Checks that the kernel lets this process read its own memory with `process_vm_readv`.
 fn check_memory_read() -> io::Result<()> {
     let (from, mut to) = ([7_u8; 8], [0_u8; 8]);
     match copy_memory(from.as_ptr() as u64, to.as_mut_ptr(), 8) {
@@ -232,7 +232,7 @@ fn start_timer(thread: i32, signal: i32, period: Duration, slot: &'static Sample
     event.sigev_notify_thread_id = thread;
     event.sigev_signo = signal;
     event.sigev_value.sival_ptr = std::ptr::from_ref(slot).cast_mut().cast();
-    // Id, as the kernel encodes it, of the clock that shows the CPU time of one thread since its start.
+    // Id of the clock that shows the CPU time that one thread has used since its start, in the kernel's encoding.
     let clock = !thread << 3 | 6;
     let mut timer = 0_i32;
     // SAFETY: `event` has the kernel's layout of a `sigevent`, and the kernel writes the timer's number to `timer`.
@@ -260,7 +260,7 @@ struct TimerSignalInfo {
     code: i32,
     unused: i32,
     timer: i32,
-    /// Number of periods that have passed in addition to the one that the signal represents.
+    /// Number of sampling periods that have passed in addition to the period that the signal represents.
     more: i32,
     slot: *mut SampleSlot,
 }
@@ -276,7 +276,7 @@ extern "C" fn on_signal(_: i32, info: *mut libc::siginfo_t, context: *mut c_void
     // SAFETY: with SA_SIGINFO the kernel passes both pointers, which are valid while the handler runs.
     let (info, context) = unsafe { (&*info.cast::<TimerSignalInfo>(), &*context.cast::<libc::ucontext_t>()) };
     let is_ours = |place: &AtomicPtr<SampleSlot>| place.load(Ordering::Acquire) == info.slot;
-    // Another process or thread may send the same signal, so only signals of our timers are counted.
+    // Another process or thread may send the same signal, so only signals from gpuflame's timers are counted.
     if info.code == libc::SI_TIMER && !info.slot.is_null() && SLOTS.iter().any(is_ours) {
         // SAFETY: the address is in the table of our slots, which are never unmapped.
         unsafe { &*info.slot }.add_sample(1 + info.more.max(0) as u64, &registers(context));
@@ -286,10 +286,10 @@ extern "C" fn on_signal(_: i32, info: *mut libc::siginfo_t, context: *mut c_void
 }
 
 impl SampleSlot {
-    /// Adds a sample of the place where this thread was interrupted.
+    /// Adds a sample of the code location at which this thread was interrupted.
     fn add_sample(&self, periods: u64, registers: &[u64; REGISTERS]) {
         count_interrupted(registers);
-        // The signal is from a timer of the thread that used the slot before.
+        // If the ids differ, the signal is from a timer of the thread that used the slot earlier.
         if self.thread.load(Ordering::Acquire) != threads::current_id() {
             return;
         }
@@ -324,7 +324,7 @@ const RAX_INDEX: usize = 0;
 const SP_INDEX: usize = 7;
 const PC_INDEX: usize = 16;
 
-/// The registers in DWARF order.
+/// Returns the registers of the interrupted thread in DWARF order.
 #[cfg(target_arch = "x86_64")]
 fn registers(context: &libc::ucontext_t) -> [u64; REGISTERS] {
     const CONTEXT_REGISTERS: [i32; REGISTERS] = [
@@ -349,14 +349,15 @@ fn registers(context: &libc::ucontext_t) -> [u64; REGISTERS] {
     CONTEXT_REGISTERS.map(|place| context.uc_mcontext.gregs[place as usize] as u64)
 }
 
-/// Copied stacks are unwound on x86-64 only.
+/// Returns zeros, because copied stacks are unwound on x86-64 only.
 #[cfg(not(target_arch = "x86_64"))]
 fn registers(_: &libc::ucontext_t) -> [u64; REGISTERS] {
     [0; REGISTERS]
 }
 
-/// Counts a system call that the signal has ended: the instruction pointer is just after `syscall`, and rax contains
-/// `-EINTR`. If the kernel restarts the call instead, the instruction pointer is at `syscall`.
+/// If the signal has ended a system call, counts the call. In that case the instruction pointer is just after a
+/// `syscall` instruction, and rax contains `-EINTR`. If the kernel restarts the call instead, the instruction pointer
+/// is at the `syscall` instruction.
 fn count_interrupted(registers: &[u64; REGISTERS]) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let mut before = [0; 2];
@@ -389,7 +390,7 @@ fn copy_memory(from: u64, to: *mut u8, bytes: usize) -> usize {
     usize::try_from(read).unwrap_or(0)
 }
 
-/// Time in ns since 1970.
+/// Returns the current time in ns since 1970.
 fn now() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to `now`.

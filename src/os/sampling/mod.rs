@@ -1,5 +1,5 @@
-//! Samples one thread: by the kernel's performance events, or by a timer on systems where the kernel refuses these
-//! events.
+//! Samples one thread with the kernel's performance events (perf events), or with a timer on systems where the kernel
+//! refuses these events.
 
 pub mod cpu_timer;
 pub mod perf;

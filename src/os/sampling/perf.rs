@@ -1,10 +1,9 @@
-//! Samples one thread by the kernel's performance events (`perf_event_open`). The kernel copies the thread's registers
-//! and a part of its stack each time that the thread has used another `period` of CPU time, or each time that it is
-//! descheduled.
+//! Samples one thread with the kernel's performance events (`perf_event_open`). The kernel copies the thread's
+//! registers and a part of its stack at regular intervals of CPU time, or each time that the thread is descheduled.
 //!
-//! The sampled thread is not disturbed: it gets no signals, and none of its calls is interrupted. The event needs no
-//! descriptor, which the host might close: the event's mapping keeps the event alive, and unmapping ends it. A forked
-//! child inherits neither the event nor the mapping.
+//! The sampled thread is not disturbed. It gets no signals, and none of its system calls is interrupted. The event
+//! needs no open descriptor, which the host might close. The event's mapping keeps the event alive, and unmapping ends
+//! it. A forked child inherits neither the event nor the mapping.
 //!
 //! ```text
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
@@ -30,11 +29,11 @@ use crate::process::descriptor;
 /// Number of registers in a sample.
 pub const REGISTERS: usize = 17;
 
-/// Event that samples a thread until the event is dropped.
+/// Perf event that samples a thread until the event is dropped.
 #[derive(Debug)]
 pub struct PerfEvent {
     ring: EventRing,
-    /// Excludes the time that the thread spends in the kernel.
+    /// Whether the time that the thread spends in the kernel is excluded.
     is_user_only: bool,
     /// Maximum number of stack bytes in a sample.
     stack: u32,
@@ -42,42 +41,42 @@ pub struct PerfEvent {
     wrapped_record: Vec<u8>,
 }
 
-/// Condition on which the kernel samples a thread.
+/// Condition under which the kernel samples a thread.
 #[derive(Clone, Copy, Debug)]
 enum Trigger {
-    /// Each time that the thread's CPU time has grown by this duration.
+    /// The thread's CPU time has grown by the contained duration.
     CpuTime(Duration),
-    /// Each time that the thread is descheduled. The thread's return to a processor is reported as well.
+    /// The thread is descheduled (leaves its processor). The thread's return to a processor is reported as well.
     Deschedule,
 }
 
-/// A record that the kernel wrote about a thread.
+/// A record that the kernel has written about a sampled thread.
 #[derive(Debug)]
 pub enum PerfRecord<'a> {
     /// The thread's registers and stack.
     Sample(ThreadSample<'a>),
     /// The thread was descheduled. The sample taken at that moment precedes this record.
     Descheduled {
-        /// True if the thread was blocked, false if it was still runnable (always true before Linux 4.17).
+        /// Whether the thread was blocked. False if it was still runnable, but before Linux 4.17 always true.
         blocked: bool,
     },
-    /// The thread runs again.
+    /// The thread has returned to a processor and runs again.
     Scheduled {
         /// Time in ns since 1970.
         time: u64,
     },
-    /// The ring was full, and samples are missing at this point.
+    /// The ring was full, so records are missing at this point.
     Lost,
 }
 
-/// Registers and stack of a thread at one moment.
+/// Sample of a thread: its registers and stack at one moment.
 #[derive(Debug)]
 pub struct ThreadSample<'a> {
     /// Time in ns since 1970.
     pub time: u64,
-    /// Number of the processor that the thread was on.
+    /// Index of the processor on which the thread was running.
     pub cpu: u32,
-    /// rax to r15 and the instruction pointer, in DWARF order.
+    /// The registers rax to r15 and the instruction pointer, in DWARF order.
     pub registers: [u64; REGISTERS],
     /// The copied part of the stack, from the stack pointer upwards.
     pub stack: &'a [u8],
@@ -85,29 +84,30 @@ pub struct ThreadSample<'a> {
     pub is_newest: bool,
 }
 
-/// Sizes to try, in bytes: the size of the ring, and the size of the stack in a sample. Several sizes are needed
-/// because the kernel limits how much memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, 516 per
-/// processor, and `ulimit -l`).
+/// Sizes to try in bytes, largest first: the size of the ring, and the size of the stack in a sample. Several sizes are
+/// needed because the kernel limits how much memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, 516
+/// per processor, and `ulimit -l`).
 const RING_SIZES: [(usize, u32); 4] =
     [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
-/// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
+/// Sizes to try for an event that samples a thread each time that it is descheduled, which may happen thousands of
+/// times per second.
 const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
-/// Sizes to try for a thread that does not launch, which are small, to leave room for threads that launch.
+/// Sizes to try for a thread that launches no GPU work. They are small, to leave room for threads that launch GPU work.
 const SMALL_RING_SIZES: [(usize, u32); 2] = [RING_SIZES[2], RING_SIZES[3]];
-/// Size of a sample without its stack, in bytes, rounded up generously.
+/// Upper bound in bytes of the size of a sample without its stack.
 const SAMPLE_OVERHEAD_BYTES: usize = 256;
 const PAGE_BYTES: usize = 4096;
 
 impl PerfEvent {
-    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time. If
-    /// `wakes` is not 0, each sample wakes the thread `wakes` from [`wake::wait`](crate::wake::wait).
+    /// Starts to sample a thread of this process each time that the thread has used another `period` of CPU time. If
+    /// `wakes` is not 0, each sample wakes the thread with this id from [`wake::wait`](crate::wake::wait).
     ///
     /// # Errors
-    /// Errors of the kernel: sampling is not permitted, or the thread has ended.
+    /// Errors of the kernel, for example because sampling is not permitted or the thread has ended.
     pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
-        // Try without time in the kernel too: a user who may not observe the kernel may still sample time outside the
-        // kernel.
+        // Also try to exclude time in the kernel, because a user who may not observe the kernel may still sample time
+        // outside the kernel.
         Self::open_largest(&RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
@@ -119,7 +119,8 @@ impl PerfEvent {
         Self::open_largest(&SMALL_RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
-    /// Samples a thread of this process each time that it is descheduled. (A thread is descheduled inside the kernel.)
+    /// Samples a thread of this process each time that the thread is descheduled. Time in the kernel is not excluded,
+    /// because a thread is descheduled inside the kernel.
     ///
     /// # Errors
     /// As for [`PerfEvent::open`].
@@ -161,12 +162,12 @@ impl PerfEvent {
         result
     }
 
-    /// Whether only the time that the thread spends outside the kernel is sampled.
+    /// Whether only the thread's time outside the kernel is sampled.
     pub fn is_user_only(&self) -> bool {
         self.is_user_only
     }
 
-    /// Number of samples that fit into the empty ring.
+    /// Number of samples that fit into an empty ring.
     pub fn capacity(&self) -> usize {
         self.ring.size / (self.stack as usize + SAMPLE_OVERHEAD_BYTES)
     }
@@ -179,7 +180,7 @@ impl PerfEvent {
         while tail < head {
             let (kind, misc, size) = self.ring.header(tail);
             if size < 8 || size as u64 > head - tail {
-                // No kernel writes such a record, so the remaining data is skipped.
+                // A record of this size is invalid, so the remaining data is skipped.
                 tail = head;
                 break;
             }
@@ -203,7 +204,7 @@ impl PerfEvent {
                 _ => {}
             }
             tail += size as u64;
-            // Each consumed record makes room for the next one.
+            // Consuming a record makes room for new records, so the tail is updated after each record.
             self.ring.tail().store(tail, Ordering::Release);
         }
         self.ring.tail().store(tail, Ordering::Release);
@@ -211,9 +212,9 @@ impl PerfEvent {
     }
 }
 
-/// CPU time that a thread of this process has used so far. `None` if the thread has ended.
+/// Returns the CPU time that a thread of this process has used so far; `None` if the thread has ended.
 pub fn thread_cpu_time(thread: i32) -> Option<Duration> {
-    // Id, as the kernel encodes it, of the clock that shows the CPU time of one thread since its start.
+    // Id of the clock that shows the CPU time that one thread has used since its start, in the kernel's encoding.
     let clock = !thread << 3 | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to `time`, and fails for a thread that has ended.
@@ -225,7 +226,7 @@ fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
 
-/// The memory that the kernel and the reader of an event share.
+/// Ring buffer that the kernel and the reader of a perf event share.
 #[derive(Debug)]
 struct EventRing {
     at: NonNull<u8>,
@@ -237,7 +238,7 @@ struct EventRing {
 unsafe impl Send for EventRing {}
 
 impl EventRing {
-    /// Maps the ring of `event`, and closes the descriptor.
+    /// Maps the ring of `event`, and closes the descriptor of the event.
     fn map(event: File, size: usize) -> io::Result<Self> {
         let (length, access) = (PAGE_BYTES + size, libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: the call creates a new mapping of an open file, at an address that the kernel chooses.
@@ -261,16 +262,16 @@ impl EventRing {
         unsafe { self.at.add(offset).cast().as_ref() }
     }
 
-    /// Type, flags and size of the record at `position`. Records are aligned to 8 bytes, so the 8 bytes of a header
-    /// never wrap around.
+    /// Returns the type, the flags and the size of the record at `position`. Records are aligned to 8 bytes, so the 8
+    /// bytes of a header never wrap around.
     fn header(&self, position: u64) -> (u32, u16, usize) {
         // SAFETY: `bytes` returns eight readable bytes, which the kernel wrote before it moved the head.
         let header = unsafe { self.bytes(position).cast::<u64>().read_unaligned() };
         (header as u32, (header >> 32) as u16, (header >> 48) as usize)
     }
 
-    /// The record at `position`, copied to `wrapped_record` if it wraps around the end of the ring. The kernel does not
-    /// overwrite the record meanwhile.
+    /// Returns the record at `position`. If the record wraps around the end of the ring, it is copied to
+    /// `wrapped_record`. The kernel does not overwrite the record before the tail moves.
     fn record<'a>(&'a self, position: u64, size: usize, wrapped_record: &'a mut Vec<u8>) -> &'a [u8] {
         let first = (self.size - position as usize % self.size).min(size);
         // SAFETY: at least `first` bytes are left up to the end of the data, and the kernel does not write to these
@@ -308,8 +309,8 @@ const RECORD_SWITCH: u32 = 14;
 const SWITCHED_OUT: u16 = 1 << 13;
 const PREEMPTED: u16 = 1 << 14;
 
-/// The kernel's numbers of the registers rax to r15 and the instruction pointer, in DWARF order. A sample has its
-/// registers in ascending order by number.
+/// The kernel's numbers for the registers rax to r15 and the instruction pointer, in DWARF order. The registers in a
+/// sample are sorted by these numbers.
 const KERNEL_REGISTER_NUMBERS: [u32; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
 /// Value of `abi` if the registers have 64 bits.
 const ABI_64_BIT: u64 = 2;
@@ -346,7 +347,7 @@ fn word(record: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(record.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// The kernel's `perf_event_attr`, up to the fields that exist since 4.1.
+/// The kernel's `perf_event_attr`, up to the last field that Linux 4.1 has.
 #[repr(C)]
 #[derive(Default)]
 struct PerfEventAttr {
@@ -367,7 +368,8 @@ struct PerfEventAttr {
 
 const _: () = assert!(size_of::<PerfEventAttr>() == 96, "the kernel knows these fields by their places");
 
-/// Software events: the CPU time of a task, and the number of times that the task was descheduled.
+/// Two software events of the kernel: the CPU time of a thread, and the number of times that the thread was
+/// descheduled.
 const TYPE_SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
@@ -378,7 +380,7 @@ const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// Flag: records other than samples contain thread and time as well.
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 const USE_CLOCK_ID: u64 = 1 << 25;
-/// Flag: the kernel writes a record when the thread leaves a processor and when the thread returns to a processor.
+/// Flag: the kernel writes a record when the thread leaves a processor and when it returns to a processor.
 const RECORD_SWITCHES: u64 = 1 << 26;
 /// Flag: the kernel closes the descriptor on `exec`.
 const CLOSE_ON_EXEC: u64 = 8;
@@ -415,14 +417,16 @@ fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Resul
     Ok(descriptor::move_out_of_reach(unsafe { File::from_raw_fd(event as i32) }))
 }
 
-/// Closes an event's descriptor, unless the host has closed it and its number now refers to one of the host's files.
+/// Closes the descriptor of a perf event, unless the host has closed it and its number now refers to one of the host's
+/// files.
 fn close_event(event: File) {
     if !is_event(event.as_raw_fd()) {
         let _ = event.into_raw_fd();
     }
 }
 
-/// Whether this number refers to an event. Returns true if this is unknown, because `/proc` is not mounted.
+/// Whether this descriptor number refers to a perf event. If this is unknown because `/proc` is not mounted, returns
+/// true.
 fn is_event(number: i32) -> bool {
     fs::read_link(format!("/proc/self/fd/{number}"))
         .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]")
@@ -437,7 +441,8 @@ mod tests {
     use crate::process::threads;
     use crate::skip::skip;
 
-    /// An event on the calling thread. `None` if the kernel does not permit sampling; the test is then skipped.
+    /// Opens a perf event on the calling thread. Returns `None` if the kernel does not permit sampling. In that case
+    /// the test is skipped.
     fn opened(period: Duration) -> Option<PerfEvent> {
         PerfEvent::open(threads::current_id(), period, 0)
             .inspect_err(|error| {
@@ -476,7 +481,7 @@ mod tests {
             });
         }
         let taken = (thread_cpu_time(threads::current_id()).unwrap() - before).as_millis() as u64;
-        // One sample may be missing or additional at the start and at the end of the interval.
+        // There may be one sample more or less at the start and at the end of the interval.
         assert!((count + lost).abs_diff(taken) <= taken / 20 + 2, "{count} and {lost} lost in {taken} ms");
     }
 

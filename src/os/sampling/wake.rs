@@ -1,10 +1,10 @@
-//! Wakes one of our threads as soon as the kernel has written a sample.
+//! Wakes one of gpuflame's threads as soon as the kernel has written a sample.
 //!
-//! An event keeps no descriptor for which a thread could wait (see `perf`), so the kernel sends a signal to our thread.
-//! Our thread blocks all signals and takes this signal with `sigtimedwait`, so no handler runs, and no thread of the
-//! program is signalled. `sigtimedwait` would also take a signal that was sent to the whole process. So the signal is
-//! SIGSTKFLT, which neither the kernel nor a program sends. Which thread is signalled is a setting of the open event,
-//! which the event's mapping keeps alive after the descriptor is closed.
+//! A perf event has no open descriptor for which a thread could wait (see `perf`). Therefore the kernel sends a signal
+//! to gpuflame's thread. That thread blocks all signals and receives this signal with `sigtimedwait`, so no handler
+//! runs, and no thread of the program gets a signal. `sigtimedwait` would also receive a signal that was sent to the
+//! whole process. Therefore the signal is SIGSTKFLT, which neither the kernel nor a program sends. The open event
+//! stores which thread gets the signal. The event's mapping keeps the event alive after the descriptor is closed.
 
 use std::io;
 use std::mem::size_of;
@@ -12,7 +12,7 @@ use std::ptr::{null, null_mut};
 use std::time::Duration;
 
 const SIGNAL: i32 = libc::SIGSTKFLT;
-/// The kernel's `fcntl` commands, and the kind of owner that is a single thread.
+/// Two `fcntl` commands of the kernel, and the kind of signal owner that is a single thread.
 const SET_OWNER: i32 = 15;
 const SET_SIGNAL: i32 = 10;
 const OWNER_IS_THREAD: i32 = 0;
@@ -24,8 +24,8 @@ struct SignalOwner {
     thread: i32,
 }
 
-/// Makes each sample of an event wake the gpuflame thread `thread`; 0 for no thread. If the kernel refuses, samples
-/// wake no thread.
+/// Makes each sample of a perf event wake the gpuflame thread with id `thread` (0 for no thread). If the kernel
+/// refuses, samples wake no thread.
 pub(super) fn on_event(event: i32, thread: i32) {
     if thread != 0 {
         let owner = SignalOwner { kind: OWNER_IS_THREAD, thread };
@@ -38,9 +38,9 @@ pub(super) fn on_event(event: i32, thread: i32) {
     }
 }
 
-/// Waits until this thread is woken, for at most `limit`. Returns whether the thread was woken. If the kernel refuses
-/// the wait, the thread sleeps for `limit`. Call this only on a gpuflame thread, because such a thread blocks all
-/// signals.
+/// Waits until this thread is woken, but at most for `limit`. Returns whether the thread was woken. If the kernel
+/// refuses the wait, the thread sleeps for `limit`. Call this function only on gpuflame's threads, because they block
+/// all signals.
 pub fn wait(limit: Duration) -> bool {
     let (set, milliseconds) = (1_u64 << (SIGNAL - 1), limit.as_millis() as i32);
     let limit = libc::timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
@@ -56,14 +56,15 @@ pub fn wait(limit: Duration) -> bool {
     signal == libc::c_long::from(SIGNAL)
 }
 
-/// Wakes the gpuflame thread `thread` in the process `process`. Do not call this for a thread that may have ended long
-/// ago, because by default the signal ends a process. May be called in a signal handler.
+/// Wakes the gpuflame thread with id `thread` in the process with id `process`. Do not call this function for a thread
+/// that may have ended long ago, because another thread may have its id, and the signal's default action ends the
+/// process. May be called in a signal handler.
 pub fn wake(process: i32, thread: i32) {
     // SAFETY: the call has no preconditions; a thread that has ended is not found.
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, SIGNAL) };
 }
 
-/// Makes the calling thread sleep for this time, even if it is woken.
+/// Makes the calling thread sleep for the whole time, even if another thread wakes it.
 pub fn sleep(milliseconds: i32) {
     // SAFETY: no descriptor is passed.
     unsafe { libc::poll(null_mut(), 0, milliseconds) };

@@ -3,7 +3,7 @@
 //!
 //! The handler only delays the kernel's action. The thread that receives the signal executes no more code of the
 //! application. Later the process dies of the same signal, so that its parent process sees this signal as the cause of
-//! death. The callbacks that are passed to [`handle_fatal_signals`] determine what happens before the process dies.
+//! death. The callbacks passed to [`handle_fatal_signals`] run before the process dies.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::signal_actions::{self, SIGNALS};
 use crate::process::threads;
 
-/// Callbacks for these signals. Both callbacks run in a signal handler, which may interrupt any code. So they must take
-/// no lock, use no heap memory, and not wait for a thread of the application.
+/// Callbacks for signals that end the process. Both callbacks run in a signal handler, which may interrupt any code.
+/// Therefore they must not take a lock, use heap memory or wait for a thread of the application.
 #[derive(Clone, Copy)]
 pub struct FatalSignalHandler {
-    /// Called with the signal's number each time that one of these signals arrives.
+    /// Called with the number of the signal each time that such a signal arrives.
     pub on_signal: fn(i32),
-    /// Called once on each thread that received one of these signals. Must block this thread until the process ends.
+    /// Called once on each thread that received such a signal. Must block the thread until the process ends.
     pub wait: fn(i32) -> !,
 }
 
@@ -28,12 +28,13 @@ struct Installed {
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
-/// Numbers of the threads that are in [`FatalSignalHandler::wait`]. If the table is full, further threads wait as well,
-/// but each later signal on such a thread calls [`FatalSignalHandler::wait`] again.
+/// Ids of the threads that are in [`FatalSignalHandler::wait`]. If the table is full, further threads wait as well, but
+/// each later signal on such a thread calls [`FatalSignalHandler::wait`] again.
 static WAITING_THREADS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// Installs the handler for each of [`SIGNALS`] whose action is the default now or becomes the default later. Call this
-/// once. Does nothing in the first process of a container, where the default is to ignore these signals.
+/// Installs the handler for each of [`SIGNALS`] whose action is the default now, or when the program sets it to the
+/// default later. Call this function once. It does nothing in the first process of a container, because there the
+/// default is to ignore these signals.
 pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     let process = std::process::id();
     if process != 1 && INSTALLED.set(Installed { process, handler }).is_ok() {
@@ -41,9 +42,9 @@ pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     }
 }
 
-/// Also installs the handler for signals whose action has become the default by a call that is not interposed. Call
-/// this when the program has ended and only its exit remains. Has no effect in a process that has not called
-/// [`handle_fatal_signals`].
+/// Also installs the handler for signals that the program has set to the default by a call that is not interposed. Call
+/// this function when the program has ended and only its exit remains. It has no effect in a process that has not
+/// called [`handle_fatal_signals`].
 pub fn handle_new_defaults() {
     if INSTALLED.get().is_some_and(|installed| installed.process == std::process::id()) {
         signal_actions::handle_current_defaults();
@@ -51,13 +52,13 @@ pub fn handle_new_defaults() {
 }
 
 extern "C" fn on_signal(signal: i32) {
-    // If our handler is not installed, one of the program's own handlers has called it, because the program had found
-    // our handler installed earlier and saved its address. Return, because without gpuflame the program would have
-    // found the default action and called nothing.
+    // If gpuflame's handler is not installed, one of the program's own handlers has called it. This happens if the
+    // program found gpuflame's handler earlier and saved its address. In this case return, because without gpuflame the
+    // program would have found the default action and called nothing.
     if !signal_actions::is_installed(signal) {
         return;
     }
-    // A forked child has inherited our handler, but not our threads, so it dies at once.
+    // A forked child has inherited gpuflame's handler, but not its threads, so the child dies immediately.
     let own = INSTALLED.get().filter(|installed| installed.process == std::process::id());
     let Some(Installed { handler, .. }) = own else { die(signal) };
     (handler.on_signal)(signal);
@@ -69,7 +70,7 @@ extern "C" fn on_signal(signal: i32) {
     }
 }
 
-/// Notes that the thread is going to wait. Returns false if the thread is waiting already.
+/// Notes that the thread is about to wait. Returns false if the thread is already waiting.
 fn note_waiting(thread: i32) -> bool {
     if WAITING_THREADS.iter().any(|place| place.load(Ordering::Acquire) == thread) {
         return false;
@@ -91,15 +92,15 @@ fn change_mask(how: i32, signal: i32) {
     }
 }
 
-/// Ends the process by a signal: restores the signal's default action, and sends the signal to the calling thread. May
-/// be called in a signal handler.
+/// Ends the process with a signal: restores the signal's default action, and sends the signal to the calling thread.
+/// May be called in a signal handler.
 pub fn die(signal: i32) -> ! {
     signal_actions::restore_default(signal);
     // SAFETY: the signal is sent to the calling thread, and delivered once it is unblocked.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), signal) };
     change_mask(libc::SIG_UNBLOCK, signal);
     // `_exit` is not called, because it is interposed in a forked worker. SAFETY: the call ends the process. This line
-    // is only reached if the application has set another action just now.
+    // is only reached if the application has just set another action.
     unsafe { libc::syscall(libc::SYS_exit_group, 128 + signal) };
     threads::park_forever()
 }

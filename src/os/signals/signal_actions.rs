@@ -1,9 +1,9 @@
-//! Sets the actions of the signals that end a process. The kernel's action may differ from the action that the program
-//! sees.
+//! Sets the actions of the signals that end a process. The action in the kernel may differ from the action that the
+//! program sees.
 //!
-//! Our handler is installed while the program's action is the default. Some programs, such as uvicorn and CPython, set
-//! the default later, and then send themselves the signal again. So `sigaction` and `signal` are interposed for these
-//! signals, in such a way that the program sees the same actions as without gpuflame:
+//! gpuflame's handler is installed while the program's action is the default. Some programs, such as uvicorn and
+//! CPython, set the default later, and then send the signal to themselves again. Therefore `sigaction` and `signal` are
+//! interposed for these signals. With the interposed functions, the program sees the same actions as without gpuflame:
 //!
 //! ```text
 //! the program ...      the kernel gets          the program's view
@@ -12,10 +12,10 @@
 //! asks                                          the kernel's action; the default if that is our handler
 //! ```
 //!
-//! Only the kernel stores which action is set. So an action that the program sets by a direct system call, or by a
-//! function of the C library that is not interposed, is respected as well. But a program that queries the action by
-//! such a call finds our handler. If the program later sets its own handler, which calls the handler that the program
-//! found, [`is_installed`] returns false, and our handler returns without effect.
+//! Only the kernel stores which action is set. Therefore an action that the program sets by a direct system call, or by
+//! a function of the C library that is not interposed, is respected as well. However, a program that queries the action
+//! by such a call finds gpuflame's handler. The program may later set its own handler, which calls the handler that it
+//! found. In that case [`is_installed`] returns false, and gpuflame's handler returns without effect.
 //!
 //! All functions may be called in a signal handler, so they use no lock and no heap memory.
 
@@ -24,18 +24,18 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::process::interpose::{self, Interposition};
 
-/// The signals that we handle. By default, each of these signals ends the process: SIGINT comes from a terminal,
+/// The signals that gpuflame handles. By default, each of these signals ends the process. SIGINT comes from a terminal,
 /// SIGTERM from `kill` and job runners, and SIGHUP from a terminal that goes away.
 pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Flag in `sa_flags` by which the C library tells the kernel that `sa_restorer` is set. The kernel returns the flag
+/// Flag in `sa_flags` which states that `sa_restorer` is set. The C library sets the flag, and the kernel returns it
 /// with the action.
 const SA_RESTORER: i32 = 0x0400_0000;
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
 
-/// Address of our handler; 0 if no handler is set yet.
+/// Address of gpuflame's handler; 0 if no handler is set yet.
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
 /// Id of the process in which the handler was installed. A forked child inherits the handler, but does not install it
 /// for further signals.
@@ -44,13 +44,13 @@ static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 static ORIGINAL_SIGACTION: AtomicUsize = AtomicUsize::new(0);
 static ORIGINAL_SIGNAL: AtomicUsize = AtomicUsize::new(0);
 
-/// For each of [`SIGNALS`], the default action with the flags and mask that the program set.
+/// Default action of each of [`SIGNALS`], with the flags and mask that the program set.
 static DEFAULT_ACTIONS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() }; SIGNALS.len()];
 
 /// A default action. The flags and the mask of a default action have no effect, but `sigaction` returns them.
 struct DefaultAction {
     flags: AtomicI32,
-    /// Mask of the signals 1 to 64, which are all signals that the kernel has.
+    /// Mask of the signals 1 to 64. The kernel has no other signals.
     mask: AtomicU64,
     restorer: AtomicUsize,
 }
@@ -60,7 +60,7 @@ impl DefaultAction {
         Self { flags: AtomicI32::new(0), mask: AtomicU64::new(0), restorer: AtomicUsize::new(0) }
     }
 
-    /// Returns the stored default action of a signal that we handle; `None` for other signals.
+    /// Returns the stored default action of a signal that gpuflame handles; `None` for other signals.
     fn for_signal(signal: i32) -> Option<&'static Self> {
         SIGNALS.iter().position(|ours| *ours == signal).map(|at| &DEFAULT_ACTIONS[at])
     }
@@ -73,7 +73,7 @@ impl DefaultAction {
         self.restorer.store(action.sa_restorer.map_or(0, |restorer| restorer as usize), Ordering::Relaxed);
     }
 
-    /// The program has set `action`, a default action: stores it, so that `sigaction` returns it from now on.
+    /// Stores `action`, a default action that the program has set, so that `sigaction` returns it later.
     fn set_by_program(&self, action: &libc::sigaction, restorer: Option<extern "C" fn()>) {
         let mut kept = *action;
         if restorer.is_some() {
@@ -99,17 +99,17 @@ impl DefaultAction {
     }
 }
 
-/// Installs `handler` for each of [`SIGNALS`] whose action is the default now, and later for each of them whose action
-/// the program sets to the default. Call this once.
+/// Installs `handler` for each of [`SIGNALS`] whose action is the default now. Later, also installs it when the program
+/// sets the action of such a signal to the default. Call this function once.
 pub fn handle_default_signals(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     OWNER_PROCESS.store(std::process::id(), Ordering::Release);
     handle_current_defaults();
-    // Ignore an error: if interposing fails, the program still calls the C library's functions.
+    // Ignore an error, because if interposing fails, the program still calls the C library's functions.
     let _ = interpose();
 }
 
-/// Installs the handler for signals whose action has become the default by a call that is not interposed.
+/// Installs the handler for signals that the program has set to the default by a call that is not interposed.
 pub fn handle_current_defaults() {
     for signal in SIGNALS.into_iter().filter(|_| is_active()) {
         let action = current_action(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
@@ -121,15 +121,16 @@ pub fn handle_current_defaults() {
     }
 }
 
-/// Whether the kernel calls our handler for `signal`.
+/// Whether the kernel calls gpuflame's handler for `signal`.
 pub fn is_installed(signal: i32) -> bool {
     current_action(signal).is_some_and(|action| is_ours(&action))
 }
 
-/// Sets the default action in the kernel, and stops installing our handler for later defaults. Call this only to end
-/// the process.
+/// Sets the default action in the kernel, and stops replacing later defaults with gpuflame's handler. Call this
+/// function only to end the process.
 pub fn restore_default(signal: i32) {
-    // From now on, if a thread of the program sets the default, the kernel gets the default instead of our handler.
+    // If a thread of the program sets the default after this, the kernel gets the default instead of gpuflame's
+    // handler.
     let _ = OWNER_PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
     // SAFETY: the action is valid.
     unsafe { original_sigaction()(signal, &default_action(), std::ptr::null_mut()) };
@@ -149,13 +150,13 @@ fn default_action() -> libc::sigaction {
     unsafe { std::mem::zeroed() }
 }
 
-/// Returns the action that installs our handler.
+/// Returns the action that installs gpuflame's handler.
 fn our_action() -> libc::sigaction {
     let mut action = default_action();
     action.sa_sigaction = HANDLER.load(Ordering::Acquire);
     // With SA_NODEFER and a mask without [`SIGNALS`], a second signal reaches the thread that waits for the end of the
     // process, even if there is no other thread. All other signals are masked, because the application's handlers must
-    // no longer run on this thread.
+    // not run on this thread any more.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: both calls write to the mask of a local action.
     unsafe {
@@ -173,7 +174,7 @@ fn current_action(signal: i32) -> Option<libc::sigaction> {
     (unsafe { original_sigaction()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
 }
 
-/// Returns the C library's `sigaction`, because a call by name might reach our own `sigaction` instead.
+/// Returns the address of the C library's `sigaction`. A call by name might reach gpuflame's replacement instead.
 fn original_sigaction() -> Sigaction {
     match ORIGINAL_SIGACTION.load(Ordering::Acquire) {
         0 => libc::sigaction,
@@ -182,7 +183,7 @@ fn original_sigaction() -> Sigaction {
     }
 }
 
-/// Interposes [`sigaction`] and [`signal`] on the C library's functions, under all their names.
+/// Replaces the C library's functions with [`sigaction`] and [`signal`], under all their names.
 fn interpose() -> std::io::Result<()> {
     const NAMES: [(&std::ffi::CStr, bool); 5] = [
         (c"sigaction", true),
@@ -211,7 +212,7 @@ fn interpose() -> std::io::Result<()> {
     interpose::replace_functions(&NAMES.map(place)).map(drop)
 }
 
-/// Replacement for `sigaction`. The program's calls reach this function instead.
+/// Replacement for `sigaction`, which the program calls instead of the C library's function.
 unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -251,13 +252,14 @@ unsafe extern "C" fn sigaction(
     result
 }
 
-/// Returns the function by which signal handlers return. The C library adds this function to each action that it sets.
+/// Returns the function through which signal handlers return. The C library adds this function to each action that it
+/// sets.
 fn current_restorer(signal: i32) -> Option<extern "C" fn()> {
     current_action(signal)
         .and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & SA_RESTORER != 0))
 }
 
-/// Replacement for `signal`. The program's calls reach this function instead.
+/// Replacement for `signal`, which the program calls instead of the C library's function.
 unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if handler == libc::SIG_DFL && DefaultAction::for_signal(signal).is_some() && is_active() {
         let (mut new, mut old) = (default_action(), default_action());

@@ -1,5 +1,5 @@
-//! Handles a signal by which a user or another process opens and closes recording windows. The signal is used only if
-//! the application has left the signal at its default action.
+//! Handles a signal with which a user or another process opens and closes recording windows. The signal is used only if
+//! the application has left it at its default action.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static TOGGLES: AtomicU32 = AtomicU32::new(0);
 static ON_TOGGLE: OnceLock<fn()> = OnceLock::new();
 
-/// Installs a handler that counts the arrivals of this signal and calls `on_toggle` for each. `on_toggle` runs inside
-/// the signal handler, which may interrupt any code. If the signal already has a handler or is ignored, leaves its
-/// action unchanged and returns false.
+/// Installs a handler that counts the arrivals of `signal` and calls `on_toggle` on each arrival. `on_toggle` runs
+/// inside the signal handler, which may interrupt any code. If the signal already has a handler or is ignored, leaves
+/// its action unchanged and returns false.
 pub fn install(signal: i32, on_toggle: fn()) -> bool {
     let _ = ON_TOGGLE.set(on_toggle);
     // SAFETY: all-zero is a valid `sigaction`.
