@@ -1,7 +1,7 @@
 //! Sets the library's soname and symbol versions, makes the library run on glibc 2.17 and later, and creates two files
-//! next to the library. The first file is a link named like the soname, so that a program that is linked against
-//! `target/release/libgpuflame.so` finds the library there. The second file is the small library that is preloaded into
-//! a whole shell.
+//! next to the library. The first file is a symbolic link named like the soname. With it, a program that is linked
+//! against `target/release/libgpuflame.so` finds the library there. The second file is the small library that can be
+//! preloaded into a whole shell.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
@@ -13,9 +13,9 @@ const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
 /// A stub that is linked in place of one of glibc's libraries. A stub exports functions with the symbol versions that
-/// they had before the C library took them in (2.32 and 2.34). Without stubs, newer linkers would find these functions
-/// under newer versions. A library that is linked against the stubs also runs on newer systems, like programs that were
-/// linked against the old versions.
+/// they had before glibc moved them into the C library (in 2.32 and 2.34). Otherwise the linker would find these
+/// functions in a newer glibc under newer versions. A library that is linked against the stubs also runs on newer
+/// systems, like any program with the old symbol versions.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,
@@ -39,8 +39,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // Without a version. If an older glibc lacks one of these functions, its address is null, and the standard
-            // library works without it.
+            // These functions have no symbol version. If an older glibc lacks one of them, its address is null, and the
+            // standard library works without it.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },
@@ -53,8 +53,9 @@ fn main() -> io::Result<()> {
     if links_with_lld() {
         let map = format!("{}/versions.map", env!("CARGO_MANIFEST_DIR"));
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--version-script={map}")?;
-        // Merges equal functions, which makes the library 2 % smaller, because each crate has its own instances of
-        // generic functions. Rust does not promise that different functions have different addresses.
+        // Merges identical functions, which makes the library 2 % smaller, because each crate has its own instances of
+        // generic functions. Merging is safe because Rust does not guarantee that different functions have different
+        // addresses.
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,--icf=all")?;
         writeln!(cargo, "cargo:rustc-cfg=versioned")?;
     }
@@ -90,7 +91,7 @@ fn main() -> io::Result<()> {
 }
 
 impl StubLibrary {
-    /// Builds a library that exports these names and contains no code.
+    /// Builds the stub, a library that exports the names and contains no code.
     fn build(&self, folder: &Path) -> io::Result<()> {
         let (mut code, mut map) = (String::new(), String::new());
         for (version, symbols) in self.versions {
@@ -111,7 +112,7 @@ impl StubLibrary {
     }
 }
 
-/// Builds the preloaded library so that it has as few pages as possible.
+/// Builds `libgpuflame-preload.so` so that it has as few memory pages as possible.
 fn build_preload(folder: &Path) -> io::Result<()> {
     let mut compiler = c_compiler();
     compiler.args([
@@ -122,7 +123,7 @@ fn build_preload(folder: &Path) -> io::Result<()> {
         "-fvisibility=hidden",
         "-fno-stack-protector",
     ]);
-    // The compiler must not replace loops by calls of library functions.
+    // The compiler must not replace loops with calls to library functions.
     compiler.args(["-fno-asynchronous-unwind-tables", "-fno-tree-loop-distribute-patterns"]);
     compiler.args(["-shared", "-nostdlib", "-s", "-Wl,--build-id=none", "-Wl,--hash-style=gnu"]);
     compiler.args(["noseparate-code", "norelro", "noexecstack"].map(|word| format!("-Wl,-z,{word}")));
@@ -131,7 +132,7 @@ fn build_preload(folder: &Path) -> io::Result<()> {
     run_command(compiler.arg("preload.c").arg("-o").arg(folder.join(PRELOAD)))
 }
 
-/// Returns the program with which rustc links, which can also compile.
+/// Returns the program that rustc uses as its linker. It can also compile C and assembly.
 fn c_compiler() -> Command {
     Command::new(env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into()))
 }
@@ -142,8 +143,8 @@ fn run_command(command: &mut Command) -> io::Result<()> {
     if output.status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {said}"))) }
 }
 
-/// Whether the linker accepts a second version script in addition to the script that rustc writes. Rust's own linker
-/// accepts a second script, on targets where this linker is the default. GNU's linker refuses a second script.
+/// Whether the linker accepts a second version script in addition to the script that rustc writes. LLD, which is the
+/// default on some targets, accepts a second script. GNU's linker refuses it.
 fn links_with_lld() -> bool {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let is_default = env::var_os("RUSTC_LINKER").is_none()

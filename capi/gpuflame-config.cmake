@@ -1,5 +1,5 @@
-# find_package(gpuflame) and target_link_libraries(app gpuflame::gpuflame), or gpuflame::headers for a program that finds the
-# library only where it is injected.
+# Usage: find_package(gpuflame) and target_link_libraries(app gpuflame::gpuflame). A program that should use the library
+# only if it is injected links gpuflame::headers instead.
 get_filename_component(_gpuflame_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 
 if(NOT TARGET gpuflame::gpuflame)

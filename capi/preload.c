@@ -1,11 +1,11 @@
-/* libgpuflame-preload.so is a small library for LD_PRELOAD in a whole shell. Programs that call CUDA are recorded; all
- * other programs notice practically nothing. The library only sets an environment variable that makes the CUDA driver
- * load libgpuflame.so from the same folder.
+/* libgpuflame-preload.so is a small library that can be preloaded (LD_PRELOAD) into a whole shell. Programs that call
+ * CUDA are recorded. All other programs are practically unaffected. The library only sets environment variables that
+ * make the CUDA driver and NVTX load libgpuflame.so from the same folder.
  *
- * Every program that the shell starts loads this library, so the library has only a few KiB, needs no other library and
- * uses no versioned symbol. Some C libraries lack functions that this library calls; if a function is missing, the
- * program stays unchanged. This library is written in C because a Cargo workspace cannot build a no_std Rust library
- * together with libraries that unwind. */
+ * Every program that the shell starts loads this library. Therefore it has only a few KiB, needs no other library and
+ * uses no versioned symbol. Some C libraries lack functions that this library calls. If a needed function is missing,
+ * the program's environment stays unchanged. This library is written in C because a Cargo workspace cannot build a
+ * no_std Rust library together with libraries that unwind. */
 #include <stddef.h>
 
 #define NAME "libgpuflame-preload.so"
@@ -31,18 +31,19 @@ extern void *mmap(void *at, size_t bytes, int may, int how, int file, long offse
 enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0x101 };
 
 /* Environment variables, in the order in which they are searched and added. The driver reads CUDA_INJECTION64_PATH, and
- * NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, so that it can refuse to work with the stub
- * of another release, and _GPUFLAME_STDERR, which identifies the file that descriptor 2 was when the program started.
- * `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load libgpuflame.so at once, so that the program
- * can call libgpuflame.so before CUDA is loaded. This works only in programs with glibc, which libgpuflame.so needs.
- * The names are an array of arrays, because pointers would need relocations. */
+ * NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, so that it can refuse to work with the
+ * preload stub of another release. It also reads _GPUFLAME_STDERR, which identifies the file that was open as
+ * descriptor 2 when the program started. `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load
+ * libgpuflame.so immediately, so that the program can call libgpuflame.so before CUDA is loaded. This works only in
+ * programs with glibc, which libgpuflame.so needs. The names are an array of arrays, because an array of pointers would
+ * need relocations. */
 enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
-/* Memory for the new list of variables and its strings, if they are short. This memory is in a page to which the
- * loader writes in any case. */
+/* Memory for the new list of variables and its strings, if they are short enough. This memory is in a page to which the
+ * loader writes in any case, so it costs no additional page. */
 static char *room[300];
 
 /* Returns the rest of `text` after `prefix`; NULL if `text` does not begin with `prefix`. */
@@ -53,7 +54,7 @@ static const char *behind(const char *prefix, const char *text)
     return *prefix ? NULL : text;
 }
 
-/* Copies `text`, but at most `bytes` bytes, and a terminating zero. Returns the address of that zero. */
+/* Copies at most `bytes` bytes of `text`, and adds a terminating zero. Returns the address of that zero. */
 static char *append(char *at, const char *text, size_t bytes)
 {
     while (bytes-- && *text)
@@ -62,8 +63,8 @@ static char *append(char *at, const char *text, size_t bytes)
     return at;
 }
 
-/* Returns the start of that entry in LD_PRELOAD which has this file's name, and sets `end` to the start of the file
- * name in the entry. */
+/* Searches LD_PRELOAD for the entry with this library's file name. Returns the start of the entry, and sets `end` to
+ * the start of the file name in it. Returns NULL if there is no such entry. */
 static const char *entry(const char *list, const char **end)
 {
     const char *start = list, *name = list, *at;
@@ -83,8 +84,8 @@ static const char *entry(const char *list, const char **end)
     }
 }
 
-/* Finds the folder of this file, in which libgpuflame.so is installed too. Sets `from` to the path of the folder and
- * returns the length of the path including the last slash; 0 if the folder is unknown. */
+/* Finds the folder of this library, in which libgpuflame.so is installed too. Sets `from` to the path of the folder.
+ * Returns the length of the path including the last slash; 0 if the folder is unknown. */
 static size_t folder(const char **from, const char *preload)
 {
     const char *to = NULL, *at;
@@ -107,7 +108,7 @@ static size_t length(const char *text)
     return bytes;
 }
 
-/* Writes a number in hexadecimal, and returns the address after the last digit. */
+/* Writes a number in hexadecimal to `at`. Returns the address after the last digit. */
 static char *append_number(char *at, unsigned long number)
 {
     int shift = 60;
@@ -118,8 +119,9 @@ static char *append_number(char *at, unsigned long number)
     return at;
 }
 
-/* Stores the device and the inode of descriptor 2. Returns 0 if the descriptor is closed or the architecture is unknown.
- * Uses a raw system call, because C libraries have this function under different names, and these functions set errno. */
+/* Stores the device and the inode of the file that is open as descriptor 2. Returns 0 if the descriptor is closed or
+ * the architecture is unknown. Uses a raw system call, because C libraries provide `fstat` under different names, and
+ * these functions set errno. */
 static int look_at_stderr(unsigned long *device, unsigned long *inode)
 {
     unsigned long facts[32];
@@ -140,14 +142,14 @@ static int look_at_stderr(unsigned long *device, unsigned long *inode)
 }
 
 /* Whether the copy of this stub in an ancestor process has set CUDA_INJECTION64_PATH to `driver`. `own` is the value of
- * _GPUFLAME_PRELOAD: the version and path that the ancestor's stub has stored. */
+ * _GPUFLAME_PRELOAD, which is the version and the path that the ancestor's stub has stored. */
 static int is_own(const char *own, const char *driver)
 {
     const char *rest, *path = own ? behind(VERSION " ", own) : NULL;
     return path && (rest = behind(path, driver)) && !*rest;
 }
 
-/* Loads `library`, unless it is NULL or the program has another C library than glibc. */
+/* Loads `library`. Does nothing if `library` is NULL or the program's C library is not glibc. */
 static void load(const char *library)
 {
     if (library && dlopen && gnu_get_libc_version)
@@ -168,8 +170,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         for (name = 0; name < NAMES; name++)
             if (!has[name])
                 has[name] = behind(NAME_OF[name], old[count]);
-    /* If the user has named a library for the driver to load, that choice is respected. Then only the entry is replaced
-     * in which an ancestor has described its own descriptor 2. */
+    /* If CUDA_INJECTION64_PATH is already set, it stays unchanged. In that case this code only replaces
+     * _GPUFLAME_STDERR, in which an ancestor process has described its own descriptor 2. */
     bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
     library = has[DRIVER] && is_own(has[OWN], has[DRIVER]) ? has[DRIVER] : NULL;
     if (!bytes && !(has[DRIVER] && has[STDERR])) {
@@ -209,7 +211,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         *append_number(text, inode) = 0;
     }
     new[added] = NULL;
-    /* Another thread may be reading the old list, so the list is replaced by one atomic store and not freed. */
+    /* Another thread may be reading the old list. Therefore the list is replaced with one atomic store, and the old
+     * list is not freed. */
     __atomic_store_n(&environ, new, __ATOMIC_RELEASE);
     load(has[AT_ONCE] ? library : NULL);
 }

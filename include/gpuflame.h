@@ -1,18 +1,19 @@
-/* gpuflame: GPU flame graphs. The C interface, and small C++ classes around it. C99 and C++11 or later.
+/* gpuflame: GPU flame graphs. This header declares the C interface, and small C++ classes that wrap it. It needs C99 or
+ * C++11, or later versions.
  *
- * The library works when a program links it (-lgpuflame), when it is injected (CUDA_INJECTION64_PATH or LD_PRELOAD), and
- * when both happen: then the process still has only one session, regardless of which happens first. Recording is
- * configured by GPUFLAME_* environment variables, and the outputs are written when the process exits.
+ * A program can link the library (-lgpuflame), or the library can be injected into the program (CUDA_INJECTION64_PATH
+ * or LD_PRELOAD). If both happen, in any order, the process still has only one session. GPUFLAME_* environment
+ * variables configure recording. The outputs are written when the process exits.
  *
  * If GPUFLAME_HEADER_ONLY is defined before this header is included, nothing is linked (an old glibc needs -ldl). If
- * libgpuflame was injected into the process, the functions of this header find it; otherwise they do nothing, return
- * GPUFLAME_ABSENT, and cost about 30 ns per call. This lets a library define ranges and windows without a dependency for
- * its users. The driver loads gpuflame when CUDA starts. Calls before CUDA starts do nothing and are not counted; the
- * same holds for calls within 10 ms after the last of these calls.
+ * libgpuflame was injected into the process, the functions of this header find it. Otherwise they do nothing, return
+ * GPUFLAME_ABSENT, and cost about 30 ns per call. This lets a library define ranges and windows without adding a
+ * dependency for its users. The driver loads gpuflame when CUDA starts. Calls before CUDA starts do nothing and are not
+ * counted. The same is true for calls within 10 ms after the last call before CUDA started.
  *
- * Any thread may call any function at any time, concurrently, but not in a signal handler. Windows, steps and outputs
- * belong to the process; ranges and gpuflame_last_error() belong to the calling thread. No function ends the program,
- * prints to stdout, or throws. In a forked child all functions return GPUFLAME_ERROR_STATE. */
+ * Any thread may call any function at any time, also concurrently, but not in a signal handler. Windows, steps and
+ * outputs belong to the process. Ranges and gpuflame_last_error() belong to the calling thread. No function ends the
+ * program, prints to stdout, or throws an exception. In a forked child, all functions return GPUFLAME_ERROR_STATE. */
 #ifndef GPUFLAME_H
 #define GPUFLAME_H
 
@@ -25,54 +26,54 @@
 /* The version as one number, for comparisons: 0.1.0 is 100, 1.2.3 is 10203. */
 #define GPUFLAME_VERSION (GPUFLAME_VERSION_MAJOR * 10000 + GPUFLAME_VERSION_MINOR * 100 + GPUFLAME_VERSION_PATCH)
 
-/* Return values of the functions: GPUFLAME_OK, GPUFLAME_ABSENT, or a negative number. After a negative number,
- * gpuflame_last_error() describes in one sentence what happened and what to do. */
+/* Return values of the functions: GPUFLAME_OK, GPUFLAME_ABSENT, or a negative error code. After an error,
+ * gpuflame_last_error() returns one sentence that describes the error and its remedy. */
 #define GPUFLAME_OK 0
-#define GPUFLAME_ABSENT 1             /* header only: the library is not in this process, and nothing was done */
+#define GPUFLAME_ABSENT 1             /* header-only mode: the library is not in this process, and nothing was done */
 #define GPUFLAME_ERROR_NO_DRIVER (-1) /* no NVIDIA driver on this machine */
 #define GPUFLAME_ERROR_NO_CUPTI (-2)  /* no usable libcupti was found */
-#define GPUFLAME_ERROR_REFUSED (-3)   /* CUPTI refused: no GPU, driver too old, or another profiler */
+#define GPUFLAME_ERROR_REFUSED (-3)   /* CUPTI refused to record: no GPU, driver too old, or another profiler is active */
 #define GPUFLAME_ERROR_SETTING (-4)   /* invalid setting or argument; NULL is never valid */
 #define GPUFLAME_ERROR_IO (-5)        /* a file could not be read or written */
 #define GPUFLAME_ERROR_FORMAT (-6)    /* a file is malformed */
-#define GPUFLAME_ERROR_STATE (-7)     /* not possible now: recording has not started, or is over (at exit, in a forked child) */
+#define GPUFLAME_ERROR_STATE (-7)     /* not possible now: recording has not started or has ended (on exit, in a forked child) */
 #define GPUFLAME_ERROR_INTERNAL (-8)  /* a bug in gpuflame, which has disabled itself */
 
-/* A kernel and its total run time. */
+/* Name, number of runs and total run time of a kernel. */
 struct gpuflame_kernel {
     uint64_t count;
     uint64_t ns;
     char name[240]; /* demangled; truncated if longer; always ends with a zero */
 };
 
-/* Results of a run so far, see gpuflame_stats(). Later versions may add fields at the end. */
+/* Results of a run so far, which gpuflame_stats() fills in. Later versions of gpuflame may add fields at the end. */
 struct gpuflame_statistics {
-    uint64_t size; /* set this to sizeof(struct gpuflame_statistics); on return: number of bytes filled in */
+    uint64_t size; /* before the call: sizeof(struct gpuflame_statistics); after it: number of bytes filled in */
 
-    uint64_t windows; /* windows opened so far, including the present window */
-    uint64_t steps;   /* calls of gpuflame_step() */
+    uint64_t windows; /* windows opened so far, including a window that is open now */
+    uint64_t steps;   /* number of calls to gpuflame_step() */
 
     /* launches = matched + pending + outside + dropped */
     uint64_t launches;
-    uint64_t matched; /* launches whose GPU work is complete and was found */
+    uint64_t matched; /* launches whose GPU work is complete and has a record */
     uint64_t pending; /* launches whose GPU work is not complete yet */
     uint64_t outside; /* launches made within one second after a window closed; later launches are not counted */
-    uint64_t dropped; /* launches that were seen but lost because there was no memory */
+    uint64_t dropped; /* launches that could not be recorded because there was no memory */
 
     uint64_t activities; /* completed kernels, copies and fills */
-    uint64_t gpus;       /* GPUs that executed activities */
+    uint64_t gpus;       /* number of GPUs that executed activities */
 
-    /* Sums over all GPUs that executed activities, in nanoseconds: window = busy + idle, and idle = the sum of the six
-     * causes. */
+    /* Total times over all GPUs that executed activities, in nanoseconds. window = busy + idle. idle is the sum of the
+     * six causes below. */
     uint64_t window_ns;
     uint64_t busy_ns;
     uint64_t idle_ns;
-    uint64_t idle_host_late_ns;      /* the launch call had not begun */
-    uint64_t idle_launch_latency_ns; /* the call was in flight, or had just returned */
-    uint64_t idle_dependency_ns;     /* launched in time, but waiting for an event, for another GPU or for its turn */
+    uint64_t idle_host_late_ns;      /* the launch call for the next work had not begun */
+    uint64_t idle_launch_latency_ns; /* the launch call was in flight, or had just returned */
+    uint64_t idle_dependency_ns;     /* launched in time, but waited for an event, another GPU or its turn */
     uint64_t idle_unknown_ns;
-    uint64_t idle_opening_ns; /* from the opening of a window to the first work in it, and in the start-up */
-    uint64_t idle_closing_ns; /* from the last work in a window to its end, or to now, and in the shutdown */
+    uint64_t idle_opening_ns; /* between the opening of a window and its first GPU work, and during start-up */
+    uint64_t idle_closing_ns; /* between the last GPU work of a window and its end (or now), and during shutdown */
 
     uint64_t kernels; /* number of different kernels that ran */
     struct gpuflame_kernel top[8]; /* kernels with the longest total time, longest first; unused entries are zero */
@@ -84,71 +85,76 @@ struct gpuflame_statistics {
 extern "C" {
 #endif
 
-/* Opens a window: launches made from now on, by any thread, are recorded. The first call sets up the recorder if the
- * library was not injected. Make the first call before the work to record, best before any CUDA call. Opening an open
- * window has no effect. If the library is injected, set GPUFLAME_ENABLED=0; otherwise a window is open from the
- * beginning. The first call takes milliseconds, later calls take nanoseconds. If the window was closed for two seconds or
- * longer, CUPTI's callbacks must be enabled again, which takes as long as CUPTI needs. */
+/* Opens a window: launches that any thread makes after this call are recorded. The first call sets up the recorder if
+ * the library was not injected. Make the first call before the GPU work that you want to record, ideally before any
+ * CUDA call. If a window is already open, the call has no effect. If the library is injected, set GPUFLAME_ENABLED=0;
+ * otherwise a window is open from the beginning. The first call takes milliseconds, later calls take nanoseconds. If
+ * the window was closed for two seconds or longer, the call takes longer, because CUPTI must enable its callbacks
+ * again. */
 int gpuflame_start(void);
 
-/* Closes the window. Launches made before this call are followed until their GPU work ends, however late that is.
- * Launches made from now on are counted as "outside" and not recorded. One second after the call, launches are no longer
- * counted; another second later, they cost only what CUPTI's records cost. Closing a closed window has no effect; if no window was ever
- * opened, the result is GPUFLAME_ERROR_STATE. This function does not wait for the GPU. */
+/* Closes the window. Launches in the window are tracked until their GPU work ends, even if that is much later. Launches
+ * after this call are counted as "outside" and not recorded. After one second, launches are no longer counted. After
+ * another second, a launch only costs the time that CUPTI needs to record it. If the window is already closed, the call
+ * has no effect. If no window was ever opened, the result is GPUFLAME_ERROR_STATE. This function does not wait for the
+ * GPU. */
 int gpuflame_stop(void);
 
-/* Returns 1 if launches are recorded now, which means that a window is open and gpuflame has not failed; otherwise 0. The
- * call takes nanoseconds. */
+/* Returns 1 if launches are currently recorded: a window is open and gpuflame has not failed. Otherwise returns 0. The
+ * call takes a few nanoseconds. */
 int gpuflame_is_active(void);
 
-/* Begins another step: of training, of decoding, or of anything that the program repeats. gpuflame_stats() counts steps.
- * Steps that begin while a window is open are recorded, with their time and thread; a step lasts until the next step of the
- * process begins. The call takes a lock and about 100 ns. Thousands of steps per second are fine; excess steps are counted as
- * steps_dropped. If GPUFLAME_STEPS opens or closes a window at this step, the call takes as long as gpuflame_start() or
- * gpuflame_stop(). */
+/* Begins another step. A step is one iteration of the program's main loop, such as a training or decoding step.
+ * gpuflame_stats() counts steps. Steps that begin while a window is open are recorded, with their time and thread. A
+ * step lasts until the next step of the process begins. The call takes a lock and about 100 ns. Thousands of steps per
+ * second are fine; excess steps are counted as steps_dropped. If GPUFLAME_STEPS opens or closes a window at this step,
+ * the call takes as long as gpuflame_start() or gpuflame_stop(). */
 int gpuflame_step(void);
 
-/* Marks this instant on the timeline of the calling thread, in the recording (GPUFLAME_FORMATS=gfr) and in the timelines
- * that `gpuflame convert` makes from it. A mark has no effect while no window is open; without a session the result is
- * GPUFLAME_ERROR_STATE. The text is UTF-8; up to 1,024 bytes of the text are copied. The call takes a lock and about 100
- * ns. Thousands of marks per second are fine; excess marks are counted as marks_dropped. */
+/* Marks the current instant on the timeline of the calling thread. The mark appears in the recording
+ * (GPUFLAME_FORMATS=gfr) and in the timelines that `gpuflame convert` makes from the recording. If no window is open,
+ * the call has no effect. If there is no session, the result is GPUFLAME_ERROR_STATE. The text is UTF-8, and up to
+ * 1,024 bytes of it are copied. The call takes a lock and about 100 ns. Thousands of marks per second are fine; excess
+ * marks are counted as marks_dropped. */
 int gpuflame_mark(const char *text);
 
-/* Changes where the output files are written, and replaces GPUFLAME_OUTPUT. `prefix` is a path prefix with the same
- * macros (%p process, %r rank ...), relative to the current directory; if it ends in /, it is a folder. The new prefix
- * applies to all files that are not written yet when the process ends. The function may be called before gpuflame_start()
- * and between windows. While a window is open, the result is GPUFLAME_ERROR_STATE, and the prefix is unchanged. The
- * checkpoint of a killed process stays where the files would have been written when recording started. */
+/* Changes the path prefix of the output files, which overrides GPUFLAME_OUTPUT. `prefix` may contain the same macros as
+ * GPUFLAME_OUTPUT (%p process id, %r rank ...), and is relative to the current directory. If it ends in /, it is a
+ * folder. The new prefix applies to all files that are not written yet. The function may be called before
+ * gpuflame_start() and between windows. While a window is open, the result is GPUFLAME_ERROR_STATE, and the prefix is
+ * unchanged. If the process is killed, its checkpoint still has the prefix that applied when recording started. */
 int gpuflame_set_output(const char *prefix);
 
-/* Fills in the results so far, without stopping the recording. The numbers are those that the ledger would show if the
- * process ended now. The numbers include all windows so far and only grow (except pending, and idle time, whose cause may
- * be found later), so for a part of a run take the difference of two calls. The function first collects completed work,
- * like gpuflame_flush(). The time of a call grows with the number of different stacks, to a few milliseconds for
- * thousands of stacks, so do not call it in every step. If the size of the structure is too small, the result is
- * GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
+/* Fills in the results so far. Recording continues. The numbers are the same as the ledger would contain if the process
+ * ended now. They cover all windows so far. They never decrease, except for pending launches and for idle times, whose
+ * cause may be found later. So the difference between the results of two calls covers the time between the calls. The
+ * function first collects the completed GPU work, like gpuflame_flush(). A call takes longer the more different stacks
+ * there are (a few milliseconds for thousands of stacks), so do not call it in every step. If the size of the structure
+ * is too small, the result is GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
 int gpuflame_stats(struct gpuflame_statistics *stats);
 
-/* Collects the records of the work that the GPU has completed so far, without waiting for unfinished work. gpuflame does
- * this about once per second anyway, so the call is needed only to limit the loss of records when the process is killed.
- * Do not call this function from a CUDA callback. */
+/* Collects the activity records of the GPU work that has completed so far, without waiting for GPU work in flight.
+ * gpuflame also does this automatically, about once per second. Therefore the call is useful only if the process may be
+ * killed and must not lose recent records. Do not call this function from a CUDA callback. */
 int gpuflame_flush(void);
 
-/* Opens a range on this thread. Until the range is popped, everything that the thread launches has a frame `[range]NAME`
- * between the CPU stack and the kernel. Ranges nest, up to 128 deep. The call works whether a window is open or closed,
- * and before gpuflame_start(). It takes about 50 ns; launches inside a range have no extra cost. The name is UTF-8 and is
- * copied. A few thousand different names are fine; a different name for each step of a long run is not. */
+/* Opens a named range on this thread. Until the range is closed, the stack of every launch on this thread has a frame
+ * `[range]NAME` between the CPU frames and the kernel. Ranges nest, up to 128 deep. The call works whether a window is
+ * open or closed, and before gpuflame_start(). It takes about 50 ns, and launches inside a range have no extra cost.
+ * The name is UTF-8 and is copied. A few thousand different names are fine, but do not use a different name for each
+ * step of a long run. */
 int gpuflame_range_push(const char *name);
 
-/* Closes the range that was opened last on this thread. The result is GPUFLAME_ERROR_STATE if no range is open. */
+/* Closes the range that was opened last on this thread. If no range is open, the result is GPUFLAME_ERROR_STATE. */
 int gpuflame_range_pop(void);
 
 /* Returns the version of the library, such as "0.1.0"; "" if the library is absent. The result is never NULL and is valid
  * until the process ends. */
 const char *gpuflame_version(void);
 
-/* Returns one sentence that describes the error of the last call on this thread that returned a negative number; "" if no
- * call has. The result is never NULL and is valid until the next gpuflame call on this thread. */
+/* Returns one sentence that describes the last error on this thread, that is, the last call that returned a negative
+ * number. Returns "" if there was no error. The result is never NULL and is valid until the next gpuflame call on this
+ * thread. */
 const char *gpuflame_last_error(void);
 
 #ifdef __cplusplus
@@ -172,14 +178,15 @@ const char *gpuflame_last_error(void);
 extern "C" {
 #endif
 
-/* Variables shared by all files of a program or library that include this header. Only a successful search is cached. */
+/* Variables that all source files of a program or library share if they include this header. Only a successful search
+ * is cached. */
 GPUFLAME_SHARED_ void *gpuflame_library_ = 0;
 GPUFLAME_SHARED_ long gpuflame_asked_ = 0;
 GPUFLAME_SHARED_ void *gpuflame_functions_[16] = {0};
 
-/* Returns the library if it is loaded in this process. At most one thread queries the loader, at most once every 10 ms.
- * The driver loads the library into a separate scope, in which the loader finds the library by its file name but not by
- * the names of its functions. */
+/* Returns the library if it is loaded in this process. At most one thread queries the loader, and at most once every 10
+ * ms. The driver loads the library into a separate scope. There the loader finds the library by its file name, but not
+ * by the names of its functions. */
 GPUFLAME_UNUSED_ static void *gpuflame_find_library_(void)
 {
     void *found = __atomic_load_n(&gpuflame_library_, __ATOMIC_ACQUIRE);
@@ -197,11 +204,11 @@ GPUFLAME_UNUSED_ static void *gpuflame_find_library_(void)
     if (found)
         __atomic_store_n(&gpuflame_library_, found, __ATOMIC_RELEASE);
     else
-        (void)dlerror(); /* clears the message: an absent library is not an error */
+        (void)dlerror(); /* clears the message, because an absent library is not an error */
     return found;
 }
 
-/* Stores the function of this name in `function`. Returns whether it was found. */
+/* Stores the address of the function `name` in `function`. Returns whether the function was found. */
 GPUFLAME_UNUSED_ static int gpuflame_find_(int slot, const char *name, void *function)
 {
     void *found = __atomic_load_n(&gpuflame_functions_[slot], __ATOMIC_ACQUIRE);
@@ -301,8 +308,8 @@ GPUFLAME_UNUSED_ static const char *gpuflame_last_error(void)
 
 #ifdef __cplusplus
 
-/* Makes the compiler warn about `gpuflame::Range("x");`. Such an object has no name, so it is destroyed and closes its
- * range at once. */
+/* Makes the compiler warn about `gpuflame::Range("x");`. Such an object has no name, so it is destroyed immediately,
+ * which closes its range. */
 #if defined(__has_cpp_attribute) && __cplusplus >= 201703L
 #if __has_cpp_attribute(nodiscard)
 #define GPUFLAME_NODISCARD_ [[nodiscard]]
@@ -320,7 +327,7 @@ GPUFLAME_UNUSED_ static const char *gpuflame_last_error(void)
 
 namespace gpuflame {
 
-/* A window that is open while the object lives:
+/* A window that stays open while the object lives:
  *
  *     {
  *         gpuflame::Window window;
@@ -328,8 +335,8 @@ namespace gpuflame {
  *         decode(model);
  *     }
  *
- * Windows do not nest: if two Window objects exist at once, the object that is destroyed first closes the window for
- * both. */
+ * Windows do not nest. If two Window objects exist at the same time, the object that is destroyed first closes the
+ * window for both objects. */
 class GPUFLAME_NODISCARD_ Window {
 public:
     GPUFLAME_NODISCARD_MADE_ Window() : status_(gpuflame_start()) {}
@@ -347,12 +354,12 @@ public:
     explicit operator bool() const { return status_ == GPUFLAME_OK; }
 
 private:
-    Window(const Window &);            /* not copied: */
+    Window(const Window &);            /* not copyable, because */
     Window &operator=(const Window &); /* one object closes one window */
     int status_;
 };
 
-/* A range on the thread that creates the object; the range is open while the object lives:
+/* A range on the thread that creates the object. The range stays open while the object lives:
  *
  *     gpuflame::Range range("attention");
  */
@@ -365,12 +372,12 @@ public:
     }
 
 private:
-    Range(const Range &);            /* not copied: */
+    Range(const Range &);            /* not copyable, because */
     Range &operator=(const Range &); /* one object closes one range */
     int status_;
 };
 
-/* Results of a run so far, read when the object is constructed:
+/* Results of a run so far, as of the construction of the object:
  *
  *     gpuflame::Stats stats;
  *     if (stats) std::cout << stats.busy_ns << " of " << stats.window_ns << " ns busy\n";
@@ -382,7 +389,7 @@ public:
         status_ = gpuflame_stats(this);
     }
 
-    /* Whether the results were filled in. */
+    /* Whether the results were filled in successfully. */
     explicit operator bool() const { return status_ == GPUFLAME_OK; }
 
 private:

@@ -1,10 +1,11 @@
-"""Adds the library, the command and the demo to the wheel. hatchling, which builds the package, runs this.
+"""Adds the library, the command and the demo to the wheel. hatchling, which builds the package, runs this file.
 
     pip install .                                   # cargo builds the library and the command; the first build takes minutes
     PREBUILT_GPUFLAME=target/release pip install .   # uses the files in that folder, as they are
     pip install -e .                                # Python files from the clone, library and command from target/release
 
-A wheel of built files is for this machine, unless PREBUILT_GPUFLAME_PLATFORM is its platform tag (`manylinux_2_17_x86_64`).
+The platform tag of the wheel is that of this machine, unless PREBUILT_GPUFLAME_PLATFORM names another one
+(`manylinux_2_17_x86_64`).
 """
 
 import os
@@ -17,7 +18,7 @@ import tempfile
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NEEDED = ("libgpuflame.so", "gpuflame")
-# The library for shells, which cargo builds if there is a C compiler, and the demo, which `dist/build` builds.
+# The preload library for shells, which cargo builds if there is a C compiler, and the demo, which `dist/build` builds.
 OPTIONAL = ("libgpuflame-preload.so", "gpuflame-demo")
 NOTICES = "THIRD-PARTY.txt"
 
@@ -50,7 +51,7 @@ class BuildHook(BuildHookInterface):
         shutil.rmtree(getattr(self, "scratch", ""), ignore_errors=True)
 
     def build(self):
-        """Builds the library and the command. Returns their folder."""
+        """Builds the library and the command. Returns the folder that contains both."""
         cargo = os.environ.get("CARGO") or shutil.which("cargo")
         if not cargo:
             raise SystemExit("cargo, which builds gpuflame, is not on PATH: install Rust (rustup), or a wheel of gpuflame, which "

@@ -1,8 +1,8 @@
-//! The library's global allocator takes all memory from gpuflame's own heap, and none from the application's heap.
+//! The library's global allocator. It allocates only from gpuflame's own heap, never from the application's heap.
 //!
-//! If an allocation fails, the standard library would abort the process, which belongs to the application. So on
-//! gpuflame's own threads a failed allocation does not return: it ends the thread instead. For the application's
-//! threads, the heap has a reserve.
+//! If an allocation failed, the standard library would abort the process, which belongs to the application. Therefore,
+//! on gpuflame's own threads, a failed allocation does not return, but ends the thread. For the application's threads,
+//! the heap has a reserve.
 
 use std::alloc::{GlobalAlloc, Layout};
 

@@ -1,7 +1,7 @@
 //! `libgpuflame.so`: the functions that the CUDA driver, the dynamic loader and C programs call.
 //!
-//! The functions convert arguments, catch panics and forward calls; all policy is in the `gpuflame` crate. A panic
-//! never leaves this library: it disables gpuflame, and the application continues.
+//! The functions only convert arguments, catch panics and forward calls to the recorder. A panic never leaves this
+//! library. It disables gpuflame, and the application continues.
 
 mod alloc;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
@@ -46,7 +46,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
     1
 }
 
-/// Called by NVTX in its first call when `NVTX_INJECTION64_PATH` names this library.
+/// Called by NVTX during the first NVTX call when `NVTX_INJECTION64_PATH` names this library.
 ///
 /// Always returns 1. After a result of 0, NVTX would unload the library.
 ///
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
     1
 }
 
-/// Type of NVTX's function that returns one of NVTX's tables.
+/// Type of NVTX's function that returns one of NVTX's function tables.
 pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
 /// Opens a range. See `include/gpuflame.h`.
@@ -104,13 +104,13 @@ pub extern "C" fn gpuflame_is_active() -> c_int {
     errno::preserve(|| catch_unwind(|| c_int::from(session::is_active())).unwrap_or(0))
 }
 
-/// Begins another step. See `include/gpuflame.h`.
+/// Begins another step of the program. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_step() -> c_int {
     run_guarded(session::step)
 }
 
-/// Marks an instant. See `include/gpuflame.h`.
+/// Marks the current instant with a text. See `include/gpuflame.h`.
 ///
 /// # Safety
 /// `text` is null or a C string.
@@ -151,13 +151,13 @@ pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
     })
 }
 
-/// Collects the work that the GPU has completed. See `include/gpuflame.h`.
+/// Collects the records of the GPU work that has completed. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_flush() -> c_int {
     run_guarded(session::flush)
 }
 
-/// Returns the version. See `include/gpuflame.h`.
+/// Returns the version of this library. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
@@ -166,7 +166,7 @@ pub extern "C" fn gpuflame_version() -> *const c_char {
 /// Returns the message of this thread's last error. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_last_error() -> *const c_char {
-    // A thread's first access to the variable registers a destructor, which may change errno.
+    // A thread's first access to `LAST_ERROR` registers a destructor, which may change errno.
     errno::preserve(|| {
         let message = LAST_ERROR.try_with(|last| last.borrow().as_ref().map(|message| message.as_ptr()));
         message.ok().flatten().unwrap_or(c"".as_ptr())
@@ -200,8 +200,8 @@ fn null_pointer_error(function: &str, what: &str) -> Error {
     Error::new(ErrorKind::Setting, format!("{function}(NULL): expected a {what}; nothing was done"))
 }
 
-/// Runs `action`. If it fails, returns the error's number, and stores the message for `gpuflame_last_error`. Preserves
-/// the application's errno.
+/// Runs `action` and returns 0. If `action` fails, returns the error code, and stores the message for
+/// `gpuflame_last_error`. Preserves the application's errno.
 fn run_guarded(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
     errno::preserve(|| run_and_return_code(action))
 }

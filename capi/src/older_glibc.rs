@@ -1,9 +1,9 @@
-//! Defines functions that the standard library and the `libc` crate call, but that glibc exports only from 2.33 on.
-//! Before 2.33, these functions were in a static part of glibc that was linked into each program. `build.rs` lists the
-//! other measures for older versions of glibc.
+//! Defines the `stat` functions, which the standard library and the `libc` crate call. glibc exports these functions
+//! only since version 2.33. Before, they were in a static part of glibc that was linked into each program. `build.rs`
+//! lists the other measures for older versions of glibc.
 //!
-//! The linker prefers these functions to those of the C library. The functions are hidden, so that no other library
-//! uses them.
+//! The linker prefers these functions to the functions of the C library. They are hidden, so that no other library uses
+//! them.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int};
@@ -30,7 +30,7 @@ global_asm!(
     stat_descriptor = sym stat_descriptor,
 );
 
-// On this architecture, the kernel's structure has the same layout as the C library's structure.
+// On this architecture, the kernel's `stat` structure has the same layout as the C library's structure.
 
 unsafe extern "C" fn stat_path(path: *const c_char, into: *mut libc::stat64) -> c_int {
     // SAFETY: the caller fulfils the contract of `stat`.

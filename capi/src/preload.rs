@@ -1,8 +1,8 @@
-//! Handles preloading and linking, the two ways in which the library gets into a process without the CUDA driver.
+//! Handles preloading and linking. In these two ways, a process loads the library without the CUDA driver.
 //!
-//! A preloaded library only sets environment variables, which make the driver inject the library if the program ever
-//! loads the driver. So a process without CUDA pays only for one search of the environment, and nothing is initialised
-//! before a fork. A linked library does nothing until the program calls `gpuflame_start`.
+//! A preloaded library only sets environment variables. They make the CUDA driver inject the library if the program
+//! ever loads the driver. So a process without CUDA only spends the time for one search of the environment, and nothing
+//! is initialised before a fork. A linked library does nothing until the program calls `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -15,13 +15,13 @@ use gpuflame_os::stderr;
 
 use crate::GetExportTable;
 
-/// Environment variables with the path of a library. The CUDA driver (first variable) and NVTX (second variable) load
-/// this library in their first call.
+/// Environment variables that contain the path of a library to load. The CUDA driver (first variable) and NVTX (second
+/// variable) load that library during their first call.
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 // SAFETY: this constructor runs while the loader initialises this library, and uses only memory that the C library and
-// the loader have set up. There may be other threads, if a library that was initialised earlier has created some, or if
-// a running program loads this library.
+// the loader have set up. There may be other threads if a library that was initialised earlier has created threads, or
+// if a running program loads this library.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
@@ -46,7 +46,7 @@ unsafe extern "C" {
 
 /// Adds variables to the environment while other threads may be reading it. `setenv` is not used, because it would free
 /// the list that other threads may be reading. This function installs a new list of variables and leaves the old list
-/// unchanged. (If another thread adds a variable at the same moment, that variable is lost, but a program with several
+/// unchanged. If another thread adds a variable at the same moment, that variable is lost. (A program with several
 /// threads must not change the environment anyway.)
 fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
     // SAFETY: `environ` is a variable of the C library, which is read and written as a whole.
@@ -60,7 +60,7 @@ fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
     list.store(new.leak().as_mut_ptr().cast(), Ordering::Release);
 }
 
-/// Whether `own` is one of the files in a preload list, whose names are separated by blanks or colons.
+/// Whether `own` is one of the files in a preload list. Blanks or colons separate the file names in the list.
 fn list_contains(list: &OsStr, own: &Path) -> bool {
     let entries = list
         .as_bytes()
@@ -89,14 +89,14 @@ fn file_containing(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// If the preload stub that made the driver load this library is of another release, returns this as the reason why
-/// this library must not work. If the releases are the same, returns `None`.
+/// Checks the version of the preload stub that made the driver load this library. If the stub is from another release,
+/// returns a message that explains why this library refuses to work. Otherwise returns `None`.
 pub(crate) fn version_mismatch() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
     let (version, library) = told.split_once(' ')?;
-    // A mismatch counts only if the driver loads the library that the stub's variable names, because a program inherits
-    // the variable even if its driver loads another library.
+    // A mismatch counts only if the driver loads the library that the stub's variable names. The reason is that a
+    // program inherits the variable even if its driver loads another library.
     let is_its_choice =
         std::env::var_os(INJECTION_VARIABLES[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
@@ -108,8 +108,9 @@ pub(crate) fn version_mismatch() -> Option<String> {
     })
 }
 
-/// If the application is linked against one copy of this library and the driver injects another file, the linked copy
-/// owns the session, and this function forwards the driver's call to it. Returns `false` if this copy owns the session.
+/// If the application is linked against one copy of this library and the driver injects another copy, the linked copy
+/// owns the session. In that case this function forwards the driver's call to the linked copy. Returns `false` if this
+/// copy owns the session.
 pub(crate) fn forward_to_linked_copy() -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
     // SAFETY: a library that exports gpuflame_start exports this entry with this type.
@@ -118,7 +119,7 @@ pub(crate) fn forward_to_linked_copy() -> bool {
     true
 }
 
-/// As [`forward_to_linked_copy`], but for NVTX's call, if NVTX injects another copy of this library.
+/// As [`forward_to_linked_copy`], but for the call of NVTX, which may also inject another copy of this library.
 pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjectionNvtx2") else { return false };
     // SAFETY: a library that exports gpuflame_start also exports this entry with this type.
@@ -132,8 +133,8 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: `dlsym` only looks a symbol up, in the global scope, which does not contain an injected copy.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
-    // To find the path of this copy, another function than `gpuflame_start` is used, because even in this file the
-    // loader resolves `gpuflame_start` to the linked copy.
+    // The path of this copy is found through a private function. `gpuflame_start` is unsuitable, because even in this
+    // file the loader resolves it to the linked copy.
     let own = file_containing(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_containing(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;

@@ -1,6 +1,6 @@
-//! Defines the C layout of the statistics that a program can query while it runs. Later versions of gpuflame add fields
-//! at the end of the structure. A program that was compiled against an older header gets only the fields that fit into
-//! its structure.
+//! Defines the C layout of the statistics that a program can query while it runs. Later versions of gpuflame may add
+//! fields at the end of the structure. A program that was compiled with an older header gets only the fields that fit
+//! into its structure.
 
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
@@ -10,8 +10,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Cause;
 use gpuflame_recorder::session::Stats;
 
-/// Maximum number of kernels in the list. `NAME_BYTES` is the size in bytes of a kernel's name, including the final
-/// zero.
+/// Maximum number of kernels in the list of top kernels. `NAME_BYTES` is the size in bytes of a kernel's name,
+/// including the terminating zero.
 const MAX_KERNELS: usize = 8;
 const NAME_BYTES: usize = 240;
 
@@ -41,8 +41,8 @@ pub struct Statistics {
     window_ns: u64,
     busy_ns: u64,
     idle_ns: u64,
-    /// Idle time by cause, in the order of [`Cause::ALL`], followed by the idle time before the first work of a window
-    /// and the idle time after the last work of a window.
+    /// Idle time by cause, in the order of [`Cause::ALL`]. Two values follow: the idle time before the first GPU work
+    /// of a window, and the idle time after the last GPU work of a window.
     idle_by_cause_ns: [u64; 6],
     kernels: u64,
     top: [Kernel; MAX_KERNELS],
@@ -80,7 +80,7 @@ impl CallerStruct {
     /// Writes `stats` to the caller's structure.
     ///
     /// # Safety
-    /// The contract of [`CallerStruct::new`] still holds.
+    /// The contract of [`CallerStruct::new`] is still fulfilled, and the structure may be written.
     pub(crate) unsafe fn fill(&self, stats: &Stats) {
         let mut all = Statistics::from_stats(stats);
         all.size = self.size.min(size_of::<Statistics>()) as u64;

@@ -1,11 +1,11 @@
-//! Registers destructors of thread-local variables without the C library.
+//! Registers destructors of thread-local variables without the C library's function for that.
 //!
 //! The standard library registers destructors with `__cxa_thread_atexit_impl`. Glibc's version of this function aborts
-//! the process if it has no memory for an entry, and waits for the loader's lock, which the first CUDA call may hold.
-//! So this file has its own version, which the linker prefers for the code of this library, and which no other library
-//! sees. Threads of gpuflame register no destructors, because they end with the process, or have nothing to drop for
-//! which another thread waits. Each thread of the application has a list of destructors, which is stored under a key of
-//! `pthread_key_create`. If there is no memory for an entry, the destructor is not called.
+//! the process if it has no memory for an entry. It also waits for the loader's lock, which the first CUDA call may
+//! hold. Therefore this file defines another version, which the linker prefers for the code of this library. No other
+//! library sees it. Threads of gpuflame register no destructors, because they either live until the process ends or
+//! have nothing to drop that another thread needs. Each thread of the application has a list of destructors, which is
+//! stored under a key from `pthread_key_create`. If there is no memory for an entry, the destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;
@@ -27,7 +27,7 @@ global_asm!(
 
 type Destructor = unsafe extern "C" fn(*mut c_void);
 
-/// A registered destructor, and a link to the destructor that was registered before it.
+/// A registered destructor, and a pointer to the entry that was registered before it.
 struct Entry {
     destructor: Destructor,
     value: *mut c_void,
@@ -36,7 +36,7 @@ struct Entry {
 
 const ENTRY_LAYOUT: Layout = Layout::new::<Entry>();
 
-/// Number of the key under which a thread's last entry is stored, plus 1; 0 = there is no key yet.
+/// The `pthread` key under which a thread's last entry is stored, plus 1; 0 if there is no key yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn register_destructor(
@@ -84,8 +84,8 @@ fn key() -> Option<libc::pthread_key_t> {
     }
 }
 
-/// Calls the destructors of a thread that ends, last registered first. If a destructor registers further destructors,
-/// the C library calls this function again.
+/// Calls the destructors of a thread that ends, in reverse order of their registration. If a destructor registers
+/// further destructors, the C library calls this function again.
 unsafe extern "C" fn run_destructors(last: *mut c_void) {
     let mut at = last.cast::<Entry>();
     while !at.is_null() {

@@ -1,7 +1,8 @@
-//! Declares symbol versions for the functions in the header. Because of these versions, a program that needs a function
-//! that this library lacks fails when it starts, not when it first calls the function.
+//! Declares symbol versions for the functions in the header. If a program needs a function that this library does not
+//! have, the symbol versions make the program fail when it starts. Without them, it would fail when it first calls the
+//! function.
 
-/// Declares in which version of the interface the functions with these names were added.
+/// Declares the version of the interface in which each of these functions was added.
 macro_rules! versioned {
     ($version:literal: $($name:ident)*) => {
         $(std::arch::global_asm!(concat!(

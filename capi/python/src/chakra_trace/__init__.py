@@ -1,1 +1,1 @@
-"""Records windows in the workers of a server, controlled by a flag file: see manager."""
+"""Records windows in the workers of a server, controlled by a flag file (see manager)."""

@@ -1,4 +1,4 @@
-"""Records a window while a flag file exists, in every worker that calls tick_by_flag once per step.
+"""Records a window while a flag file exists. Every worker of a server calls tick_by_flag once per step.
 
     from chakra_trace.manager import get_global_manager
 
@@ -8,23 +8,23 @@
         manager.tick_by_flag()
         one_step()
 
-While the file exists, each tick begins a step of a window. The first tick without the file writes the window to
-VLLM_CHAKRA_TRACE_DIR:
+While the flag file exists, each call to tick_by_flag begins a step of a window. The first call after the file was removed
+writes the window to the folder VLLM_CHAKRA_TRACE_DIR:
 
     kineto_<tag>.json        the timeline: PyTorch's operators, calls, GPU work, and which call started which work
     pytorch_et_<tag>.json    PyTorch's execution trace: operators, shapes, dependencies
 
-With VLLM_CHAKRA_AUTO_CONVERT=1 the command `gpuflame link-et` links the two files:
+If VLLM_CHAKRA_AUTO_CONVERT=1 is set, the command `gpuflame link-et` links the two files and writes:
 
     pytorch_et_plus_<tag>.json, chakra_trace_<tag>.et
 
-The tag is `pid<process>_<milliseconds since 1970>`. If the file is removed and created again, a new window begins, even if no
-tick happened in between. A window that reached its maximum number of steps stays closed until the file is created again. A
-window that is open at exit is written. The recording from which the timelines are made is kept in gpuflame_pid<process>/ and
-contains all windows.
+The tag is `pid<process id>_<milliseconds since 1970>`. If the flag file is removed and created again, a new window begins,
+even if tick_by_flag was not called in between. After a window has reached its maximum number of steps, no window opens until
+the flag file is created again. A window that is open on exit is written. The recording from which the timelines are made is
+kept in gpuflame_pid<process id>/ and contains all windows.
 
-Operators come from torch.profiler with CPU activity alone, which does not use CUPTI; calls and GPU work come from gpuflame.
-Without PyTorch the timeline has no operators; without CUDA it has nothing else.
+Operators come from torch.profiler with CPU activity alone, which does not use CUPTI. Calls and GPU work come from gpuflame. If
+PyTorch is not installed, the timeline has no operators. If there is no CUDA, it has no calls and no GPU work.
 """
 
 import atexit
@@ -39,12 +39,12 @@ import gpuflame
 
 PREFIX = "VLLM_CHAKRA_"
 TRUE = ("1", "true", "yes", "y", "on")
-# Maximum wait for the last GPU work of a window, and the interval between checks, in seconds.
+# Maximum wait for the last GPU work of a window, and interval between checks whether it is complete. Both in seconds.
 LONGEST_WAIT, LOOK_EVERY = 5.0, 0.02
 
 
 class Settings:
-    """Settings from the environment. `warnings` is one message about all settings that have no effect."""
+    """Settings from environment variables. `warnings` is one message about all settings that have no effect."""
 
     def __init__(self, environment):
         self._environment = environment
@@ -74,14 +74,14 @@ class Settings:
 
 
 class ChakraTraceManager:
-    """The windows of this process. Any thread may call any method; no method raises."""
+    """Opens and closes the windows of this process. Any thread may call any method. No method raises an exception."""
 
     def __init__(self, environment=None):
         self.settings = Settings(os.environ if environment is None else environment)
         self._lock = threading.RLock()
         self._told = set()
         self._window = None
-        self._latched = None  # flag of the window that reached its maximum number of steps
+        self._latched = None  # identity of the flag file when a window reached its maximum number of steps
         self._recorder = None
         self.written = []
         if not self.settings.enabled:
@@ -101,7 +101,8 @@ class ChakraTraceManager:
         return self._window is not None
 
     def tick_by_flag(self):
-        """Opens, steps or closes the window, depending on the flag file. Costs one `stat`; works on network file systems."""
+        """Opens the window, begins a step or closes the window, depending on the flag file. Costs one `stat`, and works on
+        network file systems."""
         with self._lock:
             if not self.settings.enabled:
                 return
@@ -135,12 +136,12 @@ class ChakraTraceManager:
         self._debug("window %s opened" % self._window.tag)
 
     def step(self):
-        """Begins the next step of the window. With VLLM_CHAKRA_SYNC_CUDA it waits for the GPU."""
+        """Begins the next step of the window. If VLLM_CHAKRA_SYNC_CUDA is set, first waits for the GPU."""
         with self._lock:
             self._step(False)
 
     def _step(self, opens):
-        """As `step`. `opens`: whether the window was opened just now, which began its first step."""
+        """As `step`. `opens` states whether the window was just opened, which has already begun its first step."""
         if not self.active:
             return
         if self.settings.synchronize:
@@ -153,7 +154,7 @@ class ChakraTraceManager:
             self.stop()
 
     def stop(self):
-        """Closes the open window, if any, and writes its files."""
+        """Closes the window, if one is open, and writes its files."""
         with self._lock:
             window, self._window = self._window, None
             if window is None:
@@ -186,14 +187,14 @@ class ChakraTraceManager:
             _say(text)
 
     def _tell(self, text):
-        """Prints a message once."""
+        """Prints a message, unless it was printed before."""
         if text not in self._told:
             self._told.add(text)
             _say(text)
 
 
 class Recorder:
-    """gpuflame in this process, with a recording to read windows from."""
+    """Sets gpuflame up in this process, and extracts windows from its recording."""
 
     def __init__(self, folder, tell):
         self._tell = tell
@@ -201,8 +202,8 @@ class Recorder:
         self._folder = folder
 
     def prepare(self):
-        """Sets gpuflame up on the first call. Returns whether windows can be recorded. Work captured into graphs from now on
-        has stacks."""
+        """Sets gpuflame up on the first call. Returns whether windows can be recorded. GPU work that is captured into CUDA
+        graphs after this call has stacks."""
         if self._is_ready is None:
             self._is_ready = self._set_up()
         return self._is_ready
@@ -225,7 +226,7 @@ class Recorder:
         return True
 
     def start(self):
-        """Opens a window. Returns whether anything is recorded."""
+        """Opens a window. Returns whether launches are recorded."""
         if self.prepare():
             gpuflame.start()
         return self._is_ready
@@ -244,15 +245,16 @@ class Recorder:
 
     @staticmethod
     def _flush():
-        # Waits for the launched work, at most LONGEST_WAIT; gpuflame_flush also writes the recording to disk.
+        # Waits at most LONGEST_WAIT seconds for the launched GPU work. `gpuflame.flush` also writes the recording to
+        # disk.
         deadline = time.monotonic() + LONGEST_WAIT
         while gpuflame.stats().pending and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)
         gpuflame.flush()
 
     def write(self, path, began, ended, operators, with_stack):
-        """Writes the calls of a window and their GPU work, merged with the trace `operators` if there is one. Returns whether
-        there was anything to write. The command reads what the recording holds, so this process only waits."""
+        """Writes the calls of a window and their GPU work to `path`, merged with the trace `operators` if there is one.
+        Returns whether the file was written. The `gpuflame` command does the work, so this process only waits."""
         missing = "no calls and no GPU work in the timeline (kineto_*.json): "
         try:
             self._flush()
@@ -278,7 +280,7 @@ class Recorder:
 
 
 class Window:
-    """A window, from its opening to its files."""
+    """A window, from its opening until its files are written."""
 
     def __init__(self, flag, settings, recorder, tell):
         self.flag = flag
@@ -289,7 +291,7 @@ class Window:
         self._tell = tell
         self._observer = Observer(self._path("pytorch_et_%s.json"), tell)
         self._profiler = Profiler(settings, tell)
-        # Begins last, so that every call of the window is in an operator that PyTorch's profiler saw.
+        # The recording begins last, so that PyTorch's profiler has seen the operator of every recorded call.
         self._records = recorder.start()
         self._began = time.time_ns()
 
@@ -307,8 +309,8 @@ class Window:
         ended = time.time_ns()
         if self._records:
             gpuflame.stop()
-        # The execution trace has only annotations that have ended. It ends before the profiler does, because the rest of
-        # this function calls CUDA.
+        # The execution trace contains only annotations that have ended, so the step ends first. The execution trace is
+        # closed before the profiler, because the rest of this function calls CUDA.
         self._profiler.end_step()
         written = self._observer.close()
         operators = self._profiler.close(self._path(".operators_%s.json"))
@@ -345,7 +347,7 @@ class Window:
 
 
 class Observer:
-    """Writes PyTorch's execution trace, which needs no CUPTI. Does nothing if torch is not installed."""
+    """Writes PyTorch's execution trace, which does not need CUPTI. Does nothing if torch is not installed."""
 
     def __init__(self, path, tell):
         self._path, self._observer = path, None
@@ -372,14 +374,15 @@ class Observer:
 
 
 class Profiler:
-    """PyTorch's profiler with CPU activity alone: operators, and the steps of the window as annotations. Does nothing if torch
-    is not installed."""
+    """Runs PyTorch's profiler with CPU activity alone. It records operators, and the steps of the window as annotations. Does
+    nothing if torch is not installed."""
 
     def __init__(self, settings, tell):
         self._tell, self._profile, self._step = tell, None, None
         self._steps, self._thread = 0, threading.get_ident()
         try:
-            # torch.profiler.profile imports the compiler when it starts, which takes seconds; the class below does not.
+            # torch.profiler.profile is not used, because it imports PyTorch's compiler when it starts, which takes
+            # seconds.
             from torch.autograd import profiler
         except ImportError as error:
             if sys.modules.get("torch") is not None:  # otherwise the observer has printed why
@@ -398,7 +401,8 @@ class Profiler:
         self._begin_step()
 
     def _describe_job(self):
-        """Adds rank and number of ranks, as torch.profiler does. Readers take the rank from there."""
+        """Adds the rank and the number of ranks to the trace, as torch.profiler does. Readers of the trace take the rank from
+        there."""
         try:
             import torch
             if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -415,7 +419,8 @@ class Profiler:
 
     def end_step(self):
         step, self._step = self._step, None
-        # An annotation ends on its thread, and not at all if the window is closed by another one.
+        # An annotation must end on the thread on which it began. If another thread closes the window, the annotation
+        # does not end.
         if step is not None and threading.get_ident() == self._thread:
             step.__exit__(None, None, None)
 
@@ -426,7 +431,7 @@ class Profiler:
         self._begin_step()
 
     def close(self, path):
-        """Writes the operators to `path`. Returns the path, or None if there are none."""
+        """Writes the operators to `path`. Returns the path, or None if no operators were recorded."""
         profile, self._profile = self._profile, None
         if profile is None:
             return None
@@ -440,8 +445,8 @@ class Profiler:
 
 
 def _all_threads():
-    """Returns the argument with which the profiler sees operators of all threads, as the observer does. Versions of PyTorch
-    without it see the thread that opened the window, and autograd's."""
+    """Returns the argument that makes the profiler record the operators of all threads, as the observer does. Versions of
+    PyTorch without this argument only record the thread that opened the window, and autograd's threads."""
     try:
         from torch._C._profiler import _ExperimentalConfig
         return {"experimental_config": _ExperimentalConfig(profile_all_threads=True)}
@@ -450,7 +455,8 @@ def _all_threads():
 
 
 def _identity(path):
-    """Returns an identity that distinguishes this file from others of the same name; None if it is missing or a folder."""
+    """Returns an identity that distinguishes this file from other files that had the same name; None if there is no file, or
+    if it is a folder."""
     try:
         found = os.stat(path)
     except OSError:
@@ -466,7 +472,7 @@ def _driver_synchronize():
     except OSError:
         return  # no CUDA, nothing to wait for
     status = driver.cuCtxSynchronize()
-    # 201: this thread has no context; 3: CUDA is not initialized yet.
+    # Status 201: this thread has no CUDA context. Status 3: CUDA is not initialized yet.
     if status not in (0, 3, 201):
         raise RuntimeError("cuCtxSynchronize returned %d" % status)
 
@@ -481,7 +487,7 @@ _manager_lock = threading.Lock()
 
 
 def get_global_manager():
-    """Returns the manager of this process. A forked child gets its own."""
+    """Returns the manager of this process. A forked child gets its own manager."""
     global _manager, _process
     with _manager_lock:
         if _manager is None or _process != os.getpid():

@@ -1,7 +1,7 @@
 """GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 
-Most programs do not need this module: `gpuflame run python train.py` records them unchanged. Use it to choose when to record,
-to name parts of the program, or to read recordings:
+Most programs do not need this module, because `gpuflame run python train.py` records them unchanged. Use the module to choose
+when to record, to name parts of the program, or to read recordings:
 
     import gpuflame
 
@@ -13,7 +13,8 @@ to name parts of the program, or to read recordings:
 
     gpuflame.read("run.gfr").activities.to_pandas()    # a recording of every call: GPUFLAME_FORMATS=gfr
 
-Files are written when the process exits. The GPUFLAME_* variables configure them (`gpuflame settings`).
+Files are written when the process exits. GPUFLAME_* environment variables configure them (`gpuflame settings` lists the
+variables).
 """
 
 from ._library import Error
@@ -33,7 +34,7 @@ def get_include():
 
 
 def __getattr__(name):
-    """Computes `__version__` when a program first asks for it, because `importlib.metadata` takes milliseconds to import."""
+    """Computes `__version__` on first access, because importing `importlib.metadata` takes milliseconds."""
     if name == "__version__":
         from importlib.metadata import version as installed_version
         return installed_version("gpuflame")

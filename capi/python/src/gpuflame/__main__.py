@@ -1,4 +1,4 @@
-"""`python -m gpuflame` runs the command `gpuflame`; `python -m gpuflame run script.py` runs the script with this Python."""
+"""`python -m gpuflame` runs the `gpuflame` command. `python -m gpuflame run script.py` records the script with this Python."""
 
 import os
 import sys
@@ -11,7 +11,8 @@ WITH_VALUE = ("-o", "--output", "-f", "--formats", "--format", "--window", "--cp
 
 
 def arguments(given, executable):
-    """Returns the command's arguments, with this Python inserted in front of a Python script to record."""
+    """Returns the arguments for the command. If they name a Python script to record, this Python is inserted before the
+    script."""
     if given[:1] not in (["run"], ["record"]):
         return given
     at = 1

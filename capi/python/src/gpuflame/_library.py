@@ -1,4 +1,5 @@
-"""The shared library with its C interface (gpuflame.h): the copy loaded in the process, or else the package's own."""
+"""Finds the shared library with its C interface (gpuflame.h): the copy in the process, or otherwise the package's own
+copy."""
 
 import ctypes
 import os
@@ -7,14 +8,15 @@ import time
 
 NAME = "libgpuflame.so.0"
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Installed package; clone of the repository (this file is capi/python/src/gpuflame/_library.py there).
+# Folders of the built files in an installed package, and in a clone of the repository. (In a clone, this file is
+# capi/python/src/gpuflame/_library.py.)
 PLACES = (os.path.join(HERE, "_bin"), os.path.normpath(os.path.join(HERE, *[os.pardir] * 4, "target", "release")))
 
 OK = 0
 
 
 class Error(RuntimeError):
-    """An error of the library, as one sentence. `code` is the number from gpuflame.h."""
+    """An error that the library reports, as one sentence. `code` is the error code from gpuflame.h."""
 
     def __init__(self, message, code=0):
         super().__init__(message)
@@ -33,7 +35,7 @@ class Statistics(ctypes.Structure):
 
 
 def place_of(name):
-    """Returns the path of a built file: the library or the command."""
+    """Returns the path of a built file, which is the library or the command."""
     for folder in PLACES:
         path = os.path.join(folder, name)
         if os.path.exists(path):
@@ -48,7 +50,8 @@ _asked = 0.0
 
 
 def loaded():
-    """Returns the copy that is loaded in this process, or None. Asks the dynamic linker at most once per second."""
+    """Returns the copy of the library that is loaded in this process, or None. Asks the dynamic linker at most once per
+    second."""
     global _found, _asked
     if _found is None:
         now = time.monotonic()
@@ -62,9 +65,10 @@ def loaded():
 
 
 def library():
-    """Returns the copy that is loaded in this process, or loads the package's own.
+    """Returns the copy of the library that is loaded in this process. If there is none, loads the package's own copy.
 
-    It is loaded globally: if CUDA injects another copy later, that copy leaves the work to this one."""
+    The package's copy is loaded into the global scope. If CUDA injects another copy later, that copy forwards its calls to
+    it."""
     global _found
     with _lock:
         if _found is None:
@@ -90,6 +94,6 @@ def _open(name, mode):
 
 
 def check(found, code):
-    """Raises the library's error if a call returned a negative `code`."""
+    """Raises the library's error if `code`, the result of a call, is negative."""
     if code < 0:
         raise Error(found.gpuflame_last_error().decode("utf-8", "replace"), code)

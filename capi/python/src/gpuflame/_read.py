@@ -1,4 +1,4 @@
-"""Reads recordings and traces as tables, by running the command."""
+"""Reads recordings and traces as tables, by running the `gpuflame` command."""
 
 import html
 import os
@@ -9,7 +9,7 @@ from ._library import Error
 
 
 def command(*arguments):
-    """Returns the command's standard output as bytes. Raises Error with the command's message."""
+    """Runs the command and returns its standard output as bytes. If it fails, raises Error with its message."""
     done = subprocess.run([_library.place_of("gpuflame"), *map(os.fspath, arguments)], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode:
@@ -19,8 +19,8 @@ def command(*arguments):
 
 
 def read(path):
-    """Returns the tables of a recording (.gfr), or of any trace that the command reads. The file is read when a table is used;
-    an unreadable file raises Error then."""
+    """Returns the tables of a recording (.gfr), or of any trace that the command reads. The file is read on the first use of a
+    table. If it is unreadable, that use raises Error."""
     path = os.path.abspath(os.fspath(path))
     if not os.path.exists(path):
         raise FileNotFoundError(path)
@@ -28,15 +28,17 @@ def read(path):
 
 
 class Run:
-    """A run, as Arrow tables (pyarrow.Table) for pandas, polars and DuckDB: `run.activities.to_pandas()`.
+    """Arrow tables (pyarrow.Table) of a run, for pandas, polars and DuckDB: `run.activities.to_pandas()`.
 
-    Tables need a trace or a recording of every call (GPUFLAME_FORMATS=gfr); with only the sums of a run they raise Error.
+    Tables need a trace, or a recording of every call (GPUFLAME_FORMATS=gfr). If the file has only the sums of a run, they
+    raise Error.
 
-    activities: one row per kernel, copy and fill: kind, name, device, stream, start_ns, duration_ns, stack, language,
+    activities: one row per kernel, copy and fill. Columns: kind, name, device, stream, start_ns, duration_ns, stack, language,
         file, line, thread ...
-    launches: one row per call with GPU work: call, stack, thread, launch_ns, launch_duration_ns and its number of activities;
-        activities.schema.metadata has the number of calls without activities (so far), and the losses
-    stacks: one row per stack: activities and duration_ns
+    launches: one row per launching call that has GPU work. Columns: call, stack, thread, launch_ns, launch_duration_ns and
+        activities, the number of its activities. activities.schema.metadata has the number of calls whose activities are
+        missing so far, and the losses.
+    stacks: one row per stack. Columns: stack, activities and duration_ns
     """
 
     def __init__(self, path):
@@ -52,7 +54,7 @@ class Run:
             except ImportError as error:
                 raise ImportError("tables need pyarrow: pip install 'gpuflame[arrow]'") from error
             content = pyarrow.py_buffer(command("convert", "--quiet", "--to", "arrow", "--", self.path))
-            # The table uses the bytes from the pipe without a copy.
+            # The table uses the command's output bytes without a copy.
             self._table = pyarrow.ipc.open_file(content).read_all()
         return self._table
 
@@ -74,7 +76,7 @@ class Run:
             .sort_by([("duration_ns", "descending")])
 
     def info(self):
-        """Returns the text of `gpuflame info`: launches, activities, their outcomes and the losses."""
+        """Returns the output of `gpuflame info`: the numbers of launches and activities, their outcomes, and the losses."""
         return command("info", "--quiet", "--", self.path).decode()
 
     def svg(self):
@@ -82,7 +84,7 @@ class Run:
         return command("convert", "--quiet", "--to", "svg", "--", self.path).decode()
 
     def _repr_html_(self):
-        # In a separate frame, the picture's script runs and cannot touch the notebook.
+        # The picture is in a separate frame. There its script can run, but cannot change the notebook.
         return '<iframe srcdoc="%s" style="width:100%%;height:600px;border:0" title="%s"></iframe>' % (
             html.escape(self.svg()), html.escape(os.path.basename(self.path)))
 
@@ -91,7 +93,8 @@ class Run:
 
 
 def _renamed(keys, sums, given):
-    """Returns column names for the result of group_by: some versions of Arrow put the keys first, some last."""
+    """Returns column names for the result of group_by. Some versions of Arrow put the key columns first, other versions
+    last."""
     if given[:len(keys)] == keys:
         return keys + sums
     return sums + keys

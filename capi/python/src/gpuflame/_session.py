@@ -11,39 +11,39 @@ from ._library import Error
 
 
 def start():
-    """Opens a window: launches from now on, by any thread, are recorded. Loads the library if it is not in the process, and
-    raises Error if recording is not possible. Call it before the first CUDA call if possible."""
+    """Opens a window: launches that any thread makes after this call are recorded. Loads the library if it is not in the
+    process. Raises Error if recording is not possible. If possible, call this function before the first CUDA call."""
     found = _library.library()
     _library.check(found, found.gpuflame_start())
 
 
 def stop():
-    """Closes the window. Work launched in it is followed to its end on the GPU, without waiting for it."""
+    """Closes the window. GPU work launched in the window is tracked until it ends, but this function does not wait for it."""
     found = _library.library()
     _library.check(found, found.gpuflame_stop())
 
 
 def flush():
-    """Collects the work that the GPU has completed so far, so that it is kept if the process is killed later."""
+    """Collects the records of the GPU work that has completed so far, so that they survive if the process is killed later."""
     found = _library.library()
     _library.check(found, found.gpuflame_flush())
 
 
 def is_active():
-    """Returns whether launches are recorded now."""
+    """Returns whether launches are currently recorded."""
     found = _library.loaded()
     return found is not None and found.gpuflame_is_active() == 1
 
 
 def step():
-    """Begins the next step of whatever the program repeats. Does nothing if the library is not in the process."""
+    """Begins the next step: one iteration of the program's main loop. Does nothing if the library is not in the process."""
     found = _library.loaded()
     if found is not None:
         _library.check(found, found.gpuflame_step())
 
 
 def mark(text):
-    """Marks this instant on the timeline of the calling thread. Does nothing if nothing is recorded."""
+    """Marks the current instant on the timeline of the calling thread. Does nothing if nothing is being recorded."""
     found = _library.loaded()
     if found is not None:
         found.gpuflame_mark(_bytes(text))
@@ -70,8 +70,9 @@ def _bytes(text):
 class Stats:
     """Results of a run so far.
 
-    `launches` = `matched` + `pending` + `outside` + `dropped`; `window_ns` = `busy_ns` + `idle_ns`; `idle_ns` is the sum of
-    `idle`, by cause. `top` lists the kernels with the longest total time, as (name, count, ns)."""
+    `launches` = `matched` + `pending` + `outside` + `dropped`, and `window_ns` = `busy_ns` + `idle_ns`. `idle` contains the
+    idle time in ns of each cause, and `idle_ns` is their sum. `top` lists the kernels with the longest total time, as
+    (name, count, ns)."""
 
     FIELDS = ("windows", "steps", "launches", "matched", "pending", "outside", "dropped", "activities", "gpus", "window_ns",
               "busy_ns", "idle_ns", "kernels")
@@ -89,7 +90,7 @@ class Stats:
 
 
 def stats():
-    """Returns the results of all windows so far, without stopping the recording. Raises Error if nothing is recorded."""
+    """Returns the results of all windows so far. Recording continues. Raises Error if there is no recording session."""
     found = _library.library()
     raw = _library.Statistics()
     raw.size = _library.ctypes.sizeof(raw)
@@ -98,7 +99,8 @@ def stats():
 
 
 class _Scope:
-    """A context manager that is also a decorator: entered for each `with` and each call, on any number of threads at once."""
+    """A context manager that is also a decorator. Each `with` block and each call of a decorated function enters it, on any
+    number of threads at the same time."""
 
     def __call__(self, function):
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -114,10 +116,10 @@ class _Scope:
 
 
 class range(_Scope):
-    """`with gpuflame.range("layer 3"):`, or `@gpuflame.range("forward")`: a frame in the stack of everything that the thread
-    launches inside.
+    """`with gpuflame.range("layer 3"):`, or `@gpuflame.range("forward")`, adds a frame to the stack of everything that the
+    thread launches inside the range.
 
-    Costs about a microsecond. Without the library in the process it does nothing and costs less."""
+    A range costs about a microsecond. If the library is not in the process, it does nothing and costs less."""
 
     def __init__(self, name):
         self._name = _bytes(name)
@@ -136,10 +138,11 @@ class range(_Scope):
 
 
 class window(_Scope):
-    """`with gpuflame.window():` records the launches of all threads inside it. A name also opens a range on this thread. If
-    recording is not possible, it warns once, and the program runs as without it.
+    """`with gpuflame.window():` records what all threads launch while the block runs. If a name is given, the window also
+    opens a range with this name on this thread. If recording is not possible, one warning is printed, and the program runs
+    unchanged.
 
-    Windows do not nest: if two are open at once, the first one to end closes both."""
+    Windows do not nest. If two windows are open at the same time, the window that ends first closes both."""
 
     _has_warned = False
 
