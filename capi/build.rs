@@ -1,7 +1,7 @@
 //! Sets the library's soname and symbol versions, makes the library run on glibc 2.17 and later, and creates two files
-//! next to the library. The first file is a symbolic link named like the soname. With it, a program that is linked
-//! against `target/release/libgpuflame.so` finds the library there. The second file is the small library that can be
-//! preloaded into a whole shell.
+//! next to the library. The first file is a symbolic link named like the soname. Through this link, a program that is
+//! linked against `target/release/libgpuflame.so` finds the library there. The second file is the small library that
+//! can be preloaded into a whole shell.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
@@ -13,9 +13,9 @@ const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
 /// A stub that is linked in place of one of glibc's libraries. A stub exports functions with the symbol versions that
-/// they had before glibc moved them into the C library (in 2.32 and 2.34). Otherwise the linker would find these
-/// functions in a newer glibc under newer versions. A library that is linked against the stubs also runs on newer
-/// systems, like any program with the old symbol versions.
+/// they had before glibc moved them into the C library (in 2.32 and 2.34). Without the stubs, the linker would find
+/// these functions in a newer glibc under newer symbol versions. A library that is linked against the stubs also runs
+/// on newer systems, like any program with the old symbol versions.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,
@@ -39,8 +39,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // These functions have no symbol version. If an older glibc lacks one of them, its address is null, and the
-            // standard library works without it.
+            // These functions have no symbol version. If an older glibc lacks such a function, the function's address
+            // is null, and the standard library works without it.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },
@@ -132,7 +132,7 @@ fn build_preload(folder: &Path) -> io::Result<()> {
     run_command(compiler.arg("preload.c").arg("-o").arg(folder.join(PRELOAD)))
 }
 
-/// Returns the program that rustc uses as its linker. It can also compile C and assembly.
+/// Returns the program that rustc uses as its linker, which can also compile C and assembly.
 fn c_compiler() -> Command {
     Command::new(env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into()))
 }
@@ -144,7 +144,7 @@ fn run_command(command: &mut Command) -> io::Result<()> {
 }
 
 /// Whether the linker accepts a second version script in addition to the script that rustc writes. LLD, which is the
-/// default on some targets, accepts a second script. GNU's linker refuses it.
+/// default on some targets, accepts a second script. GNU's linker refuses a second script.
 fn links_with_lld() -> bool {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let is_default = env::var_os("RUSTC_LINKER").is_none()

@@ -2,10 +2,10 @@
  * CUDA are recorded. All other programs are practically unaffected. The library only sets environment variables that
  * make the CUDA driver and NVTX load libgpuflame.so from the same folder.
  *
- * Every program that the shell starts loads this library. Therefore it has only a few KiB, needs no other library and
- * uses no versioned symbol. Some C libraries lack functions that this library calls. If a needed function is missing,
- * the program's environment stays unchanged. This library is written in C because a Cargo workspace cannot build a
- * no_std Rust library together with libraries that unwind. */
+ * Every program that the shell starts loads this library. Therefore the library has only a few KiB, needs no other
+ * library and uses no versioned symbol. Some C libraries lack functions that this library calls. If a needed function
+ * is missing, the program's environment stays unchanged. This library is written in C because a Cargo workspace cannot
+ * build a no_std Rust library together with libraries that unwind. */
 #include <stddef.h>
 
 #define NAME "libgpuflame-preload.so"
@@ -32,8 +32,8 @@ enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0
 
 /* Environment variables, in the order in which they are searched and added. The driver reads CUDA_INJECTION64_PATH, and
  * NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, so that it can refuse to work with the
- * preload stub of another release. It also reads _GPUFLAME_STDERR, which identifies the file that was open as
- * descriptor 2 when the program started. `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load
+ * preload stub of another release. libgpuflame.so also reads _GPUFLAME_STDERR, which identifies the file that was open
+ * as descriptor 2 when the program started. `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load
  * libgpuflame.so immediately, so that the program can call libgpuflame.so before CUDA is loaded. This works only in
  * programs with glibc, which libgpuflame.so needs. The names are an array of arrays, because an array of pointers would
  * need relocations. */
@@ -170,8 +170,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         for (name = 0; name < NAMES; name++)
             if (!has[name])
                 has[name] = behind(NAME_OF[name], old[count]);
-    /* If CUDA_INJECTION64_PATH is already set, it stays unchanged. In that case this code only replaces
-     * _GPUFLAME_STDERR, in which an ancestor process has described its own descriptor 2. */
+    /* If CUDA_INJECTION64_PATH is already set, it stays unchanged, and this code only replaces _GPUFLAME_STDERR, in
+     * which an ancestor process has described its own descriptor 2. */
     bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
     library = has[DRIVER] && is_own(has[OWN], has[DRIVER]) ? has[DRIVER] : NULL;
     if (!bytes && !(has[DRIVER] && has[STDERR])) {

@@ -1,15 +1,15 @@
-/* gpuflame: GPU flame graphs. This header declares the C interface, and small C++ classes that wrap it. It needs C99 or
- * C++11, or later versions.
+/* gpuflame: GPU flame graphs. This header declares the C interface, and small C++ classes that wrap it. The header
+ * needs C99 or C++11, or later versions.
  *
  * A program can link the library (-lgpuflame), or the library can be injected into the program (CUDA_INJECTION64_PATH
  * or LD_PRELOAD). If both happen, in any order, the process still has only one session. GPUFLAME_* environment
  * variables configure recording. The outputs are written when the process exits.
  *
  * If GPUFLAME_HEADER_ONLY is defined before this header is included, nothing is linked (an old glibc needs -ldl). If
- * libgpuflame was injected into the process, the functions of this header find it. Otherwise they do nothing, return
- * GPUFLAME_ABSENT, and cost about 30 ns per call. This lets a library define ranges and windows without adding a
- * dependency for its users. The driver loads gpuflame when CUDA starts. Calls before CUDA starts do nothing and are not
- * counted. The same is true for calls within 10 ms after the last call before CUDA started.
+ * libgpuflame was injected into the process, the functions of this header find it. If the library is absent, the
+ * functions do nothing, return GPUFLAME_ABSENT, and cost about 30 ns per call. With this mode, a library can define
+ * ranges and windows without adding a dependency for its users. The driver loads gpuflame when CUDA starts. Calls
+ * before CUDA starts, and calls within 10 ms after the last of them, do nothing and are not counted.
  *
  * Any thread may call any function at any time, also concurrently, but not in a signal handler. Windows, steps and
  * outputs belong to the process. Ranges and gpuflame_last_error() belong to the calling thread. No function ends the
@@ -94,10 +94,10 @@ extern "C" {
 int gpuflame_start(void);
 
 /* Closes the window. Launches in the window are tracked until their GPU work ends, even if that is much later. Launches
- * after this call are counted as "outside" and not recorded. After one second, launches are no longer counted. After
- * another second, a launch only costs the time that CUPTI needs to record it. If the window is already closed, the call
- * has no effect. If no window was ever opened, the result is GPUFLAME_ERROR_STATE. This function does not wait for the
- * GPU. */
+ * after this call are counted as "outside" and not recorded. One second after this call, launches are no longer
+ * counted. After another second, a launch only costs the time that CUPTI needs to record it. If the window is already
+ * closed, the call has no effect. If no window was ever opened, the result is GPUFLAME_ERROR_STATE. This function does
+ * not wait for the GPU. */
 int gpuflame_stop(void);
 
 /* Returns 1 if launches are currently recorded: a window is open and gpuflame has not failed. Otherwise returns 0. The
@@ -119,18 +119,18 @@ int gpuflame_step(void);
 int gpuflame_mark(const char *text);
 
 /* Changes the path prefix of the output files, which overrides GPUFLAME_OUTPUT. `prefix` may contain the same macros as
- * GPUFLAME_OUTPUT (%p process id, %r rank ...), and is relative to the current directory. If it ends in /, it is a
- * folder. The new prefix applies to all files that are not written yet. The function may be called before
+ * GPUFLAME_OUTPUT (%p process id, %r rank ...), and is relative to the current directory. If `prefix` ends in /, it is
+ * a folder. The new prefix applies to all files that are not written yet. The function may be called before
  * gpuflame_start() and between windows. While a window is open, the result is GPUFLAME_ERROR_STATE, and the prefix is
  * unchanged. If the process is killed, its checkpoint still has the prefix that applied when recording started. */
 int gpuflame_set_output(const char *prefix);
 
 /* Fills in the results so far. Recording continues. The numbers are the same as the ledger would contain if the process
- * ended now. They cover all windows so far. They never decrease, except for pending launches and for idle times, whose
- * cause may be found later. So the difference between the results of two calls covers the time between the calls. The
- * function first collects the completed GPU work, like gpuflame_flush(). A call takes longer the more different stacks
- * there are (a few milliseconds for thousands of stacks), so do not call it in every step. If the size of the structure
- * is too small, the result is GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
+ * ended now. The numbers cover all windows so far. No number ever decreases, except for pending launches and for idle
+ * times, whose cause may be found later. So the difference between the results of two calls covers the time between the
+ * calls. The function first collects the completed GPU work, like gpuflame_flush(). A call takes longer the more
+ * different stacks there are (a few milliseconds for thousands of stacks), so do not call it in every step. If the size
+ * of the structure is too small, the result is GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
 int gpuflame_stats(struct gpuflame_statistics *stats);
 
 /* Collects the activity records of the GPU work that has completed so far, without waiting for GPU work in flight.
@@ -140,9 +140,9 @@ int gpuflame_flush(void);
 
 /* Opens a named range on this thread. Until the range is closed, the stack of every launch on this thread has a frame
  * `[range]NAME` between the CPU frames and the kernel. Ranges nest, up to 128 deep. The call works whether a window is
- * open or closed, and before gpuflame_start(). It takes about 50 ns, and launches inside a range have no extra cost.
- * The name is UTF-8 and is copied. A few thousand different names are fine, but do not use a different name for each
- * step of a long run. */
+ * open or closed, and before gpuflame_start(). The call takes about 50 ns, and launches inside a range have no extra
+ * cost. The name of the range is UTF-8 and is copied. A few thousand different names are fine, but do not use a
+ * different name for each step of a long run. */
 int gpuflame_range_push(const char *name);
 
 /* Closes the range that was opened last on this thread. If no range is open, the result is GPUFLAME_ERROR_STATE. */

@@ -1,4 +1,4 @@
-//! The library's global allocator. It allocates only from gpuflame's own heap, never from the application's heap.
+//! The library's global allocator. This allocator uses only gpuflame's own heap, never the application's heap.
 //!
 //! If an allocation failed, the standard library would abort the process, which belongs to the application. Therefore,
 //! on gpuflame's own threads, a failed allocation does not return, but ends the thread. For the application's threads,

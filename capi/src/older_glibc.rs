@@ -1,9 +1,9 @@
 //! Defines the `stat` functions, which the standard library and the `libc` crate call. glibc exports these functions
-//! only since version 2.33. Before, they were in a static part of glibc that was linked into each program. `build.rs`
-//! lists the other measures for older versions of glibc.
+//! only since version 2.33. In older versions, the `stat` functions were in a static part of glibc that was linked into
+//! each program. `build.rs` lists the other measures for older versions of glibc.
 //!
-//! The linker prefers these functions to the functions of the C library. They are hidden, so that no other library uses
-//! them.
+//! The linker prefers these functions to the functions of the C library. The functions are hidden, so that no other
+//! library uses them.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int};

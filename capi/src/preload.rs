@@ -1,8 +1,8 @@
-//! Handles preloading and linking. In these two ways, a process loads the library without the CUDA driver.
+//! Handles preloading and linking, which are the two ways to load the library into a process without the CUDA driver.
 //!
-//! A preloaded library only sets environment variables. They make the CUDA driver inject the library if the program
-//! ever loads the driver. So a process without CUDA only spends the time for one search of the environment, and nothing
-//! is initialised before a fork. A linked library does nothing until the program calls `gpuflame_start`.
+//! A preloaded library only sets environment variables. These variables make the CUDA driver inject the library if the
+//! program ever loads the driver. So a process without CUDA only spends the time for one search of the environment, and
+//! nothing is initialised before a fork. A linked library does nothing until the program calls `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -95,8 +95,8 @@ pub(crate) fn version_mismatch() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
     let (version, library) = told.split_once(' ')?;
-    // A mismatch counts only if the driver loads the library that the stub's variable names. The reason is that a
-    // program inherits the variable even if its driver loads another library.
+    // A mismatch counts only if the driver loads the library that the stub's variable names. A program inherits the
+    // stub's variable even if its driver loads another library.
     let is_its_choice =
         std::env::var_os(INJECTION_VARIABLES[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
@@ -109,8 +109,8 @@ pub(crate) fn version_mismatch() -> Option<String> {
 }
 
 /// If the application is linked against one copy of this library and the driver injects another copy, the linked copy
-/// owns the session. In that case this function forwards the driver's call to the linked copy. Returns `false` if this
-/// copy owns the session.
+/// owns the session. If so, this function forwards the driver's call to the linked copy. Returns `false` if this copy
+/// owns the session.
 pub(crate) fn forward_to_linked_copy() -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
     // SAFETY: a library that exports gpuflame_start exports this entry with this type.

@@ -41,8 +41,8 @@ pub struct Statistics {
     window_ns: u64,
     busy_ns: u64,
     idle_ns: u64,
-    /// Idle time by cause, in the order of [`Cause::ALL`]. Two values follow: the idle time before the first GPU work
-    /// of a window, and the idle time after the last GPU work of a window.
+    /// Idle time by cause, in the order of [`Cause::ALL`]. The last two values are the idle time before the first GPU
+    /// work of a window, and the idle time after the last GPU work of a window.
     idle_by_cause_ns: [u64; 6],
     kernels: u64,
     top: [Kernel; MAX_KERNELS],

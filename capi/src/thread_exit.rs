@@ -1,11 +1,12 @@
 //! Registers destructors of thread-local variables without the C library's function for that.
 //!
 //! The standard library registers destructors with `__cxa_thread_atexit_impl`. Glibc's version of this function aborts
-//! the process if it has no memory for an entry. It also waits for the loader's lock, which the first CUDA call may
-//! hold. Therefore this file defines another version, which the linker prefers for the code of this library. No other
-//! library sees it. Threads of gpuflame register no destructors, because they either live until the process ends or
-//! have nothing to drop that another thread needs. Each thread of the application has a list of destructors, which is
-//! stored under a key from `pthread_key_create`. If there is no memory for an entry, the destructor is not called.
+//! the process if there is no memory for an entry. Glibc's version also waits for the loader's lock, which the first
+//! CUDA call may hold. Therefore this file defines another version, which the linker prefers for the code of this
+//! library. No other library sees this version. Threads of gpuflame register no destructors, because they either live
+//! until the process ends or have nothing to drop that another thread needs. Each thread of the application has a list
+//! of destructors, which is stored under a key from `pthread_key_create`. If there is no memory for an entry, the
+//! destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;

@@ -1,6 +1,6 @@
 //! Declares symbol versions for the functions in the header. If a program needs a function that this library does not
-//! have, the symbol versions make the program fail when it starts. Without them, it would fail when it first calls the
-//! function.
+//! have, the symbol versions make the program fail when it starts. Without symbol versions, the program would fail when
+//! it first calls the function.
 
 /// Declares the version of the interface in which each of these functions was added.
 macro_rules! versioned {

@@ -11,7 +11,8 @@
 
 #![allow(unsafe_code)]
 
-/// Whether the process has more privileges than the user who started it. If so, the user's settings must be ignored.
+/// Whether the process has more privileges than the user who started it. If the process has more privileges, the user's
+/// settings must be ignored.
 pub fn is_privileged() -> bool {
     // SAFETY: the call takes any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

@@ -1,5 +1,5 @@
-//! Determines the limit on gpuflame's own memory. It is the user's setting, or by default a share of the memory that
-//! this process may use.
+//! Determines the limit on gpuflame's own memory. The limit is the user's setting, or by default a share of the memory
+//! that this process may use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const MIB: usize = 1 << 20;
 /// Upper bound in bytes of the default memory limit.
 const DEFAULT_LIMIT_BYTES: usize = 256 * MIB;
-/// Minimum memory limit in bytes. It is the memory that gpuflame needs in a program with few stacks and few launching
+/// Minimum memory limit in bytes: the memory that gpuflame needs in a program with few stacks and few launching
 /// threads, plus a margin.
 const MIN_LIMIT_BYTES: usize = 24 * MIB;
 /// The default memory limit is at most the control group's memory limit divided by this number.
@@ -23,7 +23,7 @@ pub fn limit_bytes(asked: Option<usize>) -> usize {
 
 /// Returns freed memory to the kernel, because the C library keeps most freed memory in pieces that are too small for
 /// large tables. The `gpuflame` command calls this function after it has read a trace. The shared library does not need
-/// it, because it has its own heap.
+/// this function, because it has its own heap.
 pub fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `malloc_trim` may be called at any time, by any thread.

@@ -25,7 +25,8 @@ static FILE_MODE: AtomicU32 = AtomicU32::new(0o600);
 pub const COMMAND_FILE_MODE: u32 = 0o666;
 /// Maximum number of bytes that are read from a claim (see [`Claim`]).
 const MAX_CLAIM_BYTES: u64 = 256;
-/// Maximum number of temporary names that are tried for one file. Another process may have taken a name.
+/// Maximum number of temporary names that are tried for one file. Several attempts are needed, because another process
+/// may have taken a name.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
 
 /// Sets the permissions of files that are created later. `mode` has the same format as for `chmod`.
@@ -43,8 +44,8 @@ pub fn max_size() -> u64 {
 }
 
 /// Installs a handler for SIGXFSZ that does nothing, so that a write beyond [`max_size`] fails with an error and does
-/// not end this process. The signal is not ignored instead, because programs that this process starts would inherit
-/// that.
+/// not end this process. SIGXFSZ is not ignored instead, because programs that this process starts would inherit the
+/// ignored signal.
 pub fn survive_file_size_limit() {
     extern "C" fn do_nothing(_signal: libc::c_int) {}
     let handler: extern "C" fn(libc::c_int) = do_nothing;
@@ -157,8 +158,8 @@ impl Draft {
     /// # Errors
     /// Errors of creating a file in the folder, or all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // Temporary names contain the process id. A name may still be taken. It may belong to a process with the same
-        // id in another container, or to a killed process.
+        // Temporary names contain the process id. Nevertheless, a process with the same id in another container or a
+        // killed process may have taken the name.
         for attempt in 0..MAX_NAME_ATTEMPTS {
             let path = temporary_path(target, attempt);
             match Self::create_at(path, target) {
@@ -242,9 +243,9 @@ impl Draft {
         self.appender = Some(appender);
     }
 
-    /// Checks whether the file is still at its path. If not, finds its new path, because a file that has grown for
-    /// hours may have been renamed. If the file was removed, its content is copied from its descriptor to a new file
-    /// with the name for which the draft was created. Call this function before publishing.
+    /// Checks whether the file is still at its path. If the file was moved, finds its new path, because a file that has
+    /// grown for hours may have been renamed. If the file was removed, its content is copied from its descriptor to a
+    /// new file with the name for which the draft was created. Call this function before publishing.
     ///
     /// # Errors
     /// Errors of the file system. Also an error if the content is lost, because the file was removed and its descriptor
@@ -457,8 +458,8 @@ fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
 }
 
 /// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same
-/// permissions. Returns `None` if there is no file at `target`, or if that file belongs to another user. The other user
-/// may have made the file writable for all users, and gpuflame's file must not become writable for all users. If the
+/// permissions. Returns `None` if there is no file at `target`, or if that file belongs to another user. If another
+/// user has made the file writable for all users, gpuflame's new file must not become writable for all users. If the
 /// two files belong to different groups, the group gets only the permissions that all other users have.
 fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
@@ -538,8 +539,8 @@ fn remove_dead_claim(path: &Path) -> bool {
     if !is_of_nobody(path) {
         return false;
     }
-    // Rename the claim before removing it. Two processes may find the same claim of an ended process, and only one of
-    // them can rename it. If they removed it without a rename, the second process might remove a new claim of the first
+    // Rename the claim before it is removed. Two processes may find the same claim of an ended process, but only one
+    // process can rename the claim. Without the rename, the second process might remove a new claim of the first
     // process.
     let aside = temporary_path(path, 0);
     if rename_to_new(path, &aside).is_err() {

@@ -27,8 +27,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Size of a block of data in bytes.
 const BLOCK_BYTES: usize = 1 << 16;
-/// Initial capacity of the queue of pending blocks. It must be large enough, because a thread that hands over a block
-/// cannot enlarge the queue after memory has run out.
+/// Initial capacity of the queue of pending blocks. The capacity must be large enough, because a thread that hands over
+/// a block cannot enlarge the queue after memory has run out.
 const QUEUE_BLOCKS: usize = 64;
 /// Stack size in bytes of the writing thread, which only opens and writes the file.
 const STACK_BYTES: usize = 256 << 10;
@@ -42,7 +42,7 @@ const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct GrowingFile(Arc<SharedFile>);
 
-/// Feeds data to a growing file. If it is dropped before [`FileFeed::finish`] was called, the file is removed.
+/// Feeds data to a growing file. If the feed is dropped before [`FileFeed::finish`] was called, the file is removed.
 #[derive(Debug)]
 pub struct FileFeed {
     file: GrowingFile,
@@ -88,7 +88,7 @@ struct FileState {
     spare: Vec<u8>,
     /// Path and identity of the file.
     file: Option<(PathBuf, FileId)>,
-    /// Whether the file was abandoned and still exists. The writing thread no longer writes to it.
+    /// Whether the file was abandoned and still exists. The writing thread no longer writes to an abandoned file.
     is_abandoned: bool,
     /// Whether the file must be created, because there is data that must be stored.
     is_needed: bool,
@@ -194,8 +194,8 @@ impl GrowingFile {
         }
     }
 
-    /// Takes the path and identity of an abandoned file. Each later caller gets `None`, so only one caller changes the
-    /// file.
+    /// Removes and returns the path and identity of an abandoned file. Later calls return `None`, so only one caller
+    /// changes the file.
     fn take_abandoned(&self) -> Option<(PathBuf, FileId)> {
         let mut state = self.0.state.lock();
         let is_abandoned = state.is_abandoned;
@@ -341,8 +341,8 @@ impl OnAbandon {
 }
 
 impl FileFeed {
-    /// Ends the file, waits until all data is written, and returns the file. After that, the writing thread no longer
-    /// uses the file.
+    /// Ends the file, waits until all data is written, and returns the file. After this call, the writing thread no
+    /// longer uses the file.
     ///
     /// # Errors
     /// Errors of the file system. Also an error if nothing was written for `patience`.
@@ -531,7 +531,7 @@ mod tests {
         let (open, opens) = channel();
         let (file, mut feed) = held(&folder.join("x"), OnAbandon::Keep(b"HEAD".to_vec()), opens);
         let block = vec![b'.'; BLOCK_BYTES];
-        // The feed hands over a full block only when more data arrives.
+        // The feed hands a full block over only when more data arrives.
         for _ in 0..4 {
             feed.write_all(&block).unwrap();
         }

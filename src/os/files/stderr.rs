@@ -1,9 +1,9 @@
 //! Writes gpuflame's messages and the ledger to the application's stderr (descriptor 2).
 //!
 //! Descriptor 2 may be closed, a full pipe that no process reads, or a data file of the application. Therefore a
-//! separate thread writes the messages, and the caller waits for this thread only up to a time limit. One write has at
-//! most as many bytes as a pipe accepts as a whole. `O_NONBLOCK` is never set, because this flag belongs to the open
-//! file, which other processes, such as the user's shell, share. Messages may be written if descriptor 2 is one of
+//! separate thread writes the messages, and the caller waits for this thread only up to a time limit. Each write has at
+//! most `PIPE_BUF` bytes, which a pipe accepts as a whole. `O_NONBLOCK` is never set, because this flag belongs to the
+//! open file, which other processes, such as the user's shell, share. Messages may be written if descriptor 2 is one of
 //! these:
 //!
 //! ```text
@@ -88,16 +88,16 @@ pub fn takes_messages() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If so, a text that
-/// must start on its own line needs a heading line before it, because the heading may be appended to an unfinished
-/// line.
+/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. A text that must
+/// start on its own line then needs a heading line before the text, because the heading may be appended to an
+/// unfinished line.
 pub fn hides_last_line() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
 }
 
-/// Writes `text` on another thread, and waits until the text is written or `patience` is over. After that, the writing
-/// thread still tries for several seconds. Returns false if messages may not be written to descriptor 2.
+/// Writes `text` on another thread, and waits until the text is written or `patience` is over. When `patience` is over,
+/// the writing thread still tries for several seconds. Returns false if messages may not be written to descriptor 2.
 pub fn write(text: &[u8], patience: Duration) -> bool {
     remember_file();
     if !takes_messages() {
@@ -122,8 +122,8 @@ pub fn write_here(text: &[u8], patience: Duration) -> bool {
     host_signals::with_all_blocked(|| write_chunks(text, LineStart::Message, patience)).is_ok()
 }
 
-/// As [`write_here`], but starts `text` on its own line if possible. This is not possible on a pipe or socket, whose
-/// last line cannot be read (see [`hides_last_line`]).
+/// Like [`write_here`], but starts `text` on its own line if possible. A new line cannot be guaranteed on a pipe or
+/// socket, whose last line cannot be read (see [`hides_last_line`]).
 pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
     host_signals::with_all_blocked(|| write_chunks(text, LineStart::OwnLine, patience)).is_ok()
 }

@@ -1,4 +1,4 @@
-//! The size classes of the heap. Each class has one block size.
+//! The size classes of the heap. All blocks of a size class have the same size.
 
 use std::alloc::Layout;
 

@@ -3,9 +3,9 @@
 //! The library cannot rely on the application's heap, for three reasons. First, a thread that a signal has stopped
 //! forever may hold the heap's lock, so that no other thread can allocate or free memory. Second, an allocator that
 //! replaces the application's heap may itself launch kernels. Third, bugs in the application may overwrite the heap's
-//! data. In gpuflame's heap, no thread waits for another thread. If a thread wants to allocate and repeatedly finds its
-//! pool in use, it maps memory for the block. If a thread wants to free a block of a pool that is in use, it adds the
-//! block to a list of that pool.
+//! data. In gpuflame's heap, no thread waits for another thread. A thread that wants to allocate a block and repeatedly
+//! finds its pool in use maps memory for the block. A thread that wants to free a block of a pool in use adds the block
+//! to a list of that pool.
 //!
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  slabs, each with its free blocks

@@ -14,8 +14,8 @@ pub(super) fn round_up_to_pages(bytes: usize) -> usize {
 /// touched takes three times as long.
 static POPULATES_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// Makes the heap populate new pages as soon as they are mapped. This is faster, but also populates pages that may
-/// never be used. May be called in a signal handler.
+/// Makes the heap populate new pages as soon as they are mapped. Populating at once is faster, but also populates pages
+/// that may never be used. May be called in a signal handler.
 pub fn populate_pages_at_once() {
     POPULATES_AT_ONCE.store(true, Ordering::Relaxed);
 }

@@ -1,4 +1,5 @@
-//! The reserve is a part of the library's own image. Memory is allocated from it when the kernel maps no more memory.
+//! The reserve is a part of the library's own image. When the kernel maps no more memory, the heap allocates from the
+//! reserve.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;

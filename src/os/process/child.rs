@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 /// Signals that the terminal sends both to this process and to the command. The command decides how to react. This
 /// process runs until the command ends.
 const TERMINAL_SIGNALS: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-/// Signals that other processes send only to this process. They are meant for the command, so this process forwards
-/// them.
+/// Signals that other processes send only to this process. The signals are meant for the command, so this process
+/// forwards them.
 const FORWARDED_SIGNALS: [i32; 5] =
     [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
 /// Stop signal that the terminal sends both to this process and to the command. This process stops only after the
@@ -56,9 +56,9 @@ static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// Bit mask of the standard descriptors that were closed when this process started.
 static CLOSED_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 
-/// Notes the inherited state that Rust's runtime is about to change. Call this from a constructor (`.init_array`) of
-/// the program, because constructors run before the runtime starts. Without this call, the command gets the default
-/// action for SIGPIPE, and `/dev/null` in place of closed standard descriptors.
+/// Notes the inherited state that Rust's runtime is about to change. Call this function from a constructor
+/// (`.init_array`) of the program, because constructors run before Rust's runtime starts. Without this call, the
+/// command gets the default action for SIGPIPE, and `/dev/null` in place of closed standard descriptors.
 pub extern "C" fn note_inherited() {
     SIGPIPE_IS_IGNORED.store(
         current_action(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
@@ -125,8 +125,8 @@ pub fn was_interrupted() -> bool {
     WAS_INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// Converts an exit status to the number that a shell reports. It is the exit code, or 128 plus the number of the
-/// signal that killed the process.
+/// Converts an exit status to the number that a shell reports: the exit code, or 128 plus the number of the signal that
+/// killed the process.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.unwrap_or(1) as u8
@@ -152,8 +152,8 @@ impl InheritedActions {
         self.action(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL)
     }
 
-    /// Restores the signal actions, descriptors and signal mask that this process was started with. Call this in the
-    /// child before `exec`.
+    /// Restores the signal actions, descriptors and signal mask that this process was started with. Call this function
+    /// in the child before `exec`.
     fn restore_in_child(&self, mask: libc::sigset_t) {
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
             restore_action(*signal, action.as_ref());
@@ -177,9 +177,9 @@ impl InheritedActions {
         );
     }
 
-    /// Restores the signal actions after the command has ended, because later signals are meant for this process. There
-    /// is one exception. The signal that killed the command may have been sent to both processes and may still arrive
-    /// here. If this process has not received that signal yet, the signal's next arrival has no effect.
+    /// Restores the signal actions after the command has ended, because later signals are meant for this process. The
+    /// signal that killed the command is an exception, because it may have been sent to both processes and may still
+    /// arrive here. If this process has not received that signal yet, the signal's next arrival has no effect.
     fn restore(&self, ended: Option<ExitStatus>) {
         let fatal = ended.map_or(0, |status| i32::from(exit_code(status)) - 128);
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
@@ -240,7 +240,7 @@ fn close_if_placeholder(number: i32) {
 /// A change of the command's state.
 enum StateChange {
     Ended,
-    /// The command is stopped. The value is the signal that stopped it.
+    /// The command is stopped. The value is the signal that stopped the command.
     Stopped(i32),
 }
 
@@ -306,7 +306,8 @@ fn stop_with_command(command: i32, signal: i32) {
             // Only this process was continued, so the command is continued as well.
             send_signal(command, libc::SIGCONT);
         } else {
-            // The first process of a container cannot stop itself, so it waits until the command is continued.
+            // The first process of a container cannot stop itself, so this process waits until the command is
+            // continued.
             wait_until_continued(command);
         }
     }
@@ -423,13 +424,15 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
 
 fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
     match signal {
-        // A terminal sends these signals to the command as well, so they are not forwarded. Another process may send
-        // them to this process only, so they are forwarded. Otherwise a parent process could not interrupt the command.
-        // If that process signals the whole process group, the command gets the signal twice.
+        // A terminal sends these signals to the command as well, so signals from a terminal are not forwarded. Another
+        // process may send these signals to this process only. Such signals are forwarded, because otherwise a parent
+        // process could not interrupt the command. If another process signals the whole process group, the command gets
+        // the signal twice.
         libc::SIGINT | libc::SIGQUIT | TERMINAL_STOP_SIGNAL => is_from_process,
         // When the terminal goes away, the kernel sends these signals either to the command as well or only to the
-        // session leader. In the first case the command already has the signal. Therefore a signal of the kernel is
-        // forwarded only if this process is the session leader, and a signal of another process always.
+        // session leader. If the command also got the signal, forwarding is unnecessary. Therefore a signal from the
+        // kernel is forwarded only if this process is the session leader. A signal from another process is always
+        // forwarded.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
         _ => true,
     }

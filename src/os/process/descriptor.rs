@@ -3,9 +3,10 @@
 //! number, and gpuflame would write its output into that file. Therefore gpuflame moves its files to high numbers that
 //! such loops do not reach, and checks before each write whether the descriptor still refers to its file.
 //!
-//! Directly after a file is opened, it is not protected, because the kernel assigns the lowest free number. The file
-//! has this number until it is moved to a higher number. A file that gpuflame only reads (`/proc`, a module's names) is
-//! not moved. It has its low number until it is closed, usually after tens of microseconds.
+//! Directly after a file is opened, it is not protected yet, because the kernel assigns the lowest free descriptor
+//! number. The file has this number until it is moved to a higher number. A file that gpuflame only reads (`/proc`, a
+//! module's names) is not moved. Such a file keeps its low number until it is closed, usually after tens of
+//! microseconds.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -111,9 +112,9 @@ impl FileId {
     }
 }
 
-/// Appends to a file. Before each write, the appender checks whether its descriptor still refers to the file. If it
-/// refers to another file or its number is too low, the appender opens the file again for this write. Use an appender
-/// with a buffer, so that there are few writes.
+/// Appends to a file. Before each write, the appender checks whether its descriptor still refers to the file. If the
+/// descriptor refers to another file or has a low number, the appender opens the file again for this write. Use an
+/// appender with a buffer, so that there are few writes.
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,

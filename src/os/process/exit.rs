@@ -1,10 +1,10 @@
 //! Runs actions when the process exits normally: by `exit`, by a return from `main`, or by `quick_exit`. In a forked
 //! worker process, `_exit` counts as a normal exit too, because worker processes end by `_exit`.
 //!
-//! Before glibc 2.41, several threads may be in `exit` at the same time. Each handler runs on one of these threads. A
-//! thread that finds no more handlers ends the process, even if other threads are still running handlers. Therefore,
-//! until gpuflame's action is done, each thread that runs gpuflame's handler first registers the handler again. So
-//! every other exiting thread finds the handler, and waits in it until the action is done.
+//! Before glibc 2.41, several threads may be in `exit` at the same time. Each exit handler runs on one of the exiting
+//! threads. A thread that finds no more handlers ends the process, even if other threads are still running handlers.
+//! Therefore, until gpuflame's action is done, each thread that runs gpuflame's handler first registers the handler
+//! again. So every other exiting thread finds the handler, and waits in it until the action is done.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -51,7 +51,7 @@ unsafe extern "C" {
     fn at_quick_exit(action: extern "C" fn()) -> libc::c_int;
 }
 
-/// Registers `call` to run on the exiting thread when the process exits. It runs after all handlers that are registered
+/// Registers `call` to run on the exiting thread when the process exits, after all exit handlers that are registered
 /// later.
 pub fn call_at_exit(call: ExitAction) {
     if LATE_ACTION.0.set(call).is_ok() {
@@ -62,7 +62,7 @@ pub fn call_at_exit(call: ExitAction) {
     }
 }
 
-/// Registers `call` to run when the process exits. It runs before all handlers that were registered earlier.
+/// Registers `call` to run when the process exits, before all exit handlers that were registered earlier.
 pub fn call_early_at_exit(call: ExitAction) {
     if EARLY_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| register_early());
@@ -81,8 +81,8 @@ static ORIGINAL_EXIT: AtomicUsize = AtomicUsize::new(0);
 
 /// In a forked worker process, interposes on `_exit`, so that `action` is called before the process ends. (Python's
 /// `multiprocessing` ends its workers by `_exit`.) `action` may be called in a signal handler, and while the program
-/// holds any lock. Call this function once. In a process that is not a forked worker, it does nothing, because a
-/// program that calls `_exit` there wants to end immediately.
+/// holds any lock. Call this function once. In a process that is not a forked worker, this function does nothing,
+/// because a program that calls `_exit` there wants to end immediately.
 pub fn call_at_worker_exit(action: fn()) {
     let name = c"_exit";
     // SAFETY: the name is a C string; the result is null or the address of `_exit`.

@@ -39,8 +39,8 @@ pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     at >= inside || !has_signal_frame(inside, at)
 }
 
-/// Maximum distance in bytes from `inside` down to the kernel's signal frame. It is several times the stack that
-/// gpuflame itself needs, plus the largest processor state (11 KiB).
+/// Maximum distance in bytes from `inside` down to the kernel's signal frame: several times the stack that gpuflame
+/// itself needs, plus the largest processor state (11 KiB).
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const MAX_FRAME_DISTANCE_BYTES: usize = 64 << 10;
 

@@ -7,8 +7,8 @@
 //! a module that is loaded already      --> its slot for the function: the address in it is exchanged
 //! ```
 //!
-//! A caller that saved a function's address before the replacement still calls the library's function. This is how
-//! gpuflame itself still calls the library's function.
+//! A caller that saved a function's address before the replacement still calls the library's function. gpuflame itself
+//! uses a saved address to call the library's function.
 //!
 //! This module changes only words that the linker itself writes or reads. A word is written through the file
 //! `/proc/self/mem`, which changes this process's private copy of the page. A write to that file succeeds even if the
@@ -39,8 +39,8 @@ pub struct Interposition {
 }
 
 /// Replaces the functions of all `places`, which must belong to one library. Returns the number of words that were
-/// changed. Each word is a module's slot or a symbol's value. If a word cannot be written, it keeps its value, and the
-/// modules that use it still call the library's function.
+/// changed. Each changed word is a module's slot or a symbol's value. If a word cannot be written, it keeps its value,
+/// and the modules that use it still call the library's function.
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written, or the library is not found.
@@ -76,8 +76,9 @@ fn replace_all(places: &[Interposition]) -> io::Result<usize> {
     Ok(written)
 }
 
-/// Replaces the function `name` only for the module that contains the address `inside`. After that, this module calls
-/// `ours`, and every other module calls the same function as before. Returns the number of slots that were changed.
+/// Replaces the function `name` only for the module that contains the address `inside`. After the replacement, this
+/// module calls `ours`, and every other module calls the same function as before. Returns the number of slots that were
+/// changed.
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written.
@@ -103,8 +104,8 @@ fn replace_slots(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
 struct ProcessMemory {
     file: ManuallyDrop<File>,
     identity: FileId,
-    /// Cache of the most recently read pages. It has several entries because several tables are read alternately, each
-    /// from its start to its end.
+    /// Cache of the most recently read pages. The cache has several entries because several tables are read
+    /// alternately, each from its start to its end.
     pages: RefCell<PageCache>,
 }
 
@@ -204,7 +205,7 @@ impl Drop for ProcessMemory {
     }
 }
 
-/// A loaded module. It cannot be unloaded while this value exists, because the value exists only inside
+/// A loaded module. The module cannot be unloaded while this value exists, because the value exists only inside
 /// `dl_iterate_phdr`.
 struct LoadedModule<'a> {
     memory: &'a ProcessMemory,
@@ -231,8 +232,8 @@ const MAX_NAME_BYTES: usize = 4096;
 const SYMBOL_BYTES: usize = 24;
 const RELOCATION_BYTES: usize = 24;
 
-/// Types of relocations that write a symbol's address to a word. The word is a pointer, a slot of a table, or a slot
-/// for calls.
+/// Types of relocations that write a symbol's address to a word: to a pointer, to a slot of a table, or to a slot for
+/// calls.
 #[cfg(target_arch = "x86_64")]
 const ADDRESS_RELOCATIONS: [u32; 3] = [1, 6, 7];
 #[cfg(not(target_arch = "x86_64"))]
@@ -273,8 +274,8 @@ impl<'a> LoadedModule<'a> {
         self.covers(address).then_some(address)
     }
 
-    /// Returns the name by which other modules refer to this module as a dependency. It is the SONAME, or the file name
-    /// if there is no SONAME.
+    /// Returns the name by which other modules refer to this module as a dependency: the SONAME, or the file name if
+    /// there is no SONAME.
     fn own_name(&self) -> Vec<u8> {
         let soname =
             self.value(DT_SONAME).and_then(|at| self.memory.string(self.table(DT_STRTAB)?.checked_add(at)?));
@@ -399,7 +400,7 @@ impl<'a> LoadedModule<'a> {
 fn visit_modules(memory: &ProcessMemory, look: &mut dyn FnMut(&LoadedModule<'_>)) {
     type Visitor<'a> = (&'a ProcessMemory, &'a mut dyn FnMut(&LoadedModule<'_>));
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
-        // SAFETY: `visit_modules` passed this pair, which nothing else uses meanwhile.
+        // SAFETY: `visit_modules` passed this pair, which nothing else uses during the visit.
         let (memory, look) = unsafe { &mut *visitor.cast::<Visitor<'_>>() };
         // SAFETY: the linker passes a valid description.
         let module = LoadedModule::from_linker(unsafe { &*info }, memory);
@@ -432,8 +433,8 @@ mod tests {
         unsafe { CStr::from_ptr(gnu_get_libc_release()) }
     }
 
-    /// Checks that a replacement works in this test program. As in most programs, its own table is read-only at run
-    /// time.
+    /// Checks that a replacement works in this test program, whose own table is read-only at run time, as in most
+    /// programs.
     #[test]
     fn interposed_calls_and_new_lookups_reach_ours_but_saved_addresses_do_not() {
         let ask = || {
@@ -441,7 +442,7 @@ mod tests {
             unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_release".as_ptr()) }
         };
         let text = |function: *mut c_void| {
-            // SAFETY: the address belongs to the C library's function, or to ours of the same type.
+            // SAFETY: the address belongs to the C library's function, or to gpuflame's function of the same type.
             let function: unsafe extern "C" fn() -> *const std::ffi::c_char =
                 unsafe { std::mem::transmute(function) };
             // SAFETY: the function returns a constant string.

@@ -34,7 +34,7 @@ struct ModuleSearch {
 /// # Safety
 /// The arguments are those of `dl_iterate_phdr`; `search` points to a [`ModuleSearch`].
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `ModuleId::containing` passed this pointer, and nothing else uses the search meanwhile.
+    // SAFETY: `ModuleId::containing` passed this pointer, and nothing else uses the search during this call.
     let search = unsafe { &mut *search.cast::<ModuleSearch>() };
     // SAFETY: the linker passes a valid description.
     let info = unsafe { &*info };

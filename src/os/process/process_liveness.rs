@@ -65,8 +65,8 @@ fn start_time(process: u32, thread: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether this process was forked and has not executed another program since the fork. This is typical of worker
-/// processes, which usually end by `_exit`.
+/// Whether this process was forked and has not executed another program since the fork. Worker processes are typically
+/// forked in this way, and usually end by `_exit`.
 pub fn is_forked() -> bool {
     /// Flag from the kernel's `sched.h`. The flags of a process are field 9 of `stat`.
     const PF_FORKNOEXEC: u64 = 0x40;

@@ -1,5 +1,5 @@
 //! Sets the processors, scheduling class and priority of gpuflame's threads. A thread inherits these settings from the
-//! thread that creates it, which is the thread that makes the first CUDA call. That thread may be bound to one
+//! thread that creates it, which is the thread that makes the first CUDA call. The creating thread may be bound to one
 //! processor, or be in a real-time scheduling class.
 
 use std::mem::{size_of, zeroed};
@@ -64,8 +64,8 @@ pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread of this process is in a scheduling class whose threads share a processor. This is true for all
-/// classes except real-time classes.
+/// Whether a thread of this process is in a scheduling class whose threads share a processor (any class except the
+/// real-time classes).
 pub fn shares_its_processor(thread: i32) -> bool {
     // SAFETY: the call has no preconditions.
     let class = unsafe { libc::sched_getscheduler(thread) };

@@ -4,7 +4,7 @@
 
 use std::ptr::null_mut;
 
-/// Size of the separate stack in bytes. It is the usual size of a main thread's stack. Unused pages take no memory.
+/// Size of the separate stack in bytes, which is the usual size of a main thread's stack. Unused pages take no memory.
 const STACK_BYTES: usize = 8 << 20;
 /// Size in bytes of the inaccessible guard area at the lower end of the stack.
 const GUARD_BYTES: usize = 4096;

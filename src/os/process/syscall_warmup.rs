@@ -11,7 +11,7 @@ use std::ptr::{null, null_mut};
 
 use super::threads;
 
-/// Makes each system call once. The results are ignored. The calls may change errno, but gpuflame's entry points
+/// Makes each system call once, and ignores the results. The calls may change errno, but gpuflame's entry points
 /// restore it.
 pub fn make_all_once(takes_samples: bool) {
     make_common_calls();
@@ -48,23 +48,24 @@ fn make_common_calls() {
         libc::dup3(-1, -1, 0);
         libc::mremap(null_mut(), 0, 0, 0);
         libc::unlink(nothing);
-        // These calls are needed on the first launch, when files and their folders are created.
+        // `mkdir` and `write` are needed on the first launch, when files and their folders are created.
         libc::mkdir(nothing, 0);
         libc::write(-1, null(), 0);
         // When a signal ends the process, gpuflame's handler finally sends the signal to its own thread again.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), 0);
-        // These calls are needed in four cases: the main thread launches after set-up, a signal handler uses an
-        // alternate stack, stderr was replaced, or maps of generated code are read.
+        // The next four calls are needed if the main thread launches after set-up, if a signal handler uses an
+        // alternate stack, if stderr was replaced, and if maps of generated code are read.
         libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
         libc::sigaltstack(null(), null_mut());
         libc::isatty(-1);
         libc::geteuid();
-        // This call is needed if the process's scheduling class is not the default.
+        // `sched_setscheduler` is needed if the process's scheduling class is not the default.
         libc::syscall(libc::SYS_sched_setscheduler, -1, 0, null::<u8>());
-        // This call is sometimes needed when a lock is taken.
+        // `sched_yield` is sometimes needed when a lock is taken.
         libc::sched_yield();
-        // gpuflame's threads make these calls when they start to run, which may be after set-up on a busy machine. Here
-        // the calls have no effect, because no process has the id -1, and 99 is not a valid kind of priority.
+        // gpuflame's threads make these calls when they start to run, which may be after set-up on a busy machine. With
+        // these arguments the calls have no effect, because no process has the id -1, and 99 is not a valid kind of
+        // priority.
         libc::prctl(-1);
         libc::sched_getaffinity(-1, 0, null_mut());
         libc::sched_setaffinity(-1, 0, null());
@@ -77,8 +78,9 @@ fn make_common_calls() {
     }
 }
 
-/// Makes the system calls that sampling needs. Otherwise these calls would first be made when a thread makes its first
-/// launch. A thread is sampled with perf events (`perf_event_open`) or, if they are not available, with a timer.
+/// Makes the system calls that sampling needs. Without this function, these calls would first be made when a thread
+/// makes its first launch. A thread is sampled with perf events (`perf_event_open`) or, if they are not available, with
+/// a timer.
 fn make_sampling_calls() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
     // SAFETY: a call without attributes creates no event, and no clock and no timer has the number -1.

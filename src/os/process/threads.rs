@@ -109,8 +109,8 @@ struct ThreadSlot {
 const CLAIMED: i32 = -1;
 
 impl ThreadSlot {
-    /// Writes the identity to this entry if the entry is free. Returns whether it was free. Takes no lock, because a
-    /// signal handler that never returns may stop a thread of the tracer at any time.
+    /// If this entry is free, writes the identity to the entry and returns true. Takes no lock, because a signal
+    /// handler that never returns may stop a thread of the tracer at any time.
     fn claim(&self, identity: ThreadKey) -> bool {
         let is_claimed =
             self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -265,8 +265,8 @@ pub fn note_threads_of_tracer() {
 }
 
 /// Replacement for `pthread_create` in the tracer (CUPTI). Notes that each new thread exists only because gpuflame
-/// records. The tracer's threads cannot be recognized in any other way. They block all signals, but at the same moment
-/// the program may also start a thread that blocks all signals.
+/// records. The tracer's threads cannot be recognized in any other way. For example, they block all signals, but at the
+/// same moment the program may also start a thread that blocks all signals.
 ///
 /// # Safety
 /// As for `pthread_create`.

@@ -10,8 +10,8 @@
 //! kernel -signal-> handler, on the thread: copies into its slot -> drain, on a thread of ours
 //! ```
 //!
-//! The handler takes no lock, allocates nothing and preserves `errno`. It reads the stack through the kernel, so that
-//! it cannot fault. This module does not unwind the stack.
+//! The handler takes no lock, allocates nothing and preserves `errno`. The handler reads the stack through the kernel,
+//! so that the read cannot fault. This module does not unwind the stack.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -135,8 +135,8 @@ pub fn interrupted_calls() -> u32 {
     INTERRUPTED_CALLS.load(Ordering::Relaxed)
 }
 
-/// Whether the program has set its own action for the timers' signal. If so, the caller must drop every [`CpuTimer`]
-/// immediately.
+/// Whether the program has set its own action for the timers' signal. If the program has set an action, the caller must
+/// drop every [`CpuTimer`] immediately.
 pub fn is_signal_taken() -> bool {
     let signal = SIGNAL.load(Ordering::Relaxed);
     signal > 0 && current_action(signal) != Some(handler())
@@ -355,8 +355,8 @@ fn registers(_: &libc::ucontext_t) -> [u64; REGISTERS] {
     [0; REGISTERS]
 }
 
-/// If the signal has ended a system call, counts the call. In that case the instruction pointer is just after a
-/// `syscall` instruction, and rax contains `-EINTR`. If the kernel restarts the call instead, the instruction pointer
+/// If the signal has ended a system call, counts the call. When a call was ended, the instruction pointer is just after
+/// a `syscall` instruction, and rax contains `-EINTR`. If the kernel restarts the call instead, the instruction pointer
 /// is at the `syscall` instruction.
 fn count_interrupted(registers: &[u64; REGISTERS]) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];

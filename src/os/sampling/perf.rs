@@ -1,9 +1,9 @@
 //! Samples one thread with the kernel's performance events (`perf_event_open`). The kernel copies the thread's
 //! registers and a part of its stack at regular intervals of CPU time, or each time that the thread is descheduled.
 //!
-//! The sampled thread is not disturbed. It gets no signals, and none of its system calls is interrupted. The event
-//! needs no open descriptor, which the host might close. The event's mapping keeps the event alive, and unmapping ends
-//! it. A forked child inherits neither the event nor the mapping.
+//! The sampled thread is not disturbed: the thread gets no signals, and none of its system calls is interrupted. The
+//! event needs no open descriptor, which the host might close. The event's mapping keeps the event alive, and unmapping
+//! ends it. A forked child inherits neither the event nor the mapping.
 //!
 //! ```text
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
@@ -57,7 +57,8 @@ pub enum PerfRecord<'a> {
     Sample(ThreadSample<'a>),
     /// The thread was descheduled. The sample taken at that moment precedes this record.
     Descheduled {
-        /// Whether the thread was blocked. False if it was still runnable, but before Linux 4.17 always true.
+        /// Whether the thread was blocked. If the thread was still runnable, this is false. (Before Linux 4.17, it is
+        /// always true.)
         blocked: bool,
     },
     /// The thread has returned to a processor and runs again.
@@ -93,7 +94,8 @@ const RING_SIZES: [(usize, u32); 4] =
 /// times per second.
 const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
-/// Sizes to try for a thread that launches no GPU work. They are small, to leave room for threads that launch GPU work.
+/// Sizes to try for a thread that launches no GPU work. These rings are small, to leave room for threads that launch
+/// GPU work.
 const SMALL_RING_SIZES: [(usize, u32); 2] = [RING_SIZES[2], RING_SIZES[3]];
 /// Upper bound in bytes of the size of a sample without its stack.
 const SAMPLE_OVERHEAD_BYTES: usize = 256;
@@ -441,8 +443,8 @@ mod tests {
     use crate::process::threads;
     use crate::skip::skip;
 
-    /// Opens a perf event on the calling thread. Returns `None` if the kernel does not permit sampling. In that case
-    /// the test is skipped.
+    /// Opens a perf event on the calling thread. Returns `None` if the kernel does not permit sampling, so that the
+    /// test is skipped.
     fn opened(period: Duration) -> Option<PerfEvent> {
         PerfEvent::open(threads::current_id(), period, 0)
             .inspect_err(|error| {
@@ -481,7 +483,7 @@ mod tests {
             });
         }
         let taken = (thread_cpu_time(threads::current_id()).unwrap() - before).as_millis() as u64;
-        // There may be one sample more or less at the start and at the end of the interval.
+        // One sample may be missing or additional at the start, and one at the end of the interval.
         assert!((count + lost).abs_diff(taken) <= taken / 20 + 2, "{count} and {lost} lost in {taken} ms");
     }
 

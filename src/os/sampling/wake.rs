@@ -1,10 +1,10 @@
 //! Wakes one of gpuflame's threads as soon as the kernel has written a sample.
 //!
 //! A perf event has no open descriptor for which a thread could wait (see `perf`). Therefore the kernel sends a signal
-//! to gpuflame's thread. That thread blocks all signals and receives this signal with `sigtimedwait`, so no handler
-//! runs, and no thread of the program gets a signal. `sigtimedwait` would also receive a signal that was sent to the
-//! whole process. Therefore the signal is SIGSTKFLT, which neither the kernel nor a program sends. The open event
-//! stores which thread gets the signal. The event's mapping keeps the event alive after the descriptor is closed.
+//! to gpuflame's thread. gpuflame's thread blocks all signals and receives this signal with `sigtimedwait`, so no
+//! handler runs, and no thread of the program gets a signal. `sigtimedwait` would also receive a signal that was sent
+//! to the whole process. Therefore the signal is SIGSTKFLT, which neither the kernel nor a program sends. The open
+//! event stores which thread gets the signal. The event's mapping keeps the event alive after the descriptor is closed.
 
 use std::io;
 use std::mem::size_of;

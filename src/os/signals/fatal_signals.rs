@@ -12,7 +12,7 @@ use super::signal_actions::{self, SIGNALS};
 use crate::process::threads;
 
 /// Callbacks for signals that end the process. Both callbacks run in a signal handler, which may interrupt any code.
-/// Therefore they must not take a lock, use heap memory or wait for a thread of the application.
+/// Therefore the callbacks must not take a lock, use heap memory or wait for a thread of the application.
 #[derive(Clone, Copy)]
 pub struct FatalSignalHandler {
     /// Called with the number of the signal each time that such a signal arrives.
@@ -33,8 +33,8 @@ static INSTALLED: OnceLock<Installed> = OnceLock::new();
 static WAITING_THREADS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// Installs the handler for each of [`SIGNALS`] whose action is the default now, or when the program sets it to the
-/// default later. Call this function once. It does nothing in the first process of a container, because there the
-/// default is to ignore these signals.
+/// default later. Call this function once. In the first process of a container, this function does nothing, because
+/// there the default is to ignore these signals.
 pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     let process = std::process::id();
     if process != 1 && INSTALLED.set(Installed { process, handler }).is_ok() {
@@ -43,8 +43,8 @@ pub fn handle_fatal_signals(handler: FatalSignalHandler) {
 }
 
 /// Also installs the handler for signals that the program has set to the default by a call that is not interposed. Call
-/// this function when the program has ended and only its exit remains. It has no effect in a process that has not
-/// called [`handle_fatal_signals`].
+/// this function when the program has ended and only its exit remains. In a process that has not called
+/// [`handle_fatal_signals`], this function has no effect.
 pub fn handle_new_defaults() {
     if INSTALLED.get().is_some_and(|installed| installed.process == std::process::id()) {
         signal_actions::handle_current_defaults();
@@ -52,9 +52,9 @@ pub fn handle_new_defaults() {
 }
 
 extern "C" fn on_signal(signal: i32) {
-    // If gpuflame's handler is not installed, one of the program's own handlers has called it. This happens if the
-    // program found gpuflame's handler earlier and saved its address. In this case return, because without gpuflame the
-    // program would have found the default action and called nothing.
+    // If gpuflame's handler is not installed, one of the program's own handlers has called it, because the program
+    // found gpuflame's handler earlier and saved its address. Return, because without gpuflame the program would have
+    // found the default action and called nothing.
     if !signal_actions::is_installed(signal) {
         return;
     }

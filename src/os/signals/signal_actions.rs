@@ -14,8 +14,8 @@
 //!
 //! Only the kernel stores which action is set. Therefore an action that the program sets by a direct system call, or by
 //! a function of the C library that is not interposed, is respected as well. However, a program that queries the action
-//! by such a call finds gpuflame's handler. The program may later set its own handler, which calls the handler that it
-//! found. In that case [`is_installed`] returns false, and gpuflame's handler returns without effect.
+//! by such a call finds gpuflame's handler. If the program later sets its own handler, which calls the handler that the
+//! program found, [`is_installed`] returns false, and gpuflame's handler returns without effect.
 //!
 //! All functions may be called in a signal handler, so they use no lock and no heap memory.
 

@@ -164,7 +164,7 @@ fn note_launch_after_shutdown(kind: CallKind) {
     }
 }
 
-/// Whether the program has launched GPU work after gpuflame's shutdown. Such launches are not counted.
+/// Whether the program has launched GPU work after gpuflame's shutdown. Launches after the shutdown are not counted.
 pub fn has_launched_after_shutdown() -> bool {
     LAUNCHED_AFTER_SHUTDOWN.load(Ordering::Relaxed)
 }
@@ -265,8 +265,8 @@ fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: Correl
 fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
-        // A synchronous launch was recorded at its entry, when it was not known whether it would fail. If it has
-        // failed, no activity follows, and it is counted as a launch without an activity.
+        // A synchronous launch was recorded at its entry, when it was not known whether it would fail. If the launch
+        // has failed, no activity follows, and it is counted as a launch without an activity.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
             host_calls::record_wait(own, thread, &launch, time);
@@ -295,7 +295,7 @@ fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
 }
 
 /// If a window is open, captures the stack and writes the launch's record. Otherwise counts the launch. `nested` is the
-/// number of ids in `own.pending.aliases`. Each nested call so far that has its own correlation id has added one id.
+/// number of ids in `own.pending.aliases`, which are the correlation ids of nested calls.
 fn record_launch(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -362,7 +362,7 @@ fn push_launch(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch) {
     }
 }
 
-/// Whether a call of this kind returns only when its GPU work is done. Such a call is recorded when it begins.
+/// Whether a call of this kind returns only when its GPU work is done. A synchronous call is recorded when it begins.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
 }

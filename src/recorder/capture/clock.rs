@@ -22,8 +22,7 @@ use gpuflame_model::record::Nanos;
 /// Maximum age of a line. If the collector's last visit was longer ago than this, the clock may have been set since
 /// then.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
-/// Minimum number of TSC ticks between the two readings from which a line's speed is computed. It is about one
-/// millisecond.
+/// Minimum number of TSC ticks between the two readings from which a line's speed is computed (about one millisecond).
 const MIN_BASE_TICKS: u64 = 1 << 21;
 /// A line is valid for this multiple of the number of ticks over which its speed was measured. During these ticks, the
 /// error of a reading (15 ns) can grow to 60 ns.
@@ -83,7 +82,7 @@ impl ClockReading {
     }
 }
 
-/// Line that maps TSC ticks to times. It starts at the reading `from`.
+/// Line that maps TSC ticks to times, starting at the reading `from`.
 #[derive(Clone, Copy, Debug)]
 struct TscToRealtime {
     from: ClockReading,
@@ -110,7 +109,8 @@ impl TscToRealtime {
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
 
-    /// Whether `reading` is too far from the line. It may have been taken at any time after the line was fitted.
+    /// Whether `reading` is too far from the line. The reading may have been taken at any time after the line was
+    /// fitted.
     fn deviates(&self, reading: ClockReading) -> bool {
         let passed = i128::from(reading.ticks) - i128::from(self.from.ticks);
         let expected = i128::from(self.from.time.0) + ((passed * i128::from(self.speed)) >> FRACTION_BITS);
@@ -123,7 +123,7 @@ impl TscToRealtime {
 #[derive(Debug)]
 struct ClockCalibration {
     /// Two earlier readings. The speed of a new line is measured from the first reading. The second reading replaces
-    /// the first reading once it is at least `MIN_BASELINE` old.
+    /// the first reading once the second reading is at least `MIN_BASELINE` old.
     baselines: Option<[ClockReading; 2]>,
     line: Option<TscToRealtime>,
     /// Time at which the kernel's clock source was last queried, and whether the source was the TSC at that time.
@@ -231,8 +231,8 @@ impl SharedLine {
     }
 }
 
-/// Reads the clock through the C library. This takes only 21 to 30 ns, because the C library uses the vDSO instead of a
-/// system call.
+/// Reads the clock through the C library. The read takes only 21 to 30 ns, because the C library uses the vDSO instead
+/// of a system call.
 #[inline]
 fn read_realtime() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -256,9 +256,9 @@ fn read_tsc() -> u64 {
     0
 }
 
-/// Whether the kernel uses the TSC, which [`read_tsc`] reads, to keep time. The kernel does so if the speed of the TSC
-/// is constant and equal on all processors. The kernel of a virtual machine does not use the TSC if the host keeps time
-/// by other means.
+/// Whether the kernel uses the TSC, which [`read_tsc`] reads, to keep time. The kernel uses the TSC if its speed is
+/// constant and equal on all processors. The kernel of a virtual machine does not use the TSC if the host keeps time by
+/// other means.
 fn kernel_uses_tsc() -> bool {
     let clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     cfg!(target_arch = "x86_64")

@@ -3,9 +3,8 @@
 //!
 //! The collector keeps the stack of an id as long as a launch may refer to the id. When the collector is short of
 //! memory, it begins a round. In the round, every thread must forget its stack ids the next time that it enters
-//! gpuflame. After that, when the thread captures a stack, it records the stack again under a new id. A round does not
-//! wait for idle threads, because an idle thread writes no ids, and forgets its old ids as soon as it enters gpuflame
-//! again.
+//! gpuflame. When such a thread captures a stack again, it records the stack under a new id. A round does not wait for
+//! idle threads, because an idle thread writes no ids, and forgets its old ids as soon as it enters gpuflame again.
 //!
 //! ```text
 //! collector                      thread
@@ -21,7 +20,7 @@
 //!
 //! Two kinds of launches can still write an old id after the request. The first kind is a launch in flight, which
 //! already has its id. The second kind is a launch whose thread is preempted between its check of `inside` and its own
-//! store to `inside`, and does not run during a whole visit of the collector. In this case, the thread's store
+//! store to `inside`, and does not run during a whole visit of the collector. When the thread continues, its store
 //! overwrites the request, and the collector wrongly assumes that the thread has seen the request. Therefore the
 //! collector forgets an id one round later than the round in which threads should stop using the id. If a thread misses
 //! the request in two successive rounds, its launches are added to those of other stacks until the next round.
@@ -52,8 +51,8 @@ impl ForgetRound {
 
     /// Asks each thread that has not noticed the round yet to forget its stack ids. The collector calls this function
     /// on each visit, after it has drained the logs of graphs and host calls. Returns `None` until all threads have
-    /// noticed the round and all earlier launches are read. After that, returns the lowest id that may still appear,
-    /// apart from launches that were in flight.
+    /// noticed the round and all earlier launches are read. Once both are done, returns the lowest stack id that may
+    /// still appear, apart from launches that were in flight.
     pub fn poll(&mut self) -> Option<ContextId> {
         if self.noticed.is_none() {
             // All threads are asked, even if an earlier thread has not noticed the round yet.

@@ -10,7 +10,7 @@ pub enum Notice<'a> {
     /// A CUDA context was created. Sent inside a resource callback, in which no call to the tracer is allowed.
     ContextCreated,
     /// An API call that destroys a CUDA context or resets a device begins. The receiver may flush the tracer during
-    /// this notice. This is the last chance to get the records of that context.
+    /// this notice, which is the last chance to get the records of that context.
     ContextEnds,
     /// The program has called `cudaProfilerStart`, so recording of launches should start. Sent inside a callback.
     ProfilerStart,

@@ -39,8 +39,8 @@ pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Ca
 
 /// Captures the caller's stack, without gpuflame's own frames, and returns the id of that stack. `leaf` names the API
 /// call. `launched` identifies the kernel that the call launches, or is 0. `ours` is an address in the frame of
-/// gpuflame's function that the tracing library called. That frame, and the frames of all functions called from it, are
-/// gpuflame's own.
+/// gpuflame's function that the tracing library called. The frame of that function, and the frames of all functions
+/// called from it, are gpuflame's own.
 pub(super) fn capture(
     own: &mut ThreadOnly,
     thread: &ThreadState,

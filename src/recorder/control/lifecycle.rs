@@ -1,6 +1,6 @@
 //! Tracks whether gpuflame may run in this process. gpuflame may run until the process ends, or until gpuflame panics
-//! because of a bug. After that, it is off permanently. The state is one word, which every entry point of gpuflame
-//! reads.
+//! because of a bug. After a panic, gpuflame is off permanently. The state is one word, which every entry point of
+//! gpuflame reads.
 //!
 //! In a forked child, gpuflame is off until one of the child's threads sets it up again. The word is on its own page,
 //! which the kernel can fill with zeroes in forked children ([`page`]). This way gpuflame can distinguish a child from

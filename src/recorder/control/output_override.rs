@@ -1,4 +1,5 @@
-//! Stores the path prefix of the outputs that the program itself has chosen. It overrides the prefix from the settings.
+//! Stores the path prefix of the outputs that the program itself has chosen, which overrides the prefix from the
+//! settings.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 

@@ -31,8 +31,8 @@ impl WindowState {
         Self(word)
     }
 
-    /// Whether a window is open, so that launches are recorded. Otherwise launches are counted as launches outside
-    /// windows, or ignored if [`WindowState::is_muted`].
+    /// Whether a window is open, so that launches are recorded. While no window is open, launches are counted as
+    /// launches outside windows, or ignored if [`WindowState::is_muted`].
     #[inline]
     pub fn is_open(self) -> bool {
         self.0 & OPEN != 0
@@ -50,7 +50,7 @@ impl WindowState {
         self.0 & HAS_LAUNCH_MARKER != 0
     }
 
-    /// Whether launches are ignored, or call the marker function. Testing both rare cases together saves time.
+    /// Whether launches are ignored, or call the marker function. One test for both of these rare cases saves time.
     #[inline]
     pub fn is_special(self) -> bool {
         self.0 & (MUTED | HAS_LAUNCH_MARKER) != 0

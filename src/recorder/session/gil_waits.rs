@@ -3,7 +3,8 @@
 
 use gpuflame_model::record::ThreadId;
 
-/// Maximum number of recent waits for the GIL that are stored. They decide which samples of other threads are kept.
+/// Maximum number of recent waits for the GIL that are stored. The stored waits decide which samples of other threads
+/// are kept.
 const MAX_GIL_WAITS: usize = 256;
 /// Minimum time in ns between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;
@@ -16,7 +17,7 @@ const GIL_WAITS_END_NS: u64 = 2_000_000_000;
 /// Time ranges in which launching threads waited for Python's GIL.
 #[derive(Debug, Default)]
 pub(super) struct GilWaits {
-    /// Thread, start and end of each recent wait. The end is `None` while the wait is in progress, and 0 if it is
+    /// Thread, start and end of each recent wait. The end is `None` while the wait is in progress, and 0 if the end is
     /// unknown.
     recent: Vec<(ThreadId, u64, Option<u64>)>,
     /// Start time of the last wait.
@@ -54,7 +55,7 @@ impl GilWaits {
         self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
     }
 
-    /// Whether no launching thread has waited for the GIL for two seconds. If so, other threads are no longer sampled.
+    /// Whether no launching thread has waited for the GIL for two seconds, so that other threads are no longer sampled.
     pub(super) fn are_over(&self, now: u64) -> bool {
         now.abs_diff(self.last) > GIL_WAITS_END_NS
     }

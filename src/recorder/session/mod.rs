@@ -1,4 +1,5 @@
-//! The session is the run of one process under gpuflame, from the first call of gpuflame to the files written at exit.
+//! The session is the run of one process under gpuflame, from the first call to gpuflame until the files are written on
+//! exit.
 //!
 //! There is one session per process, however gpuflame was loaded. This file contains gpuflame's entry points.
 //!
@@ -60,8 +61,8 @@ pub fn inject() {
         return;
     }
     prepare_process();
-    // The driver calls this function inside `cuInit`. If this or another thread is setting up the session at this
-    // moment, the setup may wait for this call to return, so this call must not wait for the setup.
+    // The driver calls this function inside `cuInit`. This thread or another thread may be setting up the session at
+    // this moment. The setup may wait for this call to return, so this call must not wait for the setup.
     match stage::create_if_idle(set_up::set_up_on_injection) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -72,7 +73,8 @@ pub fn inject() {
     }
 }
 
-/// Prints why nothing is recorded. The code that loads this library calls this function if it has found a reason.
+/// Prints why nothing is recorded. The code that loads this library calls this function if it has found a reason not to
+/// record.
 pub fn refuse(why: &str) {
     if !forked_child::is_over() && !environment::forbids_recording() {
         stderr::remember_file();
@@ -88,8 +90,8 @@ pub fn refuse(why: &str) {
 ///
 /// The first call sets up the recorder, unless gpuflame was injected already. The setup takes milliseconds. Make the
 /// first call before the GPU work that you want to record, ideally before any CUDA call. Later calls take nanoseconds.
-/// They take longer only if the window was closed for two seconds or longer, because CUPTI must then switch its launch
-/// callbacks on again.
+/// A later call takes longer only if the window was closed for two seconds or longer, because CUPTI must then switch
+/// its launch callbacks on again.
 ///
 /// # Errors
 /// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or was
@@ -110,8 +112,8 @@ pub fn start() -> Result<()> {
 ///
 /// Launches made in the window are tracked until their GPU work ends, even if that is much later. Launches in the first
 /// second after the window are counted as launches outside windows. Later launches are ignored. Two seconds after the
-/// window, CUPTI's launch callbacks are switched off. After that, a launch only costs the time that CUPTI needs to
-/// record it.
+/// window, CUPTI's launch callbacks are switched off. With callbacks switched off, a launch only costs the time that
+/// CUPTI needs to record it.
 ///
 /// # Errors
 /// The error of [`start`], if `start` has failed; `State` if no window was opened before.
@@ -256,8 +258,8 @@ fn on_notice(notice: Notice<'_>) {
         // run before those handlers, so it is moved to the front again.
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
-            // gpuflame must not hold any of its own locks while it calls CUPTI. Here `running_session` has already
-            // released the stage's lock.
+            // gpuflame must not hold any of its own locks while it calls CUPTI. `running_session` has already released
+            // the stage's lock.
             let session = stage::running_session();
             if let Ok(session) = session {
                 session.on_context_end();

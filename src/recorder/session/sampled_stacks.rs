@@ -66,8 +66,8 @@ impl StackReader {
         self.python.is_some()
     }
 
-    /// Whether Python frames can be read. Looks for an interpreter, unless one was found. Call this on the sampler's
-    /// thread.
+    /// Whether Python frames can be read. Looks for an interpreter, unless one was found. Call this function on the
+    /// sampler's thread.
     pub(super) fn reads_python(&mut self) -> bool {
         if self.python.is_none() && !OtherThreads::is_refused() {
             self.python = OtherThreads::new().filter(|_| !OtherThreads::is_refused());
@@ -83,7 +83,7 @@ impl StackReader {
         self.python.as_mut().map(OtherThreads::all).unwrap_or_default()
     }
 
-    /// Checks whether shared objects were loaded or unloaded. Call this before each round of samples.
+    /// Checks whether shared objects were loaded or unloaded. Call this function before each round of samples.
     pub(super) fn check_loaded_objects(&mut self) {
         self.unwinder.check_loaded_objects();
     }
@@ -129,8 +129,8 @@ impl StackReader {
         ReadStack { flags: captured.flags, frames: frames.into() }
     }
 
-    /// Makes the sampler's thread sleep on the processor on which `thread` was just sampled. Does not do so if the
-    /// scheduling policy of `thread` keeps other threads off that processor.
+    /// Makes the sampler's thread sleep on the processor on which `thread` was just sampled. If the scheduling policy
+    /// of `thread` keeps other threads off that processor, the sampler's thread may sleep on any processor.
     pub(super) fn follow(&mut self, thread: ThreadId, processor: u32) {
         let is_safe = self.python.is_some() && scheduling::shares_its_processor(thread.0 as i32);
         self.processor = is_safe.then_some(processor);

@@ -11,8 +11,8 @@
 //!
 //! Samples that the kernel takes do not interrupt the observed threads. If the kernel refuses to take samples, timers
 //! interrupt the observed threads with signals instead. The pipeline takes finished samples without waiting for the
-//! sampler's thread. The reason is that the sampler's thread asks the loader for the mapped modules, and the loader may
-//! block it.
+//! sampler's thread, because the sampler's thread asks the loader for the mapped modules, and the loader may block that
+//! thread.
 
 use std::io;
 use std::mem;
@@ -52,10 +52,11 @@ const PAUSE_OVER_BUDGET_MS: i32 = 5;
 /// Maximum number of finished samples that wait for the pipeline. At 1,000 samples per second, this is enough for ten
 /// seconds.
 const MAX_READY_SAMPLES: usize = 10_000;
-/// Maximum number of threads observed at once. Each thread takes 0.5 MiB of memory for its samples, and 1 MiB for its
-/// waits.
+/// Maximum number of threads observed at the same time. Each observed thread takes 0.5 MiB of memory for its samples,
+/// and 1 MiB for its waits.
 const MAX_OBSERVED_THREADS: usize = 256;
-/// Maximum number of threads that are sampled although they launch no GPU work. Each such thread takes 64 KiB.
+/// Maximum number of threads that are sampled although they launch no GPU work. Each of these threads takes 64 KiB of
+/// memory for its samples.
 const MAX_OTHERS: usize = 32;
 /// Minimum duration in ns of a wait whose Python frames are still read after the wait has ended.
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
@@ -98,7 +99,7 @@ pub(super) struct SamplerOptions {
     pub(super) waits: bool,
 }
 
-/// The sampler, which the module's documentation describes.
+/// The sampler. The module's documentation describes what it does.
 #[derive(Debug)]
 pub(super) struct Sampler {
     options: SamplerOptions,
@@ -152,7 +153,7 @@ struct WaitCounts {
     refused: AtomicU64,
 }
 
-/// State of all observed threads. Only one thread may use it at a time.
+/// State of all observed threads. Only one thread at a time may use this state.
 #[derive(Debug)]
 struct ObservedThreads {
     stacks: StackReader,
@@ -408,8 +409,8 @@ impl Sampler {
             .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
-    /// Returns the threads whose observation must be restarted because a Python interpreter was loaded. From now on,
-    /// each sample of these threads must wake the sampler's thread.
+    /// Returns the threads whose observation must be restarted because a Python interpreter was loaded. After the
+    /// restart, each sample of these threads wakes the sampler's thread.
     fn observed_without_python(&self, observed: &mut ObservedThreads) -> Vec<ThreadId> {
         if observed.threads.is_empty() || observed.stacks.has_python() || !observed.stacks.reads_python() {
             return Vec::new();
@@ -546,8 +547,8 @@ impl Sampler {
         let mut stacks = Vec::new();
         threads.retain_mut(|one| {
             let cpu_time = perf::thread_cpu_time(one.thread.0 as i32);
-            // The waits are read first: a wait for the GIL decides whether samples of other threads, which come later
-            // in this loop, are kept.
+            // The waits are read before the samples, because a wait for the GIL decides whether samples of other
+            // threads, which come later in this loop, are kept.
             self.read_waits(one, (reader, gil_waits), is_wanted, &mut stacks);
             let periods = self.read_samples(one, (reader, gil_waits), is_wanted, &mut stacks);
             // If the thread has ended, its final CPU time can only be computed from its samples.
@@ -565,7 +566,7 @@ impl Sampler {
         self.hand_over(stacks);
     }
 
-    /// Reads the samples of a thread. Returns the number of periods that they represent.
+    /// Reads the samples of a thread. Returns the number of sampling periods that the samples represent.
     fn read_samples(
         &self,
         one: &mut ObservedThread,

@@ -24,7 +24,8 @@ the flag file is created again. A window that is open on exit is written. The re
 kept in gpuflame_pid<process id>/ and contains all windows.
 
 Operators come from torch.profiler with CPU activity alone, which does not use CUPTI. Calls and GPU work come from gpuflame. If
-PyTorch is not installed, the timeline has no operators. If there is no CUDA, it has no calls and no GPU work.
+PyTorch is not installed, the timeline has no operators. If there is no CUDA, the timeline has no calls
+and no GPU work.
 """
 
 import atexit
@@ -141,7 +142,7 @@ class ChakraTraceManager:
             self._step(False)
 
     def _step(self, opens):
-        """As `step`. `opens` states whether the window was just opened, which has already begun its first step."""
+        """As `step`. `opens` states whether the window was just opened. Opening has already begun the first step."""
         if not self.active:
             return
         if self.settings.synchronize:
@@ -374,8 +375,8 @@ class Observer:
 
 
 class Profiler:
-    """Runs PyTorch's profiler with CPU activity alone. It records operators, and the steps of the window as annotations. Does
-    nothing if torch is not installed."""
+    """Runs PyTorch's profiler with CPU activity alone. The profiler records operators, and the steps of the window as
+    annotations. Does nothing if torch is not installed."""
 
     def __init__(self, settings, tell):
         self._tell, self._profile, self._step = tell, None, None

@@ -11,8 +11,8 @@ WITH_VALUE = ("-o", "--output", "-f", "--formats", "--format", "--window", "--cp
 
 
 def arguments(given, executable):
-    """Returns the arguments for the command. If they name a Python script to record, this Python is inserted before the
-    script."""
+    """Returns the arguments for the command. If a Python script is to be recorded, this Python is
+    inserted before the script."""
     if given[:1] not in (["run"], ["record"]):
         return given
     at = 1

@@ -67,8 +67,8 @@ def loaded():
 def library():
     """Returns the copy of the library that is loaded in this process. If there is none, loads the package's own copy.
 
-    The package's copy is loaded into the global scope. If CUDA injects another copy later, that copy forwards its calls to
-    it."""
+    The package's copy is loaded into the global scope. If CUDA injects another copy later, that copy
+    forwards its calls to the package's copy."""
     global _found
     with _lock:
         if _found is None:

@@ -9,7 +9,7 @@ from ._library import Error
 
 
 def command(*arguments):
-    """Runs the command and returns its standard output as bytes. If it fails, raises Error with its message."""
+    """Runs the command and returns its standard output as bytes. If the command fails, raises Error with its message."""
     done = subprocess.run([_library.place_of("gpuflame"), *map(os.fspath, arguments)], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode:
@@ -20,7 +20,7 @@ def command(*arguments):
 
 def read(path):
     """Returns the tables of a recording (.gfr), or of any trace that the command reads. The file is read on the first use of a
-    table. If it is unreadable, that use raises Error."""
+    table. If the file is unreadable, that use raises Error."""
     path = os.path.abspath(os.fspath(path))
     if not os.path.exists(path):
         raise FileNotFoundError(path)
@@ -30,8 +30,8 @@ def read(path):
 class Run:
     """Arrow tables (pyarrow.Table) of a run, for pandas, polars and DuckDB: `run.activities.to_pandas()`.
 
-    Tables need a trace, or a recording of every call (GPUFLAME_FORMATS=gfr). If the file has only the sums of a run, they
-    raise Error.
+    Tables need a trace, or a recording of every call (GPUFLAME_FORMATS=gfr). If the file has only the sums of a run,
+    tables raise Error.
 
     activities: one row per kernel, copy and fill. Columns: kind, name, device, stream, start_ns, duration_ns, stack, language,
         file, line, thread ...
@@ -84,7 +84,7 @@ class Run:
         return command("convert", "--quiet", "--to", "svg", "--", self.path).decode()
 
     def _repr_html_(self):
-        # The picture is in a separate frame. There its script can run, but cannot change the notebook.
+        # In a separate frame, the picture's script can run, but it cannot change the notebook.
         return '<iframe srcdoc="%s" style="width:100%%;height:600px;border:0" title="%s"></iframe>' % (
             html.escape(self.svg()), html.escape(os.path.basename(self.path)))
 

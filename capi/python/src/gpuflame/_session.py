@@ -18,7 +18,7 @@ def start():
 
 
 def stop():
-    """Closes the window. GPU work launched in the window is tracked until it ends, but this function does not wait for it."""
+    """Closes the window. GPU work launched in the window is tracked until it ends, but this function does not wait for the end."""
     found = _library.library()
     _library.check(found, found.gpuflame_stop())
 
@@ -119,7 +119,7 @@ class range(_Scope):
     """`with gpuflame.range("layer 3"):`, or `@gpuflame.range("forward")`, adds a frame to the stack of everything that the
     thread launches inside the range.
 
-    A range costs about a microsecond. If the library is not in the process, it does nothing and costs less."""
+    A range costs about a microsecond. If the library is not in the process, a range does nothing and costs less."""
 
     def __init__(self, name):
         self._name = _bytes(name)

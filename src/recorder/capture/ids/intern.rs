@@ -105,8 +105,8 @@ pub(crate) struct Interner {
     slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
-    /// `prefix[n]` is the hash of the first `n` frames, counted from the root. The array takes 16 KiB. It is in a
-    /// separate mapping, because this struct is created and moved on the thread's stack, which may be small.
+    /// `prefix[n]` is the hash of the first `n` frames, counted from the root. The array takes 16 KiB. The array is in
+    /// a separate mapping, because this struct is created and moved on the thread's stack, which may be small.
     prefix: NonNull<PrefixHashes>,
     /// Number of hashes in `prefix` that belong to the last stack.
     depth: usize,
@@ -254,8 +254,8 @@ impl Interner {
         InternResult::Known(slot.id)
     }
 
-    /// Stores the id of the context `key`. Returns `false` if there is no memory to enlarge the table. In that case the
-    /// id is not stored.
+    /// Stores the id of the context `key`. If there is no memory to enlarge the table, returns `false` and does not
+    /// store the id.
     #[cold]
     pub(crate) fn insert(&mut self, key: NewContext, id: ContextId) -> bool {
         if 2 * (self.used + 1) > self.capacity && !self.reserve() {

@@ -133,8 +133,8 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // The domain could not get its own id, so it is ignored. If its ranges were recorded, pops of other domains
-            // could close them.
+            // The domain could not get its own id, so it is ignored. If the ranges of this domain were recorded, pops
+            // of other domains could close them.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }

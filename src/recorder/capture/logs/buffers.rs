@@ -7,7 +7,7 @@
 //!
 //! The tracer requests a buffer on an application thread, while it holds its own lock. A request takes a ready buffer
 //! or creates a new buffer, and never waits. If the memory limit leaves no room, the request gets a small buffer or no
-//! buffer. If it gets no buffer, the records that would have filled the buffer are counted as lost.
+//! buffer. If a request gets no buffer, the records that would have filled the buffer are counted as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -38,8 +38,8 @@ const RESERVED_DIVISOR: usize = 8;
 /// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory,
 /// and the other six keep 64 KiB each.
 const READY_BUFFERS: usize = 8;
-/// Maximum number of further unused buffers. Their memory is returned to the kernel, but they are not freed, because
-/// freeing does not reliably return memory to the kernel.
+/// Maximum number of further unused buffers. The memory of these buffers is returned to the kernel, but the buffers are
+/// not freed, because freeing does not reliably return memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
@@ -110,7 +110,7 @@ fn has_room(bytes: usize) -> bool {
     bytes == 0 || unread_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
 }
 
-/// Memory in bytes that buffers may use even if other data have used up the memory limit. It is the share for full-size
+/// Memory in bytes that buffers may use even if other data have used up the memory limit: the share for full-size
 /// buffers, plus two small buffers per log. Each thread has one or two logs.
 fn reserved_bytes() -> usize {
     unread_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()

@@ -1,4 +1,4 @@
-//! A log to which all threads write under a lock. It is used for rare records whose order across threads matters.
+//! A log to which all threads write under a lock, for rare records whose order across threads matters.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -48,8 +48,8 @@ impl CommonLog {
     }
 }
 
-/// Records of a log that were unread when this struct was created. If they refer to records in other logs, drain the
-/// other logs first.
+/// Records of a log that were unread when this struct was created. If these records refer to records in other logs,
+/// drain the other logs first.
 pub(crate) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, LogEnd<LogReader>>,

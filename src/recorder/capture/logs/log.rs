@@ -9,8 +9,8 @@
 //!
 //! Chunks come from a pool that the collector refills. While the collector keeps up, a push neither allocates nor makes
 //! a system call. If the writer outruns the collector, the writer maps further chunks itself, which takes about 20 us
-//! per chunk. This happens, for example, after a thousand new stacks, or if the collector gets no processor time. The
-//! collector unmaps these chunks after it has read them. If the number of chunks reaches a limit, the push is refused,
+//! per chunk. Examples of causes are a thousand new stacks, or a collector that gets no processor time. The collector
+//! unmaps these further chunks after it has read them. If the number of chunks reaches a limit, the push is refused,
 //! and the caller counts the loss.
 
 use std::cell::Cell;
@@ -26,14 +26,14 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Number of words per chunk. A launch has 3 words, and this number is a multiple of 3, so that launches fill a chunk
 /// completely.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
-/// Maximum number of chunks in all logs together. They take 32 MiB, which is enough for 1.4 million unread launches.
-/// The first chunk of each log (a thread has two logs) does not count. If several threads map a chunk at the same
-/// moment, a few more chunks may exist.
+/// Maximum number of chunks in all logs together. This many chunks take 32 MiB, which is enough for 1.4 million unread
+/// launches. The first chunk of each log (a thread has two logs) does not count against the maximum. If several threads
+/// map a chunk at the same moment, a few more chunks may exist.
 const MAX_CHUNKS: usize = 512;
 /// Current limit on the number of chunks: `MAX_CHUNKS`, or less under a small memory limit.
 static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
-/// Number of ready (empty) chunks after the collector has refilled the pool. They take 2 MiB, which is enough for
-/// 90,000 launches between two visits of the collector.
+/// Number of ready (empty) chunks after the collector has refilled the pool. The ready chunks take 2 MiB, which is
+/// enough for 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
 /// Maximum number of ready chunks, including chunks that the collector has read and returned. Because it is 1.5 times
 /// `READY_CHUNKS`, the number of launches between two visits can vary by 40,000 before chunks must be mapped or
@@ -60,9 +60,9 @@ pub(crate) fn limit_memory(bytes: usize) {
 struct ChunkPool {
     ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
-    /// Number of logs with at least one record. Each of these logs permanently holds at least one chunk.
+    /// Number of logs with at least one record. Each log with a record permanently holds at least one chunk.
     logs: AtomicUsize,
-    /// Whether [`refill_chunks`] was called at least once. Before that, every push is refused.
+    /// Whether [`refill_chunks`] was called at least once. Before the first call, every push is refused.
     is_open: AtomicBool,
 }
 

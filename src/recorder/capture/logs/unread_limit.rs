@@ -43,8 +43,9 @@ pub(crate) fn note_activities_lost(are_lost: bool) {
     }
 }
 
-/// Whether the activities of new launches are lost, and there is no room for `bytes` more bytes. If so, new launches
-/// should not be recorded, because launches without activities are of little use and would delay the collector further.
+/// Whether the activities of new launches are lost, and there is no room for `bytes` more bytes. If both are true, new
+/// launches should not be recorded, because launches without activities are of little use and would delay the collector
+/// further.
 pub(crate) fn are_activities_lost(bytes: usize) -> bool {
     // `has_room` is checked as well, because memory may have become free since the last request for a buffer, so the
     // flag may be out of date. For example, no requests arrive while another client owns the activity records.

@@ -134,7 +134,7 @@ fn node_created(
 }
 
 /// Records a dependency between two graph nodes. CUPTI's documentation does not state which of the two nodes waits.
-/// gpuflame assumes that the node with the higher id waits. The reason is that ids ascend in a graph, so this node was
+/// gpuflame assumes that the node with the higher id waits. Ids ascend in a graph, so the node with the higher id was
 /// created later, and a new node can only depend on existing nodes. The edges of a copied graph are derived from the
 /// edges of the original.
 fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (GraphNodeId, GraphNodeId))>) {
@@ -190,7 +190,8 @@ fn push(thread: &ThreadState, words: [u64; 3]) {
 #[derive(Default)]
 struct ExecGraphs {
     graphs: HashMap<u64, GraphId>,
-    /// Ids of the graphs in `graphs`. Such a graph counts as destroyed only when its executable graph is destroyed.
+    /// Ids of the graphs in `graphs`. A graph in `graphs` counts as destroyed only when its executable graph is
+    /// destroyed.
     owned: HashSet<GraphId>,
 }
 

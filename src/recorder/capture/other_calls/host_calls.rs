@@ -4,9 +4,9 @@
 //!
 //! Each host call is written to the thread's own log, among the thread's launches, to show which calls preceded a
 //! delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. All
-//! threads share this log because one thread may free memory that another thread immediately allocates again. In that
-//! case, only the order of the records shows to which allocation a free belongs. For the same reason, a free is written
-//! to the common log when the call begins. All other calls are written when they return.
+//! threads share this log because one thread may free memory that another thread immediately allocates again. Then only
+//! the order of the records shows to which allocation a free belongs. For the same reason, a free is written to the
+//! common log when the call begins. All other calls are written when they return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,8 +82,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this call is missing. The reason is that a signal handler on a stack at a higher
-                    // address has made another call, whose entry has replaced the entry of this call.
+                    // The entry of this call is missing, because a signal handler on a stack at a higher address has
+                    // made another call, whose entry has replaced the entry of this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
@@ -107,8 +107,8 @@ pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: boo
     }
 }
 
-/// Whether an unrecorded call of this kind counts as a loss. It counts only if the user has asked for details of such
-/// calls.
+/// Whether an unrecorded call of this kind counts as a loss. The call counts only if the user has asked for details of
+/// such calls.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -117,8 +117,8 @@ fn counts_as_loss(kind: CallKind) -> bool {
     }
 }
 
-/// Counts a call that cannot be recorded. The reason is that a signal handler made the call while the thread was inside
-/// gpuflame, or that the thread has no state.
+/// Counts a call that cannot be recorded, either because a signal handler made the call while the thread was inside
+/// gpuflame, or because the thread has no state.
 fn refuse(event: &HostCallEvent<'_>, refused: &EntryRefusal) {
     match *event {
         HostCallEvent::Begins { call, .. } => {

@@ -5,8 +5,8 @@
 //! the copy's table. gpuflame replaces the pointers to functions that open, close and name ranges. NVTX marks,
 //! categories, payloads and colours are ignored.
 //!
-//! The layouts of the structs come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. They have not changed since version
-//! 3.0.
+//! The layouts of the structs come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. These layouts have not changed since
+//! version 3.0.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -186,7 +186,7 @@ impl NvtxText for Wide {
 }
 
 /// Runs `body`, which NVTX has called, and preserves errno. A panic in `body` is a bug in gpuflame and must not reach
-/// the application. It switches gpuflame off, and `otherwise` is returned.
+/// the application. After a panic, gpuflame is off, and this function returns `otherwise`.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     errno::preserve(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
         crate::control::lifecycle::end();

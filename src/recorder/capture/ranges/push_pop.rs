@@ -135,7 +135,7 @@ pub fn end_range(id: u64) {
         }
     }
     // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. In both
-    // cases this thread does not wait. It leaves a note for the thread that owns the range.
+    // cases this thread does not wait, but leaves a note for the thread that owns the range.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.pending_ends.note_end(serial)
     {

@@ -27,8 +27,8 @@ pub(crate) const HOST_CALL: u64 = 4;
 /// Slot value of a launch from a signal handler that interrupted another launch. The interrupted launch is stored in
 /// `aside`.
 pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
-/// Slot value of a refused call, which cannot be recorded. It is the outermost call of a signal handler that
-/// interrupted the thread inside gpuflame, or of a thread without a state.
+/// Slot value of a refused call, which cannot be recorded. A refused call is the outermost call of a signal handler
+/// that interrupted the thread inside gpuflame, or of a thread without a state.
 pub(crate) const REFUSED: u64 = 6;
 
 /// Maximum number of nested calls' correlation ids that are stored per launch. GPU work under an id that is not stored
@@ -93,8 +93,8 @@ impl PendingLaunch {
     }
 
     /// Handles the creation of a graph node inside this launch. The launch is being captured into the node, so it has
-    /// no activity and gets no record. In this case, returns the launch's API call, which is recorded with the node.
-    /// Returns `None` if the node was not created inside this launch.
+    /// no activity and gets no record. Returns the launch's API call, which is recorded with the node. Returns `None`
+    /// if the node was not created inside this launch.
     pub(crate) fn mark_captured(&mut self, counters: &ThreadCounters) -> Option<ApiCallId> {
         if !self.encloses(stack_depth()) {
             return None;
@@ -151,7 +151,7 @@ pub(crate) struct PendingGraphCall {
 }
 
 /// Graphs that the thread's current call has created as copies, sorted by id. The first graph is the copy that the
-/// program requested. It is also the source of the next executable graph that CUPTI reports. The other graphs are
+/// program requested, and the source of the next executable graph that CUPTI reports. All other graphs in the list are
 /// copies of child graphs.
 #[derive(Default)]
 pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
@@ -223,8 +223,8 @@ impl CopiedGraphs {
 /// A thread's outermost host call in flight. (A host call creates no GPU work but is recorded.)
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,
-    /// Correlation id under which the call is recorded. It is the id of the last driver call nested in this call; if
-    /// there is none, it is the call's own id.
+    /// Correlation id under which the call is recorded: the id of the last driver call nested in this call or, if there
+    /// is no nested call, the call's own id.
     pub(crate) correlation: CorrelationId,
     /// Stack depth at the entry of the call, as in a pending launch.
     pub(crate) depth: usize,

@@ -1,6 +1,6 @@
 //! Sets gpuflame up, or keeps it off, in forked children. A child has a copy of its parent's memory, but only the
 //! thread that forked. If another thread of the parent held a lock during the fork, that lock stays locked in the
-//! child. If it was writing data, that data stays half written.
+//! child. If another thread was writing data, that data stays half written.
 //!
 //! If the parent has a session, the child is not recorded, because it cannot use the parent's driver state and has no
 //! collector thread. If the parent has no session, the child may start to use CUDA itself, and keeps the names and open
@@ -33,8 +33,8 @@ pub fn install_handler() {
         return;
     }
     pinning::pin_library();
-    // SAFETY: `lifecycle::page()` consists of whole pages that contain only one atomic of ours, for which zero is a
-    // valid value.
+    // SAFETY: `lifecycle::page()` consists of whole pages that contain only one atomic word of gpuflame, for which zero
+    // is a valid value.
     if unsafe { fork_hooks::wipe_on_fork(lifecycle::page()) } {
         lifecycle::note_children_find_zeroes();
     }
@@ -42,7 +42,7 @@ pub fn install_handler() {
     fork_hooks::on_fork_in_child(on_fork);
 }
 
-/// Fork handler, which runs in the child. It waits for no lock and allocates nothing.
+/// Fork handler, which runs in the child. The handler waits for no lock and allocates nothing.
 extern "C" fn on_fork() {
     // True if no thread has set up the child yet, or if the kernel does not zero the page.
     if lifecycle::claim_inherited() || !lifecycle::is_over() {

@@ -26,7 +26,7 @@ pub(crate) const SERIAL_BITS: u32 = 27;
 
 /// The open ranges of one thread.
 pub(crate) struct OpenRanges {
-    /// Table of the open ranges. It is mapped when the thread opens its first range.
+    /// Table of the open ranges, which is mapped when the thread opens its first range.
     table: Option<NonNull<RangeTable>>,
     depth: usize,
     /// Number of open ranges that were pushed while the table was full, and are not in the table.
@@ -183,9 +183,9 @@ impl Drop for OpenRanges {
 pub(crate) struct PendingEnds {
     serials: [AtomicU32; MAX_PENDING_ENDS],
     count: AtomicU32,
-    /// Last serial number that was given to a range of this thread state. It is not reset when the thread ends. The
-    /// reason is that the id of an old range may still be in use, so the state's next thread must not reuse that
-    /// range's serial number. Only the thread that owns the state accesses this field.
+    /// Last serial number that was given to a range of this thread state. The number is not reset when the thread ends,
+    /// because the id of an old range may still be in use. So the state's next thread must not reuse that range's
+    /// serial number. Only the thread that owns the state accesses this field.
     last_serial: AtomicU32,
 }
 
@@ -202,8 +202,8 @@ impl PendingEnds {
         next
     }
 
-    /// Notes that another thread has ended the range with this serial number. Returns `false` if there is no room for
-    /// the note. In that case the range stays open.
+    /// Notes that another thread has ended the range with this serial number. If there is no room for the note, returns
+    /// `false`, and the range stays open.
     pub(crate) fn note_end(&self, serial: u32) -> bool {
         let noted = self
             .serials

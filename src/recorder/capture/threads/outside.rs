@@ -1,6 +1,6 @@
 //! Counts launches made while no window is open ("outside windows"). Only the number of these launches and the range of
-//! their correlation ids are recorded. They are not recorded one by one, because a program that records one step in a
-//! thousand makes nearly all of its launches outside windows.
+//! their correlation ids are recorded. Launches outside windows are not recorded one by one, because a program that
+//! records one step in a thousand makes nearly all of its launches outside windows.
 //!
 //! The correlation ids of a thread's launches ascend. Suppose that a thread makes two launches outside windows, and no
 //! window opens between them. Then all launches of this thread whose ids are between the two ids were made outside
@@ -101,7 +101,7 @@ impl SharedOutsideRange {
     }
 
     /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was in the
-    /// middle of a write at every attempt. The latter happens if the thread was preempted during the write.
+    /// middle of a write at every attempt, because it was preempted during the write.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);
@@ -134,8 +134,8 @@ fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
     OutsideLaunches { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
-/// Numbers of launches that the collector has read from a thread's ranges. There is one entry for each range that may
-/// still grow. The first id of a range identifies its entry.
+/// Numbers of launches that the collector has read from a thread's ranges. The list has one entry for each range that
+/// may still grow. The first id of a range identifies its entry.
 #[derive(Default)]
 pub(super) struct OutsideReader(Vec<OutsideLaunches>);
 

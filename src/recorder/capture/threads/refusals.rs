@@ -8,7 +8,7 @@ use gpuflame_cupti::tracer::Call;
 use super::calls::{NESTED, REFUSED, stack_depth};
 
 /// A thread's refused calls in flight and refused ranges that are still open. The thread and its signal handlers write
-/// these fields. The thread itself writes them only while no handler runs.
+/// these fields. The thread itself writes the fields only while no signal handler runs.
 pub(crate) struct OpenRefusals {
     /// Stack depth of the outermost refused call in flight; 0 if there is none.
     pub(super) call: AtomicUsize,
@@ -21,7 +21,7 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. If so, that push no longer counts as open.
+    /// Whether a pop belongs to a push that was refused. After this call, a refused push no longer counts as open.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()

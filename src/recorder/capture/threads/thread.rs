@@ -309,8 +309,8 @@ fn abandon_state(thread: &ThreadState) -> bool {
 
 /// Writes the calling thread's id and name to its context log, before the thread's first stack. The name is recorded
 /// now, because the thread may have ended when the collector reads its rows. If the thread opens a range before a
-/// session is set up, the log has no room yet. In that case this function is called again before the thread's first
-/// stack is recorded.
+/// session is set up, the log has no room yet, and this function is called again before the thread's first stack is
+/// recorded.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
@@ -507,7 +507,8 @@ pub(crate) fn end_refused_call() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that interrupted gpuflame.
+/// Whether the calling thread is inside gpuflame. If it is inside, the caller may be a signal handler that interrupted
+/// gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }
@@ -520,7 +521,7 @@ pub(super) fn continue_in_child() {
         thread.counters.forget();
     }
     WITHOUT_STATE.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-    // Only the thread that forked exists in the child. The other states take no extra memory, because the parent shares
-    // their pages.
+    // Only the thread that forked exists in the child. The states of other threads take no extra memory, because the
+    // parent shares their pages.
     OCCUPIED_STATES.store(1, Ordering::Relaxed);
 }

@@ -6,7 +6,7 @@ use gpuflame_unwind::{Captured, Verifier};
 
 use super::thread_counters::ThreadCounters;
 
-/// One of every `VERIFY_INTERVAL` stacks is verified; if it is 0, no stack is verified.
+/// One of every `VERIFY_INTERVAL` stacks is verified. If the interval is 0, no stack is verified.
 static VERIFY_INTERVAL: AtomicU32 = AtomicU32::new(0);
 
 /// Makes each thread that has not launched yet verify every `n`th of its stacks. If `n` is 0, which is the default, no

@@ -21,8 +21,8 @@ use gpuflame_cupti::Api;
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::progress;
 
-/// Time from the closing of a window until launches are ignored. The same time must pass again until callbacks are
-/// turned off. The second interval is needed because an API call may be in flight that is not noted as a launch yet.
+/// Time from the closing of a window until launches are ignored. After the same time again, the callbacks are turned
+/// off. The second interval is needed because an API call may be in flight that is not noted as a launch yet.
 const MUTE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time for which a thread that opens a window waits until the callbacks are on.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -120,8 +120,8 @@ impl CallbackSwitch {
         self.state.lock().is_on = true;
     }
 
-    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. In
-    /// that case this function calls `nudge` to wake the collector, and waits until the collector has turned the
+    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. If
+    /// there is a `nudge`, this function calls it to wake the collector, and waits until the collector has turned the
     /// callbacks on. If `wants_records` is true, the collector also takes the activity records back from another
     /// client.
     pub(crate) fn before_window_opens(

@@ -6,9 +6,10 @@
 //! gpuflame's own buffers to the other client.
 //!
 //! gpuflame sees the call with which most clients request the records. Any other client is detected by missing traffic.
-//! (Traffic means buffers that CUPTI requests or delivers.) There are two signs. First, if the program has waited for
-//! its GPU work, the work is complete, so a flush should deliver the records of that work. Second, each kernel or copy
-//! takes space in a buffer, so CUPTI should request another buffer after many kernels or copies.
+//! (Traffic means buffers that CUPTI requests or delivers.) Two signs show that traffic is missing. First, if the
+//! program has waited for its GPU work, the work is complete, so a flush should deliver the records of that work.
+//! Second, each kernel or copy takes space in a buffer, so CUPTI should request another buffer after many kernels or
+//! copies.
 
 use std::time::{Duration, Instant};
 
@@ -39,8 +40,8 @@ pub(super) struct ClientDetector {
     /// Number of launches without an activity at the last flush.
     open_launches: u64,
     is_taken: bool,
-    /// Whether gpuflame saw the call with which the other client took the records. If so, gpuflame will also see the
-    /// end of this takeover. `takes` counts the takeovers whose start gpuflame saw.
+    /// Whether gpuflame saw the call with which the other client took the records. If gpuflame saw this call, it will
+    /// also see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
     /// Total number of takeovers, including those that were detected by missing traffic.
@@ -127,9 +128,9 @@ impl ClientDetector {
             (self.last_move, self.waited_intervals) = (now, 0);
             return None;
         }
-        // Two waits are required. The first wait may have been in flight at the last flush, and then covers only
-        // earlier launches. The second wait covers every launch. There must also be new launches without an activity,
-        // because the launch of a zero-byte copy never gets an activity.
+        // Two waits for all GPU work are required. The first wait may have been in flight at the last flush, and then
+        // covers only earlier launches. The second wait covers every launch. In addition, there must be new launches
+        // without an activity, because the launch of a zero-byte copy never gets an activity.
         self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
             && now.duration_since(self.last_move) >= MIN_SILENCE;

@@ -28,7 +28,7 @@ use crate::session::process::messages::{print_from_app, print_from_own};
 use crate::session::process::progress;
 
 /// Maximum time for which gpuflame waits for the program's API calls in flight before it releases the subscription to
-/// another client. It is half of the time for which that client waits for gpuflame.
+/// another client. The limit is half of the time for which that client waits for gpuflame.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of takeovers of the activity records that are reported. Later takeovers are only counted.
@@ -110,8 +110,8 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the subscription. If another client owns it, stores `is_wanted`, which states
-    /// whether a window must open when gpuflame has the subscription again.
+    /// Whether another client owns the subscription. If another client owns the subscription, stores `is_wanted`, which
+    /// states whether a window must open when gpuflame has the subscription again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {

@@ -95,7 +95,7 @@ pub(crate) struct Checkpoint {
 }
 
 /// Request to write no further regular checkpoint. A regular checkpoint makes the collector read rows. A thread that
-/// waits for the collector would mistake this for progress of the exit.
+/// waits for the collector would mistake this reading for progress of the exit.
 const STOP_REGULAR: u32 = 1;
 /// Request to write the last checkpoint, with the remaining rows. The thread that makes the request waits for the
 /// write.
@@ -183,8 +183,8 @@ impl Checkpoint {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The thread sleeps forever instead of ending. The reason is that the file names this thread as its writer,
-            // and readers of the file regard the process as alive while that thread exists.
+            // The thread sleeps forever instead of ending, because the file names this thread as its writer, and
+            // readers of the file regard the process as alive while that thread exists.
             threads::park_forever()
         });
         self.is_active.store(spawned.is_ok(), Ordering::Release);
@@ -217,7 +217,7 @@ impl Checkpoint {
         self.requested.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch, because the first checkpoint is due soon after it.
+    /// Notes the time of the first launch, because the first checkpoint is due soon after the first launch.
     pub(crate) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -269,7 +269,7 @@ impl Checkpoint {
     /// Removes the checkpoint file, because the outputs contain all of its content. If a file with the final sums has
     /// replaced it under the same name, the new file stays.
     pub(crate) fn remove(&self) {
-        // If a thread is blocked in a file system, it holds this lock. In that case the file is not removed.
+        // If a thread is blocked in a file system, it holds this lock, and the file is not removed.
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
         file_state.is_closed = true;
         file_state.next = None;
@@ -372,7 +372,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether this is the last checkpoint. If the process is ending, waits until a request decides this.
+    /// Whether this is the last checkpoint. If the process is ending, waits for a request that decides whether to write
+    /// the last checkpoint.
     fn is_last_checkpoint(&self) -> bool {
         loop {
             match self.requested.get() {
@@ -384,8 +385,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing may be written any more. There are two reasons: the thread that requested the last checkpoint
-    /// has stopped waiting, or gpuflame was switched off without a request to the checkpoint.
+    /// Whether nothing may be written any more, because the thread that requested the last checkpoint has stopped
+    /// waiting, or because gpuflame was switched off without a request to the checkpoint.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),

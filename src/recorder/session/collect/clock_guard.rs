@@ -3,9 +3,9 @@
 //!
 //! On each visit, the collector compares the system clock, from which the times of GPU work come, with a steady clock,
 //! which is never set. If the clock was set forward, the window closes at the time of the change and opens again after
-//! the gap. If the clock was set back, the window closes at the time of the change. It opens again once the clock
-//! reaches that time a second time. Therefore times that the clock shows twice are counted once, and no window contains
-//! time that did not pass.
+//! the gap. If the clock was set back, the window closes at the time of the change. The window opens again once the
+//! clock reaches that time a second time. Therefore times that the clock shows twice are counted once, and no window
+//! contains time that did not pass.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
 use gpuflame_os::clocks::ClockPair;

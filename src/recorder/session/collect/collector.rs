@@ -30,8 +30,8 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time from the first launch to the first flush. The flush is due before the first checkpoint
 /// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save the rows of the flush. This time is short because a
-/// worker process may soon end by `_exit`. In a forked process each interval is twice as long as the previous one, up
-/// to the full interval.
+/// worker process may soon end by `_exit`. In a forked process, each interval between flushes is twice as long as the
+/// previous interval, up to the full interval.
 const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
 
 /// Interval between flushes of CUPTI while many launches wait for their activity records.
@@ -46,7 +46,7 @@ const LAST_THREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Steps that the collector's loop delegates to the session.
 pub(crate) trait CollectorSteps: Sync {
-    /// Reads all finished rows, or a large part of them. Returns false if there were none.
+    /// Reads all finished rows, or a large part of them. Returns false if there were no finished rows.
     fn collect(&self) -> bool;
 
     /// Reads all rows that are finished at the time of the call.
@@ -116,8 +116,8 @@ impl Collector {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The thread sleeps forever instead of ending. The reason is that a recording names this thread as its
-            // writer, and readers of the file regard the process as alive while that thread exists.
+            // The thread sleeps forever instead of ending, because a recording names this thread as its writer, and
+            // readers of the file regard the process as alive while that thread exists.
             threads::park_forever()
         });
         spawned.map_err(|error| {
@@ -132,8 +132,8 @@ impl Collector {
     /// makes no progress for the time `limit`.
     pub(crate) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
         let mut watch = ProgressWatch::new(limit);
-        // The wait for the lock has a limit, because a signal may have interrupted the thread that holds the lock. That
-        // thread may never continue.
+        // The wait for the lock has a limit, because a signal may have interrupted the thread that holds the lock, and
+        // that thread may never continue.
         let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
         requests.made += 1;
         let mine = requests.made;

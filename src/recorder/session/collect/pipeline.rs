@@ -1,6 +1,6 @@
-//! The pipeline receives every row that the collector reads. It explains the rows: it joins launches with their
-//! activities and sums the times. If the settings ask for a recording or for other growing outputs, the pipeline also
-//! writes the rows to these files. All of this happens while the application runs.
+//! The pipeline receives every row that the collector reads. The pipeline explains the rows: it joins launches with
+//! their activities and sums the times. If the settings ask for a recording or for other growing outputs, the pipeline
+//! also writes the rows to these files. All of this happens while the application runs.
 //!
 //! The pipeline also chooses whether launches or activities are read next. Three other files contain further parts of
 //! the pipeline: `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs`
@@ -205,7 +205,7 @@ impl Pipeline {
         self.sampled.as_ref().map(|sampled| sampled.sampler.ledger_lines()).unwrap_or_default()
     }
 
-    /// Reads all finished rows, or a large part of them. Returns false if there were none.
+    /// Reads all finished rows, or a large part of them. Returns false if there were no finished rows.
     pub(crate) fn collect(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -275,8 +275,8 @@ impl Pipeline {
     }
 
     /// Reads the launches that are older than the oldest filled buffer, because that buffer contains their activities.
-    /// In this order, launches are joined with their activities soon after reading, even if the backlog is large. So
-    /// the join stores few unmatched launches or activities.
+    /// Because of this order, launches are joined with their activities soon after reading, even if the backlog is
+    /// large, and the join stores few unmatched launches or activities.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
         let any = capture::drain_before(completed, |row| self.rows.push(row));
@@ -492,8 +492,8 @@ impl Pipeline {
         self.rows.first_work
     }
 
-    /// Whether the process launched anything, even if the launches were lost. If it launched nothing, no file is
-    /// written.
+    /// Whether the process launched anything, even if the launches were lost. If the process launched nothing, no file
+    /// is written.
     pub(crate) fn has_work(&self) -> bool {
         self.rows.first_work.is_some()
             || capture::calls() > 0

@@ -94,8 +94,8 @@ impl RowSink {
             }
             // The thread may have been renamed since this row was created.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now and not on exit. The reason is that there may be tens of thousands of names, and
-            // the exit waits for gpuflame.
+            // Kernels are named now and not on exit, because there may be tens of thousands of names, and the exit
+            // waits for gpuflame.
             Row::Name { id, .. } => {
                 self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
@@ -104,8 +104,8 @@ impl RowSink {
         }
     }
 
-    /// Checks whether the system clock was set. If so, closes the open window at the time of the change, or opens it
-    /// again after the gap.
+    /// Checks whether the system clock was set. If the clock was set, closes the open window at the time of the change,
+    /// or opens it again after the gap.
     pub(super) fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
         for row in self.clock_guard.check(now) {

@@ -5,7 +5,7 @@
 use gpuflame_model::record::{ContextId, Launch, Row};
 
 /// State of the swap. The first launch whose stack (B) differs from the stack of the previous launch (A) gets stack A
-/// instead. After that, the next launch with stack A gets stack B.
+/// instead. The next launch with stack A then gets stack B.
 #[derive(Debug)]
 pub(super) enum SwapFault {
     Off,

@@ -47,7 +47,7 @@ pub(crate) trait WindowControl: Sync {
     fn close(&self);
 }
 
-/// Opens and closes windows by the schedule that the settings ask for.
+/// Opens and closes windows by the schedule from the settings.
 pub(crate) struct WindowScheduler {
     schedule: Mutex<Schedule>,
     began: Instant,
@@ -88,7 +88,7 @@ impl WindowScheduler {
         })
     }
 
-    /// Starts the schedule. If a window is due at once, it is open when this function returns.
+    /// Starts the schedule. If a window is due immediately, it is already open when this function returns.
     pub(crate) fn start(&'static self, control: &'static impl WindowControl) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {

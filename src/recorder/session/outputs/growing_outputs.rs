@@ -1,5 +1,6 @@
-//! Growing outputs are files that are written while the application runs, because their size grows with the run. They
-//! are the recording, the table of activities, the Chrome trace, and the text in the format of the tutorial's tracer.
+//! Growing outputs are files that are written while the application runs, because their size grows with the run. The
+//! growing outputs are the recording, the table of activities, the Chrome trace, and the text in the format of the
+//! tutorial's tracer.
 //!
 //! The recording has its final name from the start. If the plain name is taken, the name contains a number that was
 //! free for all outputs when the recording began. The files of the other growing outputs have temporary names, and get
@@ -45,14 +46,14 @@ const WAITING_SHARE: usize = 32;
 /// An output fails if it makes no progress for this time while its memory for waiting rows is full. This time is
 /// shorter than the time for which an exit waits for the collector.
 const MAX_STALL: Duration = Duration::from_secs(2);
-/// Minimum for both time limits on outputs without progress. It applies even if the exit limit is shorter.
+/// Minimum for both time limits on outputs without progress. This minimum applies even if the exit limit is shorter.
 const MIN_STALL: Duration = Duration::from_millis(100);
 /// All growing outputs of the session.
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Texts in the format of the tutorial's tracer. There are up to two: a text that is named like the other outputs,
-    /// and a text at the path in the tutorial's own environment variable.
+    /// Up to two texts in the format of the tutorial's tracer: a text that is named like the other outputs, and a text
+    /// at the path in the tutorial's own environment variable.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
@@ -67,7 +68,7 @@ pub(crate) struct GrowingOutputs {
     has_unmarked_rows: bool,
     /// File of a recording that could not be completed.
     failed_recording: Option<GrowingFile>,
-    /// Time without progress after which an output is abandoned while the process ends. It is half of the exit limit.
+    /// Time without progress after which an output is abandoned while the process ends (half of the exit limit).
     stall_limit: Duration,
 }
 
@@ -156,7 +157,7 @@ impl GrowingOutputs {
     }
 
     /// Returns the path of the recording, for a thread that is about to choose names of outputs. Waits until the file
-    /// exists. In a short run, the file may not have been created yet, and the thread would later mistake it for
+    /// exists. In a short run, the recording may not have been created yet, and the thread would later mistake it for
     /// another process's file.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
@@ -209,7 +210,7 @@ impl GrowingOutputs {
         }
     }
 
-    /// Stops recording because of an error. The file may cover hours of the run. Therefore it is kept in case the
+    /// Stops recording because of an error. The file may cover hours of the run. Therefore the file is kept in case the
     /// process is killed before it writes the other outputs. The head of the file states that rows after the last mark
     /// are missing.
     fn fail_recording(&mut self, error: Error) {
@@ -220,7 +221,7 @@ impl GrowingOutputs {
         }
     }
 
-    /// Removes the file of a failed recording. The other outputs contain the same sums, and need the disk space.
+    /// Removes the file of a failed recording, because the other outputs contain the same sums and need the disk space.
     /// Returns true if a file was removed.
     pub(super) fn remove_failed_recording(&mut self) -> bool {
         self.failed_recording.take().is_some_and(|left| left.remove_abandoned())
@@ -356,8 +357,8 @@ impl GrowingOutputs {
     }
 }
 
-/// Whether the row is written even after the recording has reached its size limit. Such rows are few, and they describe
-/// what the recording covers.
+/// Whether the row is written even after the recording has reached its size limit. Rows beyond the limit are few, and
+/// they describe what the recording covers.
 fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     matches!(
         row,

@@ -150,8 +150,8 @@ pub(super) fn write_replacing(
     Ok(path.to_owned())
 }
 
-/// Writes a complete file under a temporary name. Creates the parent folders only if the first attempt fails. This
-/// saves time, because there may be a thousand windows, each with its own files.
+/// Writes a complete file under a temporary name. Creates the parent folders only if the first attempt to create the
+/// file fails, which saves time, because there may be a thousand windows, each with its own files.
 fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Result<()>) -> Result<Draft> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

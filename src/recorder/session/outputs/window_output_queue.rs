@@ -42,7 +42,7 @@ use crate::session::process::progress;
 pub(crate) struct WindowOutput {
     /// Sequence number of the window.
     pub(crate) number: u64,
-    /// Whether `bytes` contains all definitions. If so, the definitions of earlier entries no longer apply.
+    /// Whether `bytes` contains all definitions, so that the definitions of earlier entries no longer apply.
     pub(crate) is_fresh: bool,
     /// Definitions and sums of the window, in the format of a recording.
     pub(crate) bytes: Vec<u8>,
@@ -58,8 +58,8 @@ pub(crate) struct WindowOutputQueue {
     renderer: Mutex<WindowRenderer>,
     /// Whether the process is ending, so that no more windows will be queued.
     is_ending: AtomicBool,
-    /// Whether the drawing thread runs. If it does not run, the thread that ends the process draws the remaining
-    /// windows.
+    /// Whether the drawing thread runs. If this thread does not run, the thread that ends the process draws the
+    /// remaining windows.
     has_thread: AtomicBool,
     /// Notified when the drawing thread has finished.
     done: Condvar,
@@ -67,7 +67,7 @@ pub(crate) struct WindowOutputQueue {
     thread: CpuClock,
 }
 
-/// State that is needed for drawing. Only one thread uses it at a time.
+/// State that is needed for drawing. Only one thread at a time uses this state.
 #[derive(Debug)]
 struct WindowRenderer {
     explain: Explain,
@@ -132,7 +132,7 @@ impl WindowOutputQueue {
     }
 
     /// Draws the remaining windows when the process ends. Returns `None` if the drawing thread has made no progress for
-    /// `limit`. In that case a file system may be blocking that thread, so the caller must not open a file either.
+    /// `limit`. A file system may then be blocking the drawing thread, so the caller must not open a file either.
     pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;
@@ -142,8 +142,8 @@ impl WindowOutputQueue {
         Some(std::mem::take(&mut renderer.rendered))
     }
 
-    /// Waits until the drawing thread has drawn all queued windows and has ended. Returns false if it makes no
-    /// progress.
+    /// Waits until the drawing thread has drawn all queued windows and has ended. Returns false if the drawing thread
+    /// makes no progress.
     fn wait_until_rendered(&self, limit: Duration) -> bool {
         let mut queue = self.queue.lock();
         self.is_ending.store(true, Ordering::Release);

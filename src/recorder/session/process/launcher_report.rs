@@ -46,8 +46,8 @@ fn write_call(folder: Option<&Path>, why: Option<&str>) {
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
-    // If the report cannot be written, the program that started this process receives no report. There is no other way
-    // to notify it.
+    // If the report cannot be written, the program that started this process receives no report, because there is no
+    // other way to notify that program.
     drop(written);
 }
 

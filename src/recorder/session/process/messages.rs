@@ -25,7 +25,7 @@ struct Unprinted {
 
 static UNPRINTED: Mutex<Unprinted> = Mutex::new(Unprinted { process: 0, text: String::new() });
 
-/// Prints a line. Call this on threads of the application.
+/// Prints a line. Call this function on threads of the application.
 pub(crate) fn print_from_app(message: &str) {
     let line = format_line(message);
     if !stderr::write(line.as_bytes(), STDERR_TIMEOUT) {
@@ -33,7 +33,7 @@ pub(crate) fn print_from_app(message: &str) {
     }
 }
 
-/// Prints a line. Call this on threads of gpuflame.
+/// Prints a line. Call this function on threads of gpuflame.
 pub(crate) fn print_from_own(message: &str) {
     let line = format_line(message);
     if !stderr::write_here(line.as_bytes(), STDERR_TIMEOUT) {

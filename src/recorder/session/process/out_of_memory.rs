@@ -42,8 +42,8 @@ pub(crate) fn end_session() {
     }
 }
 
-/// Ends the session, and stops the calling thread, which is one of gpuflame's, permanently. The thread may hold locks.
-/// This is safe because the application never waits for a lock of gpuflame without a time limit.
+/// Ends the session, and stops the calling thread, which is one of gpuflame's, permanently. The thread may hold locks,
+/// which is safe because the application never waits for a lock of gpuflame without a time limit.
 pub fn end_this_thread() -> ! {
     shortage::set_thread_stopped();
     end_session();

@@ -1,5 +1,5 @@
-//! The shutdown thread gathers the remaining rows and writes the outputs when the process ends. It has no other task.
-//! An exit, a signal or the end of a Python program wakes it.
+//! The only task of the shutdown thread is to gather the remaining rows and to write the outputs when the process ends.
+//! An exit, a signal or the end of a Python program wakes the shutdown thread.
 //!
 //! If a signal ends the process, the interrupted thread may hold any lock of the application, including the lock of the
 //! application's heap. The shutdown thread therefore uses a separate heap ([`heap`]). CUPTI and the loader may need a
@@ -14,9 +14,9 @@
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! A thread that requests the outputs waits as long as the shutdown thread makes progress. It stops waiting when there
-//! was no progress for the time that `GPUFLAME_EXIT_LIMIT` sets. A request takes no lock and allocates no memory,
-//! because a signal handler that makes a request may have interrupted a thread that holds a lock.
+//! A thread that requests the outputs waits as long as the shutdown thread makes progress. The wait ends when there was
+//! no progress for the time that `GPUFLAME_EXIT_LIMIT` sets. A request takes no lock and allocates no memory, because a
+//! signal handler that makes a request may have interrupted a thread that holds a lock.
 
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,7 +43,7 @@ use super::progress::{StallLimit, WaitingTime};
 /// `done` mean that these requests were carried out.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// Bit that is used in `done` only. It means that the shutdown thread needs nothing more from the loader.
+/// Bit in `done` only: the shutdown thread needs nothing more from the loader.
 const READY: u32 = 4;
 
 /// Signals that arrive within this time count as one signal, because a terminal, `torchrun` and a job runner each send
@@ -157,7 +157,7 @@ pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
-/// Whether the process was already exiting at `time`. If so, any wait that began at `time` or later was a wait for
+/// Whether the process was already exiting at `time`. Any wait that began after the start of the exit was a wait for
 /// gpuflame.
 pub(crate) fn was_exiting_at(time: Nanos) -> bool {
     let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);
@@ -165,8 +165,8 @@ pub(crate) fn was_exiting_at(time: Nanos) -> bool {
 }
 
 impl Shutdown {
-    /// Waits until the shutdown thread has started and needs nothing more from the loader. This is necessary because a
-    /// signal may later stop a thread inside the loader, after which the loader is unusable.
+    /// Waits until the shutdown thread has started and needs nothing more from the loader, because a signal may later
+    /// stop a thread inside the loader, after which the loader is unusable.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -185,8 +185,8 @@ impl Shutdown {
         threads::note_ours();
         self.thread.follow_this_thread();
         // The next two calls resolve symbols when they are made for the first time, and resolving takes the loader's
-        // lock. They are made now, because later a stopped thread may hold the loader's lock forever. (A hash table
-        // resolves symbols because it needs random numbers.)
+        // lock. The two calls are made now, because later a stopped thread may hold the loader's lock forever. (A hash
+        // table resolves symbols because it needs random numbers.)
         drop(RandomState::new());
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
@@ -249,8 +249,8 @@ impl Shutdown {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the shutdown thread will do nothing more. There are three reasons: the thread belongs to the parent
-    /// process, it has ended, or it made no progress until a waiting thread timed out.
+    /// Whether the shutdown thread will do nothing more, because the thread belongs to the parent process, has ended,
+    /// or made no progress until a waiting thread timed out.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // If no thread has requested the outputs, only a panic of gpuflame can have switched gpuflame off. If a thread

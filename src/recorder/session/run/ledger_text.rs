@@ -1,6 +1,6 @@
 //! Writes the ledger as text. The ledger counts the launches and activities that gpuflame saw, the losses, and
-//! gpuflame's own cost. On request it is printed to stderr on exit; otherwise it is in the recording. Scripts parse the
-//! ledger, so its lines must keep their wording and order.
+//! gpuflame's own cost. On request the ledger is printed to stderr on exit; otherwise it is in the recording. Scripts
+//! parse the ledger, so its lines must keep their wording and order.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ use crate::session::collect::collector;
 use crate::session::outputs::output_files::WriteReport;
 use crate::session::process::messages;
 
-/// Maximum number of listed kernels. It is also the maximum number of listed streams per device.
+/// Maximum number of listed kernels, and maximum number of listed streams per device.
 const MAX_LISTED: usize = 5;
 
 /// Returns the text of the ledger. Each line begins with gpuflame's prefix.
@@ -140,7 +140,8 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have impossible correlation ids. They are in no picture.
+/// Returns a line with the number of activities that have impossible correlation ids. Such activities are in no
+/// picture.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
@@ -361,8 +362,8 @@ fn verified_stacks(verified: VerifiedStacks) -> Option<String> {
     })
 }
 
-/// Returns a line with the time that gpuflame adds to a graph launch, if there were graph launches. This time does not
-/// depend on the number of graph nodes.
+/// Returns a line with the time that gpuflame adds to a graph launch, if there were graph launches. The added time does
+/// not depend on the number of graph nodes.
 fn graph_cost(launches: u64) -> Option<String> {
     let each = median_cost(capture::graph_cost(launches));
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))

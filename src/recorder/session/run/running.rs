@@ -1,8 +1,8 @@
-//! A session is one run of a process under gpuflame. It opens and closes windows, gathers rows, and writes the outputs
-//! on exit.
+//! A session is one run of a process under gpuflame. The session opens and closes windows, gathers rows, and writes the
+//! outputs on exit.
 //!
-//! The session owns the collector, the pipeline, the checkpoint and other components. Their threads call the session
-//! through traits that the session implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`,
+//! The session owns the collector, the pipeline, the checkpoint and other components. The threads of these components
+//! call the session through traits that the session implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`,
 //! `OnMemoryExhausted` and `ShutdownSteps`.
 
 use std::path::{Path, PathBuf};
@@ -49,15 +49,15 @@ use crate::session::sampler::{Sampler, SamplerOptions};
 
 /// Maximum time for which a call to `flush` waits while the collector makes no progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for which a flush waits for the recording's file while the file system makes no progress. It must be
-/// shorter than [`FLUSH_TIMEOUT`].
+/// Maximum time for which a flush waits for the recording's file while the file system makes no progress. This timeout
+/// must be shorter than [`FLUSH_TIMEOUT`].
 const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time for which an application thread that destroys a CUDA context waits while the collector makes no
 /// progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time for which the checkpoint's thread waits while the collector makes no progress. After this time, it
-/// reads the rows itself.
+/// Maximum time for which the checkpoint's thread waits while the collector makes no progress. After this time, the
+/// checkpoint's thread reads the rows itself.
 const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
@@ -69,7 +69,7 @@ const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 /// output is full.
 const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The session of this process.
+/// The state of this process's session.
 pub(crate) struct Session {
     settings: Settings,
     outputs: Outputs,
@@ -344,7 +344,7 @@ impl Session {
         }
     }
 
-    /// Locks the pipeline. Returns `None` if another thread holds its lock and makes no progress.
+    /// Locks the pipeline. Returns `None` if another thread holds the pipeline's lock and makes no progress.
     fn pipeline_within(&self, limit: StallLimit) -> Option<MutexGuard<'_, Pipeline>> {
         let mut watch = ProgressWatch::new(limit);
         loop {
@@ -623,8 +623,8 @@ impl CollectorSteps for Session {
 
 impl WindowControl for Session {
     fn open(&self) {
-        // An error means that the session is over, or that another CUPTI client owns the subscription. In the latter
-        // case, a window opens when that client is done.
+        // An error means that the session is over, or that another CUPTI client owns the subscription. If another
+        // client owns the subscription, a window opens when that client is done.
         let _ = self.open_window();
     }
 
@@ -670,7 +670,7 @@ impl ShutdownSteps for Session {
     }
 
     /// Makes CUPTI deliver all records, with two exceptions. If nothing was launched since the last request for all
-    /// records, CUPTI is not asked, because the driver may be gone by now. If CUPTI has ever failed to answer, it is
+    /// records, CUPTI is not asked, because the driver may be gone by now. If CUPTI has ever failed to answer, CUPTI is
     /// not asked again.
     fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::stop_regular);
@@ -700,7 +700,7 @@ impl ShutdownSteps for Session {
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
         // Notes the finished rows that are still unread, so that they are read below. Launches are accepted until this
-        // point. If they were rejected earlier, there would be GPU work without a launch.
+        // point. If launches were rejected earlier, there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.record_modules(&new);
             pipeline.note_unread();
@@ -719,8 +719,8 @@ impl ShutdownSteps for Session {
         true
     }
 
-    /// Writes the last checkpoint. After a signal, it is written even if there was no checkpoint file before, because a
-    /// SIGKILL often follows a few seconds later.
+    /// Writes the last checkpoint. After a signal, the checkpoint is written even if there was no checkpoint file
+    /// before, because a SIGKILL often follows a few seconds later.
     fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
     }

@@ -45,8 +45,7 @@ pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option
 }
 
 /// Returns the session. If there is none, creates it by calling `set_up`. If another thread is creating the session,
-/// waits for that thread. Returns `None` if this thread itself is creating the session, in one of its calling
-/// functions.
+/// waits for that thread. Returns `None` if this thread itself is creating the session, further up its call stack.
 pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
@@ -88,7 +87,7 @@ pub(crate) fn running_session() -> Result<&'static Session> {
         return Err(lifecycle::over_error());
     }
     // In a forked child, the stage's lock may be locked forever, because another thread of the parent held it during
-    // the fork. This is possible only if a session was requested before the fork.
+    // the fork. The lock can be locked only if a session was requested before the fork.
     if !forked_child::session_has_begun() {
         return Err(no_session());
     }

@@ -35,7 +35,7 @@ pub(super) struct StatsExchange {
 }
 
 impl StatsExchange {
-    /// Requests results. The collector computes them the next time that a thread makes it visit.
+    /// Requests results. The collector computes the results at its next visit that a thread requests.
     pub(super) fn request(&self) {
         self.is_requested.store(true, Ordering::Release);
     }
