@@ -311,7 +311,7 @@ mod tests {
         // A slab has room for 16 blocks, and the first slab of a chunk has room for 15 blocks.
         let large = take(pool, 8192, 15 + 16 * (slabs.len() - 2));
         assert!(slabs_of(&large).is_subset(&slabs));
-        // All blocks are different.
+        // All allocated blocks have different addresses.
         assert_eq!(large.iter().collect::<BTreeSet<_>>().len(), large.len());
         give_back(large);
     }

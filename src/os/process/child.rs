@@ -295,7 +295,7 @@ fn stop_with_command(command: i32, signal: i32) {
     restore_action(TERMINAL_STOP_SIGNAL, stop_key.as_ref());
     restore_action(libc::SIGCONT, continued.as_ref());
     if let Some(watcher) = watcher {
-        // SAFETY: kill takes any two numbers, and waitpid accepts a null status; the process is our child.
+        // SAFETY: kill takes any two numbers, and waitpid accepts a null status; the helper is a child of this process.
         unsafe {
             libc::kill(watcher, libc::SIGKILL);
             libc::waitpid(watcher, null_mut(), 0);
@@ -384,7 +384,7 @@ fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
 }
 
 fn send_signal(process: i32, signal: i32) {
-    // SAFETY: kill takes any two numbers, and the process is our child, which is not reaped yet.
+    // SAFETY: kill takes any two numbers, and the target is a child of this process that is not reaped yet.
     unsafe { libc::kill(process, signal) };
 }
 

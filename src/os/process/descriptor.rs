@@ -41,7 +41,7 @@ pub fn move_out_of_reach(file: File) -> File {
         // SAFETY: the descriptor is open while `file` is alive.
         let raised = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) };
         if raised >= 0 {
-            // SAFETY: the kernel has just created this descriptor, and we are its only owner.
+            // SAFETY: the kernel has just created this descriptor, and this `File` is its only owner.
             return unsafe { File::from_raw_fd(raised) };
         }
     }

@@ -418,7 +418,8 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// A function of the C library that returns a string, and that no other code in this crate calls.
+        /// The test replaces this function of the C library. It returns a string, and no other code in this crate calls
+        /// it.
         fn gnu_get_libc_release() -> *const std::ffi::c_char;
     }
 

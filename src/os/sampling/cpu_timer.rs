@@ -185,7 +185,7 @@ fn timer_signal() -> io::Result<i32> {
         signal => return Ok(signal),
     }
     check_memory_read()?;
-    // The search starts at the last real-time signal, because programs usually choose the first ones.
+    // The search starts at the last real-time signal, because programs usually choose the first real-time signals.
     let found = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(|signal| install_handler(*signal));
     SIGNAL.store(found.unwrap_or(-1), Ordering::Relaxed);
     found.map_or_else(none, Ok)
@@ -278,7 +278,7 @@ extern "C" fn on_signal(_: i32, info: *mut libc::siginfo_t, context: *mut c_void
     let is_ours = |place: &AtomicPtr<SampleSlot>| place.load(Ordering::Acquire) == info.slot;
     // Another process or thread may send the same signal, so only signals from gpuflame's timers are counted.
     if info.code == libc::SI_TIMER && !info.slot.is_null() && SLOTS.iter().any(is_ours) {
-        // SAFETY: the address is in the table of our slots, which are never unmapped.
+        // SAFETY: the address is in the table of slots, and slots are never unmapped.
         unsafe { &*info.slot }.add_sample(1 + info.more.max(0) as u64, &registers(context));
     }
     // SAFETY: `errno` points to this thread's own integer.

@@ -415,7 +415,7 @@ fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Resul
     if event < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just created this descriptor, and we are its only owner.
+    // SAFETY: the kernel has just created this descriptor, and this `File` is its only owner.
     Ok(descriptor::move_out_of_reach(unsafe { File::from_raw_fd(event as i32) }))
 }
 

@@ -187,7 +187,7 @@ struct LeftProcessor {
     time: u64,
     registers: [u64; REGISTERS],
     stack: Vec<u8>,
-    /// Whether `stack` contains a sample, and whether the thread is known to wait.
+    /// Whether `stack` contains a sample. `is_blocked` states whether the thread is known to wait.
     is_sampled: bool,
     is_blocked: bool,
 }
@@ -246,7 +246,7 @@ impl Sampler {
         }
     }
 
-    /// CPU time of `periods` sampling periods, in ns.
+    /// Returns the CPU time in ns that `periods` sampling periods represent.
     fn nanos(&self, periods: u64) -> u32 {
         (self.period.as_nanos() as u64).saturating_mul(periods).try_into().unwrap_or(u32::MAX)
     }
@@ -280,7 +280,7 @@ impl Sampler {
         ready.map(|mut ready| mem::take(&mut *ready)).unwrap_or_default()
     }
 
-    /// Number of dropped samples and number of dropped waits so far.
+    /// Returns the number of dropped samples and the number of dropped waits so far.
     pub(super) fn dropped(&self) -> [u64; 2] {
         [&self.counts.dropped, &self.counts.waits.dropped].map(|count| count.load(Ordering::Relaxed))
     }

@@ -24,8 +24,7 @@ the flag file is created again. A window that is open on exit is written. The re
 kept in gpuflame_pid<process id>/ and contains all windows.
 
 Operators come from torch.profiler with CPU activity alone, which does not use CUPTI. Calls and GPU work come from gpuflame. If
-PyTorch is not installed, the timeline has no operators. If there is no CUDA, the timeline has no calls
-and no GPU work.
+PyTorch is not installed, the timeline has no operators. If there is no CUDA, the timeline has no calls and no GPU work.
 """
 
 import atexit

@@ -72,8 +72,8 @@ pub(crate) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
 /// Returns the hash under which a thread caches a name of wide characters.
 pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     let text = &text[..text.len().min(MAX_NAME_BYTES)];
-    // The first word is larger than the length of any byte string, so that a wide string never has the hash of a byte
-    // string.
+    // The first hashed word is larger than the length of any byte string, so that a wide string never has the hash of a
+    // byte string.
     let start = Hash::ROOT.then(u64::from(domain.0)).then(1 << 32 | text.len() as u64);
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }

@@ -1,6 +1,7 @@
 //! Records host calls, which are CUDA calls that create no GPU work: calls that wait for GPU work, and calls that
-//! allocate or free memory. If the user asks for dependencies, calls that record CUDA events on streams or make streams
-//! wait for CUDA events are recorded as well. Host calls take microseconds or longer, so this code need not be fast.
+//! allocate or free memory. If the user requests dependencies, two more kinds of host calls are recorded: calls that
+//! record CUDA events on streams, and calls that make streams wait for CUDA events. Host calls take microseconds or
+//! longer, so this code need not be fast.
 //!
 //! Each host call is written to the thread's own log, among the thread's launches, to show which calls preceded a
 //! delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. All

@@ -45,8 +45,8 @@ pub(crate) struct PendingLaunch {
     pub(crate) depth: usize,
     pub(crate) api: ApiCallId,
     pub(crate) recorded: bool,
-    /// State of the window when the launch began: whether a window was open, and how many windows had been opened by
-    /// then.
+    /// State of the window when the launch began. The state contains whether a window was open, and how many windows
+    /// had been opened.
     pub(crate) window: window::WindowState,
     pub(crate) aliases: [CorrelationId; MAX_ALIASES],
     pub(crate) alias_count: usize,

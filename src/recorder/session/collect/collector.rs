@@ -55,7 +55,7 @@ pub(crate) trait CollectorSteps: Sync {
     /// Answers requests for statistics about the rows read so far.
     fn answer_stats_request(&self);
 
-    /// Whether the application has launched anything.
+    /// Whether the application has launched any GPU work.
     fn has_work(&self) -> bool;
 
     /// Whether CUPTI should be flushed, because many launches wait for their activity records.
@@ -103,7 +103,7 @@ pub(crate) struct Collector {
 #[derive(Debug, Default)]
 struct PendingRequests {
     highest: Option<CollectorRequest>,
-    /// Number of requests made so far, and number of requests carried out so far.
+    /// Number of requests made so far. `granted` is the number of requests carried out so far.
     made: u64,
     granted: u64,
 }

@@ -1,6 +1,6 @@
 //! The pipeline receives every row that the collector reads. The pipeline explains the rows: it joins launches with
-//! their activities and sums the times. If the settings ask for a recording or for other growing outputs, the pipeline
-//! also writes the rows to these files. All of this happens while the application runs.
+//! their activities and sums the times. If the settings request a recording or other growing outputs, the pipeline also
+//! writes the rows to these files. All of this happens while the application runs.
 //!
 //! The pipeline also chooses whether launches or activities are read next. Three other files contain further parts of
 //! the pipeline: `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs`
@@ -62,7 +62,7 @@ pub(crate) struct Pipeline {
     flush_end: Option<u64>,
     /// Value that `buffers_read` will have when all buffers counted by [`Pipeline::note_unread`] are read.
     noted_limit: u64,
-    /// Windows that have their own files; `None` if the prefix does not ask for files per window.
+    /// Windows that have their own files; `None` if the path prefix does not request files per window.
     window_outputs: Option<WindowOutputs>,
     sampled: Option<SampledStackIds>,
     stack_ids: StackIdRenewal,

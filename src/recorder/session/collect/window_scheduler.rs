@@ -57,7 +57,7 @@ pub(crate) struct WindowScheduler {
 }
 
 impl WindowScheduler {
-    /// Creates the schedule that the settings ask for. Returns `None` if the settings ask for no schedule, or if only
+    /// Creates the schedule that the settings request. Returns `None` if the settings request no schedule, or if only
     /// the program opens windows.
     pub(crate) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;

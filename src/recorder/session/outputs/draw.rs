@@ -1,4 +1,4 @@
-//! Writes the outputs of a profile in the formats that the settings ask for.
+//! Writes the outputs of a profile in the formats that the settings request.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -56,7 +56,7 @@ pub(crate) fn write_files(
 ) -> WriteReport {
     let has_failed = Cell::new(sums.has_failed);
     let Settings { unit, graph, ref root, .. } = *settings;
-    // If the settings ask for thread frames, each thread has its own frame. Only the `gpuflame` command merges threads
+    // If the settings request thread frames, each thread has its own frame. Only the `gpuflame` command merges threads
     // with similar names, which it does when it compares runs.
     let names = export::NameFolding::Kept;
     let whole_kernels = settings.internal_frames;

@@ -94,7 +94,7 @@ enum TextOut {
 }
 
 impl GrowingOutputs {
-    /// Opens the growing outputs that the settings ask for. `ceiling` is the number of bytes of memory that gpuflame
+    /// Opens the growing outputs that the settings request. `ceiling` is the number of bytes of memory that gpuflame
     /// may use.
     pub(crate) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
         let wants = |output| settings.formats.contains(&output);

@@ -1,8 +1,8 @@
 //! Draws the files of finished windows while the process runs, on a dedicated thread. Windows have their own files if
 //! the path prefix contains `%w`.
 //!
-//! The drawing thread has a profile of its own, to which only new definitions are added, so that each frame is
-//! symbolized once. Only the drawing thread waits for file systems. The thread that ends the process only checks
+//! The drawing thread has its own profile. Only new definitions are added to this profile, so that each frame is
+//! symbolized only once. Only the drawing thread waits for file systems. The thread that ends the process only checks
 //! whether the drawing thread makes progress.
 //!
 //! ```text
@@ -125,7 +125,7 @@ impl WindowOutputQueue {
         self.done.notify_one();
     }
 
-    /// Adds a window to the queue. Waits for no file system.
+    /// Adds a window to the queue. Does not wait for a file system.
     pub(crate) fn push(&self, output: WindowOutput) {
         self.queue.lock().push_back(output);
         self.wakeup.notify_one();

@@ -13,7 +13,7 @@ const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A session that can note in its checkpoint or recording that memory has run out.
 pub(crate) trait OnMemoryExhausted: Sync {
-    /// Writes the note that recording ended because memory has run out. Waits for no lock.
+    /// Writes the note that recording ended because memory has run out. Does not wait for a lock.
     fn on_memory_exhausted(&self);
 }
 
