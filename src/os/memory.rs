@@ -32,8 +32,8 @@ pub fn return_freed_memory() {
     }
 }
 
-/// Returns `asked` if it is set, but at least 24 MiB. Otherwise returns 256 MiB or a tenth of the control group's
-/// limit, whichever is smaller, but at least 24 MiB.
+/// Returns `asked` if it is set, but at least 24 MiB. If `asked` is not set, returns 256 MiB or a tenth of the control
+/// group's limit, whichever is smaller, but at least 24 MiB.
 fn choose_limit(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
     let unasked = || {
         let part = limit().map_or(u64::MAX, |limit| limit / CGROUP_DIVISOR);
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(cgroup_limit_of(old, &[root]), Some(500));
     }
 
-    /// Returns the memory limit for a user setting and a limit of the control group. All three values are in MiB.
+    /// Returns the memory limit in MiB for a user setting in MiB and a limit of the control group in MiB.
     fn mib(asked: Option<usize>, limit: Option<u64>) -> usize {
         choose_limit(asked.map(|asked| asked * MIB), || limit.map(|limit| limit * MIB as u64)) / MIB
     }

@@ -248,8 +248,8 @@ impl Draft {
     /// new file with the name for which the draft was created. Call this function before publishing.
     ///
     /// # Errors
-    /// Errors of the file system. Also an error if the content is lost, because the file was removed and its descriptor
-    /// is closed.
+    /// Errors of the file system. If the file was removed and its descriptor is closed, the content is lost, which is
+    /// an error, too.
     pub fn locate(&mut self) -> io::Result<FileLocation> {
         if self.is_at(&self.path) {
             return Ok(FileLocation::InPlace);

@@ -345,7 +345,7 @@ impl FileFeed {
     /// longer uses the file.
     ///
     /// # Errors
-    /// Errors of the file system. Also an error if nothing was written for `patience`.
+    /// Errors of the file system. If nothing was written for `patience`, this is an error, too.
     pub fn finish(mut self, patience: Duration) -> Result<Draft> {
         self.flush_block()?;
         let mut state = self.file.0.state.lock();

@@ -425,9 +425,9 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
 fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
     match signal {
         // A terminal sends these signals to the command as well, so signals from a terminal are not forwarded. Another
-        // process may send these signals to this process only. Such signals are forwarded, because otherwise a parent
-        // process could not interrupt the command. If another process signals the whole process group, the command gets
-        // the signal twice.
+        // process may send these signals to this process only. Signals from another process are forwarded, because
+        // otherwise a parent process could not interrupt the command. If another process signals the whole process
+        // group, the command gets the signal twice.
         libc::SIGINT | libc::SIGQUIT | TERMINAL_STOP_SIGNAL => is_from_process,
         // When the terminal goes away, the kernel sends these signals either to the command as well or only to the
         // session leader. If the command also got the signal, forwarding is unnecessary. Therefore a signal from the

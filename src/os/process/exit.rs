@@ -109,8 +109,8 @@ fn process_id() -> libc::pid_t {
 /// Replacement of `_exit`, which the program calls.
 unsafe extern "C" fn exit_worker(status: c_int) -> ! {
     let is_worker = |worker: &&WorkerExit| worker.process == process_id();
-    // Skip the action on an alternate signal stack, on which crash handlers run. Such a stack may be too small, and the
-    // last checkpoint contains the sums anyway.
+    // Skip the action on an alternate signal stack, on which crash handlers run. An alternate stack may be too small,
+    // and the last checkpoint contains the sums anyway.
     if let Some(worker) = WORKER.get().filter(is_worker).filter(|_| !is_on_alternate_stack()) {
         // A panic must not reach the program.
         let _ = std::panic::catch_unwind(worker.action);

@@ -14,7 +14,7 @@ impl EventFlags {
         Self(AtomicU32::new(0))
     }
 
-    /// The bits that are set.
+    /// Returns the bits that are set.
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }

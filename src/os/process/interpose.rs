@@ -418,8 +418,8 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// The test replaces this function of the C library. It returns a string, and no other code in this crate calls
-        /// it.
+        /// Function of the C library that the test replaces. No other code in this crate calls this function, which
+        /// returns a string.
         fn gnu_get_libc_release() -> *const std::ffi::c_char;
     }
 

@@ -294,8 +294,8 @@ fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     }
 }
 
-/// If a window is open, captures the stack and writes the launch's record. Otherwise counts the launch. `nested` is the
-/// number of ids in `own.pending.aliases`, which are the correlation ids of nested calls.
+/// If a window is open, captures the stack and writes the launch's record. If no window is open, counts the launch.
+/// `nested` is the number of ids in `own.pending.aliases`, which are the correlation ids of nested calls.
 fn record_launch(
     own: &mut ThreadOnly,
     thread: &ThreadState,

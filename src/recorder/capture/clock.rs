@@ -7,10 +7,10 @@
 //! library. There is no valid line at the start of a session, if the collector's last visit was over 250 ms ago, and
 //! just after the clock was set. If the kernel does not use the TSC to keep time, there is never a line.
 //!
-//! A time on the line is within 0.1 us of the clock. There are three exceptions: the clock was set, its speed was
-//! adjusted, or the machine was suspended and the TSC stopped. In these cases callbacks use the old line until the
-//! collector's next visit, for up to 80 ms. When a new line replaces the old line, a thread can see time go back by the
-//! difference between the two lines.
+//! A time on the line is within 0.1 us of the clock. The exceptions are that the clock was set, that its speed was
+//! adjusted, or that the machine was suspended and the TSC stopped. In these three cases, callbacks use the old line
+//! until the collector's next visit, for up to 80 ms. When a new line replaces the old line, a thread can see time go
+//! back by the difference between the two lines.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -3,8 +3,8 @@
 //! gpuflame reads.
 //!
 //! In a forked child, gpuflame is off until one of the child's threads sets it up again. The word is on its own page,
-//! which the kernel can fill with zeroes in forked children ([`page`]). This way gpuflame can distinguish a child from
-//! its parent however the child was forked, at no cost per launch.
+//! which the kernel can fill with zeroes in forked children ([`page`]). With this page, gpuflame can distinguish a
+//! child from its parent however the child was forked, at no cost per launch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -18,7 +18,8 @@ def start():
 
 
 def stop():
-    """Closes the window. GPU work launched in the window is tracked until it ends. This function does not wait for the GPU."""
+    """Closes the window. GPU work launched in the window is tracked until it ends. This function does not wait for
+    the GPU."""
     found = _library.library()
     _library.check(found, found.gpuflame_stop())
 

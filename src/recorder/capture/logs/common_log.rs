@@ -35,7 +35,7 @@ impl CommonLog {
 
     /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
     pub(crate) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
-        // Signals are blocked during the push. Otherwise a signal handler that jumps out of this call would leave the
+        // Signals are blocked during the push, because a signal handler that jumps out of this call would leave the
         // lock held permanently.
         host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }

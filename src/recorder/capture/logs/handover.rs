@@ -2,7 +2,8 @@
 //!
 //! A bounded queue with per-slot sequence numbers would not have this property, because a thread that finds a slot
 //! claimed but not yet published has to spin. The spinning thread may have preempted the thread that claimed the slot,
-//! as under `SCHED_FIFO` on one core. If so, neither the spinning thread nor the claiming thread makes progress.
+//! as under `SCHED_FIFO` on one core. After such a preemption, neither the spinning thread nor the claiming thread
+//! makes progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;

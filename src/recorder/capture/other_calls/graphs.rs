@@ -91,8 +91,8 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier graph call encloses this call, this call is nested in it. Otherwise the earlier call has never
-    // returned (for example, because of a longjmp).
+    // If the earlier graph call encloses this call, this call is nested in it. If the earlier graph call does not
+    // enclose this call, the earlier call has never returned (for example, because of a longjmp).
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }

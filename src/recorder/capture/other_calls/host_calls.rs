@@ -5,9 +5,9 @@
 //!
 //! Each host call is written to the thread's own log, among the thread's launches, to show which calls preceded a
 //! delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. All
-//! threads share this log because one thread may free memory that another thread immediately allocates again. Then only
-//! the order of the records shows to which allocation a free belongs. For the same reason, a free is written to the
-//! common log when the call begins. All other calls are written when they return.
+//! threads share this log because one thread may free memory that another thread immediately allocates again. When
+//! memory is reused like this, only the order of the records shows to which allocation a free belongs. For the same
+//! reason, a free is written to the common log when the call begins. All other calls are written when they return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

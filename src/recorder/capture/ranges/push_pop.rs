@@ -134,8 +134,8 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. In both
-    // cases this thread does not wait, but leaves a note for the thread that owns the range.
+    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. This thread
+    // does not wait for the thread that owns the range, but leaves a note for it.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.pending_ends.note_end(serial)
     {

@@ -2,11 +2,10 @@
 //! their correlation ids are recorded. Launches outside windows are not recorded one by one, because a program that
 //! records one step in a thousand makes nearly all of its launches outside windows.
 //!
-//! The correlation ids of a thread's launches ascend. Suppose that a thread makes two launches outside windows, and no
-//! window opens between them. Then all launches of this thread whose ids are between the two ids were made outside
-//! windows, too. Therefore each thread has one growing range, which the collector can read ([`SharedOutsideRange`]).
-//! The first launch outside windows after another window begins a new range, and writes the previous range to the
-//! thread's log.
+//! The correlation ids of a thread's launches ascend. If a thread makes two launches outside windows and no window
+//! opens between them, all launches of this thread with ids between the two ids were made outside windows, too.
+//! Therefore each thread has one growing range, which the collector can read ([`SharedOutsideRange`]). The first launch
+//! outside windows after another window begins a new range, and writes the previous range to the thread's log.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

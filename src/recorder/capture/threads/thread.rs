@@ -507,8 +507,8 @@ pub(crate) fn end_refused_call() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame. If it is inside, the caller may be a signal handler that interrupted
-/// gpuflame.
+/// Whether the calling thread is inside gpuflame. If the thread is inside, the caller may be a signal handler that
+/// interrupted gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }

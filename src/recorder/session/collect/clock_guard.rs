@@ -1,5 +1,5 @@
 //! Guards against impossible times. The system clock may be set while gpuflame records, and an activity record may
-//! contain a time at which nothing ran. The guard prevents wrong GPU time in both cases.
+//! contain a time at which nothing ran. The guard prevents such times from producing wrong GPU time.
 //!
 //! On each visit, the collector compares the system clock, from which the times of GPU work come, with a steady clock,
 //! which is never set. If the clock was set forward, the window closes at the time of the change and opens again after
@@ -31,8 +31,8 @@ pub(super) struct ClockGuard {
 }
 
 impl ClockGuard {
-    /// Compares the clocks. If the system clock was set, returns the window edges that result. Otherwise usually
-    /// returns an empty list.
+    /// Compares the clocks. If the system clock was set, returns the window edges that result. If the clock was not
+    /// set, usually returns an empty list.
     pub(super) fn check(&mut self, now: ClockPair) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));

@@ -1,5 +1,5 @@
 //! Passes the beginnings of the program's steps from its threads to the collector. A step takes milliseconds, so one
-//! locked list is enough for all threads. Marks use the same design.
+//! locked list is enough for all threads. The queue of marks has the same design.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

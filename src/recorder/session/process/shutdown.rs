@@ -224,8 +224,8 @@ impl Shutdown {
         }
     }
 
-    /// Whether a signal or a worker's call to `_exit` ends the process. In both cases, other threads may hold any lock
-    /// of the program.
+    /// Whether a signal or a worker's call to `_exit` ends the process. After a signal or `_exit`, other threads may
+    /// hold any lock of the program.
     fn must_hurry(&self) -> bool {
         self.signal.load(Ordering::SeqCst) != 0 || self.is_hurried.load(Ordering::SeqCst)
     }

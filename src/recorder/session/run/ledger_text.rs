@@ -130,7 +130,8 @@ fn python_functions(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Returns a line with the number of activities that CUPTI delivered twice. Such an activity counts only once.
+/// Returns a line with the number of activities that CUPTI delivered twice. An activity that was delivered twice counts
+/// only once.
 fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -140,8 +141,8 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have impossible correlation ids. Such activities are in no
-/// picture.
+/// Returns a line with the number of activities that have impossible correlation ids. Activities with impossible ids
+/// are in no picture.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {

@@ -509,9 +509,9 @@ impl Session {
     }
 }
 
-/// Removes the checkpoint if its content is also in the output files, or in the file `sums` with the final sums.
-/// Otherwise keeps the checkpoint. If outputs are missing, prints the path of the file from which they can be
-/// recovered.
+/// Removes the checkpoint if its content is also in the output files, or in the file `sums` with the final sums. If the
+/// content is only in the checkpoint, keeps the checkpoint. If outputs are missing, prints the path of the file from
+/// which they can be recovered.
 fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bool, sums: Option<&Path>) {
     let kept = match (checkpoint, all_is_written || sums.is_some()) {
         (Some(checkpoint), true) => {
@@ -529,8 +529,8 @@ fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bo
     }
 }
 
-/// Prints the ledger and the summary. If stderr may end in an unfinished line, prints a heading first. Otherwise the
-/// first line of `text` would be appended to the unfinished line.
+/// Prints the ledger and the summary. If stderr may end in an unfinished line, prints a heading first, because without
+/// a heading, the first line of `text` would be appended to the unfinished line.
 fn print_results(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::format_line(&format!("results of process {}", std::process::id())));
