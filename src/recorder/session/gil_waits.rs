@@ -55,7 +55,8 @@ impl GilWaits {
         self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
     }
 
-    /// Whether no launching thread has waited for the GIL for two seconds, so that other threads are no longer sampled.
+    /// Whether no launching thread has begun to wait for the GIL during the last two seconds. Other threads are then no
+    /// longer sampled.
     pub(super) fn are_over(&self, now: u64) -> bool {
         now.abs_diff(self.last) > GIL_WAITS_END_NS
     }

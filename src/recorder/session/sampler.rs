@@ -460,8 +460,8 @@ impl Sampler {
     }
 
     /// While launching threads wait for the GIL, samples the Python threads that launch no GPU work. Stops when no
-    /// launching thread has waited for two seconds. A thread is not sampled if the kernel refuses or if there are too
-    /// many threads.
+    /// launching thread has waited for the GIL during the last two seconds. A thread is not sampled if the kernel
+    /// refuses or if there are too many threads.
     fn observe_others(&self, observed: &mut ObservedThreads) {
         if observed.gil_waits.are_over(capture::now().0) {
             observed.threads.retain(|one| !one.is_other);

@@ -191,7 +191,7 @@ enum FlagChange {
     Removed,
 }
 
-/// The flag file. A window opens while the file exists.
+/// The flag file, whose presence opens a window.
 struct FlagFile<'a> {
     path: &'a Path,
     /// Identity of the file at the last check: device, inode and creation time. The creation time is needed because

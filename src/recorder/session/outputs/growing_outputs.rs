@@ -33,10 +33,11 @@ pub(crate) use super::output_files::is_name_taken;
 use super::output_files::{WrittenFile, make_folders};
 use crate::session::process::launcher_report;
 
-/// Maximum time in ms between two marks in the recording. (A mark is a row that states that all earlier rows are
-/// complete.) A mark follows the rows of each flush of CUPTI.
+/// Maximum time in ms between two marks in the recording. (A mark is a row that states the time up to which the
+/// recording is complete.) A mark follows the rows of each flush of CUPTI.
 const MARK_INTERVAL_MS: u32 = 1200;
-/// Maximum time by which a file's modification time may precede the actual write, because file systems round it down.
+/// Maximum time by which a file's modification time may precede the actual write, because the kernel takes it from a
+/// clock that advances in ticks.
 const MTIME_GRANULARITY: Duration = Duration::from_millis(10);
 /// Maximum number of names that are tried for the recording if names are taken.
 const MAX_TRIED_NAMES: usize = 1000;

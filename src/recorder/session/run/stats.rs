@@ -35,7 +35,7 @@ pub(super) struct StatsExchange {
 }
 
 impl StatsExchange {
-    /// Requests results. The collector computes the results at its next visit that a thread requests.
+    /// Requests results. The collector computes the results when it carries out the next request of a thread.
     pub(super) fn request(&self) {
         self.is_requested.store(true, Ordering::Release);
     }
