@@ -1,5 +1,5 @@
-//! Sums in the recording file of a process that does not store its rows. The sums are written from one [`Explain`], and
-//! read back into another. `record::encode` documents the layout of keys and values.
+//! Encodes and decodes the sums in a recording file that contains sums instead of rows. The sums are written from one
+//! [`Explain`], and read into another [`Explain`]. `record::encode` documents the layout of keys and values.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use gpuflame_model::record::{
 };
 use gpuflame_model::sorting;
 
-/// First byte of a key, which is the kind of sum.
+/// Kinds of sums. The first byte of a key is one of these kinds.
 mod kind {
     pub(super) const SAMPLE: u8 = 1;
     pub(super) const WORK: u8 = 2;
@@ -45,14 +45,14 @@ mod kind {
     pub(super) const STEP_SERIES: u8 = 21;
 }
 
-/// Upper limit for the total of the sums in a file. No real run exceeds it, and sums below it cannot overflow when they
-/// are added.
+/// Upper limit for the total of all sums in a file. No real run exceeds this limit, and sums below it can be added
+/// without overflow.
 const MAX_TOTAL: u64 = 1 << 62;
-/// Maximum number of values, two per bucket, in a sum that stores a part of a histogram. A histogram has at most 36
-/// such sums.
+/// Maximum number of values in a sum that stores a part of a histogram. Each bucket takes two values. A histogram takes
+/// at most 36 such sums.
 const MAX_BUCKET_VALUES: usize = 250;
-/// Number of bits per part of a sum of squares. Three parts have 126 bits, which is enough for all squares that a
-/// process can sum.
+/// Number of bits in each of the three parts into which a sum of squares is split. The three parts have 126 bits, which
+/// is enough for any process.
 const SQUARES_PART_BITS: u32 = 42;
 const SQUARES_PART_MASK: u64 = (1 << SQUARES_PART_BITS) - 1;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -75,23 +75,23 @@ const ROOT_MARKS: [Option<RootMark>; 5] = [
 ];
 
 impl Explain {
-    /// Appends the sums over the rows so far to `chunk`, but only those that changed since they were last written.
-    /// `counted` contains losses that are counted outside of rows.
+    /// Appends the sums over the rows so far to `chunk`. Sums that did not change since they were last written are
+    /// skipped. `counted` contains losses that are not in the rows.
     pub fn write_sums(&mut self, counted: &[(Loss, u64)], written: &mut SumsWriter, chunk: &mut Chunk) {
         let snapshot = self.snapshot(counted, &mut ());
         let Snapshot { profile, ledger } = &snapshot;
         written.write(chunk, |each| sums(profile, ledger, profile.windows(), each));
-        // Drop the samples, because they take as much memory as the sums from which they were made.
+        // Drop the profile's samples, because they take as much memory as the sums from which they were made.
         self.profile.forget_sums();
     }
 
-    /// Appends the sums that [`Explain::finish`] has stored in the profile, and leaves them in the profile.
+    /// Appends the sums that [`Explain::finish`] has stored in the profile. The sums stay in the profile.
     pub fn write_finished(&self, ledger: &Ledger, written: &mut SumsWriter, chunk: &mut Chunk) {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
-    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums). Launches without an
-    /// activity so far are written as if they never got one. Returns the number of launches that are still pending.
+    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums). Launches that have
+    /// no activity so far are written as pending. Returns the number of these launches.
     pub fn write_window_sums(
         &mut self,
         mut part: WindowSums,
@@ -131,21 +131,22 @@ impl Explain {
         self.profile.forget_sums();
     }
 
-    /// Whether there is room below the ceiling for [`Explain::write_sums`] while the process uses `held` bytes.
+    /// Whether [`Explain::write_sums`] can run without exceeding the memory ceiling. `held` is the number of bytes in
+    /// use now.
     pub fn has_room(&self, held: usize) -> bool {
         self.ceiling.saturating_sub(held) >= self.checkpoint_bytes()
     }
 
-    /// Upper bound for the heap bytes that [`Explain::write_sums`] uses. That function copies the sums, converts them to
-    /// samples, and remembers each value that it writes.
+    /// Upper bound for the heap bytes that [`Explain::write_sums`] uses. [`Explain::write_sums`] copies the sums,
+    /// converts them to samples, and remembers each value that it writes.
     pub fn checkpoint_bytes(&self) -> usize {
         let copies =
             self.aggregate.heap_bytes() + self.timeline.heap_bytes() + 3 * self.step_series.heap_bytes();
         copies + self.aggregate.cells() * (4 * size_of::<Sample>() + 150)
     }
 
-    /// Number of stacks, kernels and thread names dropped so far. After this number has grown, do not append to an
-    /// existing file.
+    /// Number of stacks, kernels and thread names dropped so far. If this number has grown since a file was started, do
+    /// not append to that file.
     pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }
@@ -162,7 +163,7 @@ impl Sink for PendingToWindow<'_> {
     }
 }
 
-/// Passes all sums of a snapshot to `each`, as pairs of key and values.
+/// Passes each sum of a snapshot to `each`, as a key and its values.
 pub(super) fn sums(
     profile: &Profile,
     ledger: &Ledger,
@@ -273,8 +274,8 @@ pub(super) fn sums(
     step_sums(profile.step_series(), ledger.steps.first, kind::STEP_SERIES, each);
 }
 
-/// Returns the values of the steps. Times are split into seconds and nanoseconds. The reason: older versions add up all
-/// values, even of unknown kinds of sums, and limit the total to `MAX_TOTAL`.
+/// Encodes the totals of the steps as values. Times are split into seconds and nanoseconds, because older versions add
+/// up all values, even those of unknown kinds of sums, and limit the total to `MAX_TOTAL`.
 fn step_values(steps: StepTotals) -> [u64; 8] {
     let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
@@ -332,7 +333,7 @@ fn join_time(seconds: u64, nanos: u64) -> Option<Nanos> {
     (nanos < NANOS_PER_SECOND).then(|| seconds.checked_add(nanos).map(Nanos))?
 }
 
-/// Returns the values of the steady part, with times split as in [`step_values`].
+/// Encodes the steady part of the run as values. Times are split as in [`step_values`].
 fn steady_values(SteadyPart { rule, begin, end }: SteadyPart) -> [u64; 5] {
     let ([begin_s, begin_ns], [end_s, end_ns]) = (split_time(begin), split_time(end));
     [position(&STEADY_RULES, rule).into(), begin_s, begin_ns, end_s, end_ns]
@@ -417,7 +418,7 @@ fn put_leaf_frame(out: &mut Payload<'_>, leaf_frame: LeafFrame) {
         LeafFrame::Free(None) => (9, 0),
         LeafFrame::Unified(kind) => (10, kind.0),
         LeafFrame::Lost(loss) => (11, loss as u32),
-        // A process that stores sums never has samples with such leaf frames.
+        // A process that stores sums never has samples with these leaf frames.
         LeafFrame::OnCpu | LeafFrame::OffCpu | LeafFrame::Named(..) => (u8::MAX, 0),
     };
     out.u8(kind).u32(value);
@@ -437,7 +438,7 @@ fn put_stream(out: &mut Payload<'_>, stream: Option<(GpuContextId, StreamId)>) {
 /// Sums that were read from a file.
 #[derive(Debug, Default)]
 pub(super) struct CheckpointSums {
-    /// Samples by the index of their view in [`VIEWS`].
+    /// Samples of each view, by the view's index in [`VIEWS`].
     samples: BTreeMap<usize, Vec<Sample>>,
     works: Vec<WorkStats>,
     spreads: Vec<DurationSpread>,
@@ -449,14 +450,14 @@ pub(super) struct CheckpointSums {
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
     pub(super) stacks: Stacks,
-    /// Number of bytes that are currently allocated, and the maximum of this number.
+    /// Number of bytes that the program has allocated and not freed, and the maximum of this number during the run.
     pub(super) held: (u64, u64),
     dependencies: Dependencies,
     steps: StepTotals,
     stored_steps: StoredSteps,
     steady: Option<SteadyPart>,
     row_facts: Option<RowFacts>,
-    /// Times of devices before and after the steady part.
+    /// Busy and idle time of each device before the steady part and after it.
     time_parts: BTreeMap<DeviceId, [BusyIdle; 2]>,
     pub(super) losses: BTreeMap<Loss, u64>,
     /// Running total of all values, which must stay below `MAX_TOTAL`.
@@ -464,8 +465,8 @@ pub(super) struct CheckpointSums {
 }
 
 impl CheckpointSums {
-    /// Adds a sum. Skips the sum if this version does not know its kind, or if its values are impossible. `first` maps
-    /// a context to the context that represents it (the first one with the same stack).
+    /// Adds a sum that was read from a file. Skips the sum if this version does not know its kind, or if its values are
+    /// impossible. `first` maps a context to the context that represents it (the first one with the same stack).
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
         let _ = self.add_sum(&mut Fields(key), values, first);
     }
@@ -477,7 +478,7 @@ impl CheckpointSums {
         first: impl Fn(ContextId) -> ContextId,
     ) -> Option<()> {
         let of = key.u8()?;
-        // The first seven values are sums; the values after them are timestamps, which do not count toward the limit.
+        // The first seven values are sums. The other values are timestamps, which do not count toward the limit.
         let counted = if of == kind::TIME { values.get(..7)? } else { values };
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
         self.total = total.filter(|total| *total < MAX_TOTAL)?;
@@ -498,7 +499,7 @@ impl CheckpointSums {
             (kind::DELAYS, _) => {
                 let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
                 let device = DeviceId(key.u32()?);
-                // All sums of one kind of work follow each other.
+                // All sums for one kind of work on one device are consecutive.
                 if self.delays.last().is_none_or(|last| (last.work, last.device) != (work, device)) {
                     self.delays.push(WorkDelays { work, device, delays: LaunchDelays::default() });
                 }
@@ -699,8 +700,8 @@ impl CheckpointSums {
         self.works = works.into_values().collect();
     }
 
-    /// Returns the context, count and amount of each sample. A sample is returned once for the context that launched
-    /// it, and once for the context that created its graph node.
+    /// Returns the context, count and amount of each sample. A sample of a graph node is returned twice: for the
+    /// context that launched the graph, and for the context that created the node.
     pub(super) fn weights(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         self.samples.values().flatten().flat_map(|sample| {
             let of = |id: Option<ContextId>| id.map(|id| (id, sample.count(), sample.amount()));
@@ -712,7 +713,7 @@ impl CheckpointSums {
         })
     }
 
-    /// Count, time and bytes by kernel.
+    /// Count, total nanoseconds and bytes of each kernel.
     pub(super) fn kernel_weights(&self) -> IdMap<NameId, Weight> {
         let kernels = self.works.iter().filter_map(|stats| match stats.work {
             Work::Kernel(name) => Some((name, stats.weight)),
@@ -740,8 +741,8 @@ fn merge_samples(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples
 }
 
-/// Merges two distributions. The percentiles of the result are unknown, so the larger of the two percentiles is used as
-/// an estimate.
+/// Adds the duration statistics `more` to `sum`. The percentiles of the combined durations are unknown, so the larger
+/// of the two values is used as an estimate.
 fn add_stats(sum: &mut WorkStats, more: WorkStats) {
     sum.weight.count += more.weight.count;
     sum.weight.nanos += more.weight.nanos;
@@ -752,7 +753,7 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn decode_tally(values: &[u64]) -> Option<Tally> {
-    // Files of older versions have up to four fewer values.
+    // Files written by older versions have up to four fewer values.
     let (values, more) = values.split_at_checked(14)?;
     let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
         [] => (0, 0, 0, 0),
@@ -852,7 +853,7 @@ mod tests {
     use gpuflame_model::record::testing::{each_row_of_cycle, kernel, launch};
     use gpuflame_model::record::{CheckpointMark, Launch, Reader};
 
-    /// Returns all data from which outputs are made, as text.
+    /// Returns all data that the outputs are made from, as text.
     fn shown(explain: &mut Explain) -> String {
         let snapshot = explain.snapshot(&[(Loss::LaunchesFailed, 5)], &mut ());
         let profile = &*snapshot.profile;
@@ -873,8 +874,8 @@ mod tests {
         explain
     }
 
-    /// Pushes three calls and a gap of a millisecond before the third call. The first and third call have the same
-    /// context.
+    /// Pushes the rows of three launches, with a gap of one millisecond before the third launch. The first and the
+    /// third launch have the same context.
     fn two_calls(explain: &mut Explain) {
         let window = |edge, time| Row::Window { edge, time: Nanos(time) };
         explain.push(&window(WindowEdge::Open, 1_000_000), &mut ());

@@ -1,32 +1,34 @@
-//! Merges contexts with the same stack, and counts the defects of the stacks.
+//! Merges contexts that have the same stack, and counts stacks with defects. A context is a stack and the API call that
+//! was made on it.
 
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextFlags, ContextId, Frame, IdMap, Row, ThreadId, map_bytes};
 
-/// Number of distinct stacks, and numbers of stacks with each kind of defect.
+/// Number of distinct stacks, and number of stacks with each kind of defect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// Number of all stacks. If threads are kept separate, the same stack on two threads counts twice.
+    /// Number of distinct stacks. If threads are kept separate, the same stack on two threads counts twice.
     pub distinct: u64,
-    /// Number of stacks that are deeper than the capture buffer.
+    /// Number of stacks that have more frames than the capture buffer.
     pub truncated: u64,
-    /// Number of stacks with a frame that was found only by its frame pointer.
+    /// Number of stacks with a frame that was found only through a frame pointer.
     pub guessed: u64,
-    /// Number of stacks whose walk ended before the outermost frame.
+    /// Number of stacks for which unwinding ended before the outermost frame.
     pub cut: u64,
     /// Number of stacks with a frame whose module is unknown.
     pub module_unknown: u64,
 }
 
-/// Ids and stacks of the contexts that occurred so far. See the module's documentation.
+/// Contexts that occurred so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
-    /// Maps the id of each merged context to the context that represents it, and to the thread of the merged context. A
-    /// context that represents itself is not in this map. A stack may have several ids, because a thread may give a
-    /// stack a new id at any time.
+    /// Maps the id of each merged context to the context that represents it, and to the thread of the merged context.
+    /// Contexts that represent themselves are not in this map. A stack may have several context ids, because a thread
+    /// may give a stack a new id at any time.
     firsts: IdMap<ContextId, (ContextId, ThreadId)>,
-    /// Lowest id that new launches may have. Lower ids were forgotten, except for contexts that represent themselves.
+    /// Lowest context id that new launches may have. Lower ids were forgotten, except for contexts that represent
+    /// themselves.
     begin: ContextId,
     stacks: Stacks,
 }
@@ -53,7 +55,7 @@ impl Contexts {
         true
     }
 
-    /// Returns the context that represents `id`. The returned context may belong to another thread.
+    /// Returns the context that represents the stack of `id`. The returned context may belong to another thread.
     pub(super) fn representative(&self, id: ContextId, profile: &Profile) -> ContextId {
         match self.firsts.get(&id) {
             Some((first, _)) => *first,
@@ -70,7 +72,8 @@ impl Contexts {
             .filter(|id| *id != ThreadId::OTHERS)
     }
 
-    /// Replaces contexts that are no longer kept separately by the contexts into which they were merged.
+    /// Notes that contexts were merged. `replacements` maps each merged context to the context into which it was
+    /// merged.
     pub(super) fn rename(&mut self, replacements: IdMap<ContextId, ContextId>) {
         for (first, _) in self.firsts.values_mut() {
             *first = replacements.get(first).copied().unwrap_or(*first);
@@ -78,15 +81,14 @@ impl Contexts {
         self.firsts.extend(replacements.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
-    /// Forgets which contexts represent the ids below `lowest`. These ids will not occur any more.
+    /// Forgets which contexts represent the ids below `lowest`. Call when no later row will have such an id.
     pub(super) fn forget_below(&mut self, lowest: ContextId) {
         self.firsts.retain(|id, _| *id >= lowest);
         self.firsts.shrink_to(2 * self.firsts.len());
         self.begin = self.begin.max(lowest);
     }
 
-    /// Forgets the older half of the ids. If a launch with such an id arrives later, it is attributed to
-    /// `[other stacks]`.
+    /// Forgets the older half of the context ids. A later launch with a forgotten id is attributed to `[other stacks]`.
     pub(super) fn forget_older_half(&mut self) {
         let mut ids: Vec<ContextId> = self.firsts.keys().copied().collect();
         let middle = ids.len() / 2;

@@ -1,5 +1,6 @@
-//! Definitions of the ids in sums, as rows for a growing file: stacks, modules, threads, and the names of kernels,
-//! calls, ranges and functions. Each definition is written once.
+//! Writes the definitions of the ids that sums contain, as rows for a file that grows. The ids are those of stacks,
+//! modules and threads, and of the names of kernels, API calls, NVTX ranges and functions. Each definition is written
+//! once.
 
 use super::Explain;
 use gpuflame_model::profile::Profile;
@@ -7,7 +8,7 @@ use gpuflame_model::record::{
     Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId,
 };
 
-/// Definitions that a file already contains.
+/// Definitions that were already written to a file.
 #[derive(Debug, Default)]
 pub struct Definitions {
     process: bool,
@@ -33,7 +34,7 @@ impl Explain {
 }
 
 impl Definitions {
-    /// Writes definitions like [`Explain::write_definitions`], but without contexts.
+    /// Writes the same definitions as [`Explain::write_definitions`], except contexts.
     pub(super) fn write_without_contexts(
         &mut self,
         profile: &Profile,
@@ -44,7 +45,7 @@ impl Definitions {
         self.kernels(profile, chunk, max_bytes)
     }
 
-    /// Writes those kinds of definitions that are few or small, regardless of the limit.
+    /// Writes the kinds of definitions that are few or small, without a limit on their size.
     fn write_small(&mut self, profile: &Profile, chunk: &mut Chunk) {
         if let Some((id, name)) = profile.process().filter(|_| !self.process) {
             self.process = true;
@@ -85,8 +86,8 @@ impl Definitions {
         true
     }
 
-    /// Writes the contexts. If threads are merged, contexts are written without a thread: the profile knows only the
-    /// first thread that had the stack.
+    /// Writes the contexts. If threads are merged, contexts are written without a thread, because the profile knows
+    /// only the first thread that had the stack.
     fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, max_bytes: usize) -> bool {
         if self.contexts.len() == profile.all_contexts().len() {
             return true;
@@ -106,7 +107,7 @@ impl Definitions {
     }
 }
 
-/// Splits the displayed form of a range into its domain and its text.
+/// Splits the displayed form of an NVTX range into the range's domain and text.
 fn range(shown: &str) -> (&str, &str) {
     let inside = shown.strip_prefix("[range").and_then(|rest| rest.split_once(']'));
     inside.map_or(("", shown), |(domain, text)| (domain.trim_start_matches(' '), text))

@@ -1,10 +1,10 @@
-//! All joined rows, sorted by time, for outputs that show single activities instead of sums.
+//! Stores all joined rows, sorted by time, for outputs that show single activities instead of sums.
 //!
-//! The table grows with the number of activities (40 bytes each), unlike all data that gpuflame stores inside an
-//! application. The order of the rows does not depend on the order in which CUPTI's buffers arrived.
+//! The table grows by 40 bytes per activity. Data that gpuflame stores inside an application never grow in this way.
+//! The sorted order does not depend on the order in which CUPTI delivered its buffers.
 //!
-//! Most activities are repeated: the same kernel runs with the same grid on the same stream in each step. So everything but
-//! times, ids and contexts is stored once, as a *shape*, for all activities that have it in common.
+//! Most activities are repetitions: the same kernel runs with the same grid on the same stream in each step. All fields
+//! except times, ids and contexts form the *shape* of an activity. Each distinct shape is stored once.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -15,33 +15,34 @@ use gpuflame_model::record::{
     IdMap, Instant, LaunchAttributes, Missing, Nanos, Row, SyncRecord, ThreadId, Unified, Wait, hash_one,
 };
 
-/// An activity and its origin.
+/// An activity and the launch that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinedActivity {
     /// The activity itself.
     pub activity: Activity,
-    /// Launch of the activity, or the reason why the launch is unknown.
+    /// Launch that caused the activity, or the reason why the launch is unknown.
     pub origin: Origin,
 }
 
-/// An activity as it is stored.
+/// An activity in compact form: the fields that differ between repetitions, and the index of its shape.
 #[derive(Clone, Copy, Debug)]
 struct StoredActivity {
     start: Nanos,
     end: Nanos,
-    /// Start of the call that launched the activity, if it is known.
+    /// Start time of the call that launched the activity, if the call is known.
     call: Nanos,
     call_duration: u32,
     context: ContextId,
     correlation: CorrelationId,
-    /// Index of the shape.
+    /// Index of the activity's shape.
     shape: u32,
 }
 
 const _: () =
     assert!(size_of::<StoredActivity>() == 40, "an activity grew: a large trace has a million activities");
 
-/// Fields that many activities share: an activity without times and ids, and the reason why the activity has no launch.
+/// Fields that many activities share: an activity without times and ids, and the reason why its launch is missing (if
+/// it is).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ActivityShape {
     activity: Activity,
@@ -58,14 +59,15 @@ impl ActivityShape {
     }
 }
 
-/// Activities in the order in which they were added, or sorted.
+/// Stored activities, in the order in which they were added or, after `sort`, in order of time.
 #[derive(Clone, Debug, Default)]
 struct StoredActivities {
     all: Vec<StoredActivity>,
     shapes: Vec<ActivityShape>,
-    /// Shapes by hash. Of several shapes with one hash, only the first is found.
+    /// Index of the shape for each hash of a shape. If several shapes have the same hash, only the first of them is in
+    /// the map.
     known: IdMap<u64, u32>,
-    /// Shape of the last activity.
+    /// Index of the shape of the activity that was added last.
     last: u32,
 }
 
@@ -106,7 +108,7 @@ impl StoredActivities {
 
     fn sort(&mut self) {
         let mut all = std::mem::take(&mut self.all);
-        // Nearly all activities have different starts.
+        // Nearly all activities have different start times, so the full key is rarely needed.
         all.sort_unstable_by(|a, b| match a.start.cmp(&b.start) {
             Ordering::Equal => sort_key(&self.get(a).activity).cmp(&sort_key(&self.get(b).activity)),
             order => order,
@@ -116,10 +118,10 @@ impl StoredActivities {
     }
 }
 
-/// A call that started GPU work.
+/// An API call that launched GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchCall {
-    /// Correlation id, which the call's activities share.
+    /// Correlation id of the call and of its activities.
     pub id: CorrelationId,
     /// Time, duration and context of the launch.
     pub launched: Launched,
@@ -127,18 +129,19 @@ pub struct LaunchCall {
     pub pending: bool,
 }
 
-/// A call that started no GPU work: it waited, recorded an event on a stream, or made a stream wait for an event.
+/// An API call that launched no GPU work. It waited, recorded a CUDA event on a stream, or made a stream wait for a
+/// CUDA event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
-    /// Correlation id, which the call's event and synchronisation records share.
+    /// Correlation id of the call and of its event and synchronization records.
     pub id: CorrelationId,
     /// Start time of the call.
     pub time: Nanos,
     /// Duration of the call, in ns.
     pub duration: u64,
-    /// Stack that made the call.
+    /// Context of the call: its stack and API function.
     pub context: ContextId,
-    /// Use of an event by the call; `None` if the call waited.
+    /// How the call used a CUDA event. `None` if the call waited.
     pub event_use: Option<EventUse>,
 }
 
@@ -149,16 +152,16 @@ pub struct MarkedInstant {
     pub time: Nanos,
     /// Thread that marked the instant.
     pub thread: ThreadId,
-    /// Text of the mark.
+    /// Text that the program passed with the mark.
     pub text: String,
 }
 
-/// Correlation ids for an output that shows all rows in a single process, in which each id must be unique.
+/// Unique correlation ids, for an output that shows all rows as the rows of one process.
 #[derive(Clone, Debug)]
 pub struct DistinctIds(Option<Vec<u64>>);
 
 impl DistinctIds {
-    /// Returns the id that the output shows for `id`.
+    /// Returns the unique id that the output shows for `id`.
     pub fn get(&self, id: CorrelationId) -> u64 {
         let known = self.0.as_ref().and_then(|ids| ids.get(id.0 as usize));
         known.copied().unwrap_or(id.0.into())
@@ -176,20 +179,22 @@ pub struct JoinedRows {
     syncs: Vec<SyncRecord>,
     devices: IdMap<GpuContextId, DeviceId>,
     marks: Vec<MarkedInstant>,
-    /// Launches with recorded attributes. The value is whether the launch is programmatic.
+    /// Launches with recorded attributes. The value is true for a programmatic dependent launch.
     attributes: IdMap<CorrelationId, bool>,
-    /// Correlation ids in the source, if the source is another tool's trace. Index: the correlation id of the rows.
+    /// Correlation ids in the source file, if the file is another tool's trace. Indexed by the correlation id in the
+    /// rows.
     source_ids: Option<Vec<u64>>,
 }
 
 impl JoinedRows {
-    /// Sets the correlation ids in another tool's trace. Index: the correlation id of the rows. 0 means that the trace
-    /// has no id for the row.
+    /// Sets the correlation ids that another tool's trace had. `ids` is indexed by the correlation id in the rows. 0
+    /// means that the trace has no id for the row.
     pub fn set_source_ids(&mut self, ids: Vec<u64>) {
         self.source_ids = Some(ids);
     }
 
-    /// Returns the source's correlation id for the correlation id `id` of the rows; `None` if the source has none.
+    /// Returns the correlation id that the source file had for `id`, which is the id in the rows. `None` if the source
+    /// had no id.
     pub fn source_id(&self, id: CorrelationId) -> Option<u64> {
         match &self.source_ids {
             None => Some(id.0.into()),
@@ -197,8 +202,9 @@ impl JoinedRows {
         }
     }
 
-    /// Returns a unique correlation id for each row, for an output with a single process. The unique id is the id in
-    /// the source. If the source has none, or uses the same id for another launch, the row gets a new id.
+    /// Returns a unique correlation id for each id in the rows, for an output with a single process. The unique id is
+    /// the id in the source file. If the source has no id, or uses the id for another launch too, the unique id is a
+    /// new one.
     pub fn distinct_ids(&self) -> DistinctIds {
         let Some(ids) = &self.source_ids else { return DistinctIds(None) };
         let mut next = ids.iter().copied().max().unwrap_or(0);
@@ -213,14 +219,14 @@ impl JoinedRows {
         DistinctIds(Some(ids.iter().map(&mut distinct).collect()))
     }
 
-    /// Sorts all rows: activities by start (activities without times first), calls by time. Call once, after the last
-    /// row.
+    /// Sorts activities by start time (activities without times come first), and calls by time. Call once, after the
+    /// last row.
     pub fn sort(&mut self) {
         self.sort_with_calls(|_| true);
     }
 
-    /// Like [`sort`](Self::sort), but of the calls that started work, [`calls`](Self::calls) has only those whose correlation
-    /// ids other rows have.
+    /// Sorts like [`sort`](Self::sort), but keeps in [`calls`](Self::calls) only the launching calls whose correlation
+    /// id also occurs in other rows.
     pub fn sort_with_shared_calls(&mut self) {
         let mut ids: IdMap<CorrelationId, ()> = IdMap::default();
         ids.extend(self.calls.iter().map(|call| (call.id, ())));
@@ -229,8 +235,8 @@ impl JoinedRows {
         self.sort_with_calls(|id| ids.contains_key(&id));
     }
 
-    /// Like [`sort`](Self::sort), but [`calls`](Self::calls) has only the calls without work, and
-    /// [`host_calls`](Self::host_calls) is not complete. For tables of activities.
+    /// Sorts like [`sort`](Self::sort), but keeps in [`calls`](Self::calls) only the calls without GPU work, and leaves
+    /// [`host_calls`](Self::host_calls) incomplete. For tables of activities.
     pub fn sort_without_calls(&mut self) {
         self.sort_with_calls(|_| false);
     }
@@ -248,9 +254,9 @@ impl JoinedRows {
         }));
         let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
         self.calls.sort_unstable_by_key(key);
-        // Each activity adds its call, so the call of a graph launch occurs many times.
+        // Each activity adds the call that launched it, so a call that launched a graph occurs many times.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
-        // `collect` would reserve space for as many contexts as there are activities.
+        // `collect` would reserve space for one CUDA context per activity.
         let mut last = None;
         for stored in &self.activities.all {
             let Activity { context, device, .. } = self.activities.shapes[stored.shape as usize].activity;
@@ -262,14 +268,15 @@ impl JoinedRows {
         self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));
         self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.event_use.is_some()));
         if !self.host_calls.is_empty() {
-            // A copy that waits for its completion is a launch, so its call is already listed as a launch.
+            // A call that copies and waits for the copy is a launch, so it is already in `calls`.
             let launches: IdMap<u32, Nanos> =
                 self.calls.iter().map(|call| (call.id.0, call.launched.time)).collect();
             self.host_calls.retain(|call| launches.get(&call.id.0) != Some(&call.time));
         }
     }
 
-    /// Drops the calls whose work is in the data. Then [`calls`](Self::calls) has only the others. Requires sorted rows.
+    /// Drops the calls that have an activity, so that [`calls`](Self::calls) contains only pending launches. Call after
+    /// sorting.
     pub fn keep_pending_calls(&mut self) {
         self.calls.retain(|call| call.pending);
         self.calls.shrink_to_fit();
@@ -280,63 +287,63 @@ impl JoinedRows {
         &self.host_calls
     }
 
-    /// Returns the records of events on streams, sorted by the correlation id of the call that recorded the event.
+    /// Returns the records of CUDA events on streams, sorted by the correlation id of the call that recorded the event.
     pub fn event_records(&self) -> &[EventRecord] {
         &self.event_records
     }
 
-    /// Returns the records of waits, by time.
+    /// Returns CUPTI's synchronization records, sorted by time.
     pub fn syncs(&self) -> &[SyncRecord] {
         &self.syncs
     }
 
-    /// Returns the records of waits that have times.
+    /// Returns CUPTI's synchronization records that have usable times.
     pub fn timed_syncs(&self) -> impl Iterator<Item = &SyncRecord> {
         self.syncs.iter().filter(|sync| sync.start.0 != 0 && sync.end >= sync.start)
     }
 
-    /// Returns the device of a context, if any work ran in the context.
+    /// Returns the device of a CUDA context, if any GPU work ran in that context.
     pub fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
         self.devices.get(&context).copied()
     }
 
-    /// Returns all activities, by start.
+    /// Returns all activities, sorted by start time.
     pub fn activities(&self) -> impl ExactSizeIterator<Item = JoinedActivity> + Clone + '_ {
         self.activities.all.iter().map(|stored| self.activities.get(stored))
     }
 
-    /// Returns the activity at a position among [`activities`](Self::activities).
+    /// Returns the activity at index `at` of [`activities`](Self::activities).
     pub fn activity_at(&self, at: u32) -> JoinedActivity {
         self.activities.get(&self.activities.all[at as usize])
     }
 
-    /// Returns all calls that started work or should have started work.
+    /// Returns the calls that launched GPU work, including calls that have no activity.
     pub fn calls(&self) -> &[LaunchCall] {
         &self.calls
     }
 
-    /// Returns the unified memory records, by time.
+    /// Returns the unified memory records, sorted by time.
     pub fn unified(&self) -> &[Unified] {
         &self.unified
     }
 
-    /// Returns the launches with recorded attributes. The value is whether the launch is programmatic.
+    /// Returns the launches with recorded attributes. The value is true for a programmatic dependent launch.
     pub fn launch_attributes(&self) -> &IdMap<CorrelationId, bool> {
         &self.attributes
     }
 
-    /// Whether a launch may begin before the previous kernel on its stream ends; `None` if its attributes are not
-    /// recorded.
+    /// Whether a launch is a programmatic dependent launch: its kernel may begin before the previous kernel on its
+    /// stream ends. `None` if the attributes of the launch are not recorded.
     pub fn is_programmatic(&self, id: CorrelationId) -> Option<bool> {
         self.attributes.get(&id).copied()
     }
 
-    /// Returns the instants that the program marked, by time.
+    /// Returns the instants that the program marked, sorted by time.
     pub fn marks(&self) -> &[MarkedInstant] {
         &self.marks
     }
 
-    /// Returns the earliest time of all calls, activities and marks; 0 if there are none.
+    /// Returns the earliest time of all calls, activities and marks. Returns 0 if there are none.
     pub fn first_time(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
         let starts = self.activities.all.iter().map(|stored| stored.start);
@@ -394,7 +401,8 @@ impl Sink for JoinedRows {
     }
 }
 
-/// Returns the sort key: time and place, then the fields that distinguish activities with the same time and place.
+/// Returns the sort key of an activity: its time, then its device, CUDA context and stream, then the fields that
+/// distinguish activities for which all of these are equal.
 fn sort_key(activity: &Activity) -> impl Ord + use<> {
     let (start, end) = (activity.start, activity.end);
     let place = (activity.device, activity.context, activity.stream);
@@ -455,7 +463,7 @@ mod tests {
         all.iter().for_each(|event| rows.activity(&event.activity, event.origin));
         assert_eq!(rows.activities().collect::<Vec<_>>(), all);
         assert_eq!((rows.activities().len(), rows.activity_at(1999)), (2000, all[1999]));
-        // Only copies have a size of their own here.
+        // In this test, only copies differ in size.
         let copies = rows.activities.shapes.iter().filter(|shape| shape.activity.bytes() > 64).count();
         let shared = rows.activities.shapes.len() - copies;
         assert!(copies == 249 && shared < 60, "{copies} shapes of copies, {shared} of other work");

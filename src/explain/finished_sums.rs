@@ -1,5 +1,5 @@
-//! The recording of a process that has exited and stored no rows: all definitions and sums of the run. This recording
-//! has the layout of a checkpoint, but is written only once and ends with an end row.
+//! Writes the recording of a process that has exited and stored no rows. The recording contains all definitions and
+//! sums of the run. It has the layout of a checkpoint, but is written only once and ends with an end row.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use gpuflame_model::record::{
     write_final_sums,
 };
 
-/// Maximum size in bytes of a piece of definitions that is assembled in memory.
+/// Maximum size in bytes of a chunk of definitions that is assembled in memory before it is written.
 const MAX_PIECE_BYTES: usize = 1 << 20;
 
 /// Content of the recording.
@@ -25,12 +25,12 @@ pub struct FinishedSums<'a> {
     /// Rows with the functions of native frames, which [`Symbolizer::take_rows`](crate::symbolize::Symbolizer::take_rows)
     /// returned.
     pub functions: &'a [u8],
-    /// Whether stacks of several threads were merged. Stacks are then written without a thread.
+    /// Whether equal stacks of different threads were merged. If so, stacks are written without a thread.
     pub are_threads_merged: bool,
-    /// Whether the process could not write its other outputs. The recording then has no end row, so that the outputs
-    /// can be recovered from it.
+    /// Whether the process failed to write its other outputs. If so, the recording gets no end row, so that
+    /// `gpuflame recover` can write these outputs from it.
     pub outputs_failed: bool,
-    /// Time of the end of recording.
+    /// Time at which recording ended.
     pub time: Nanos,
 }
 
@@ -38,7 +38,7 @@ impl FinishedSums<'_> {
     /// Writes the recording.
     ///
     /// # Errors
-    /// Any error of `out`.
+    /// Returns any error from writing to `out`.
     pub fn write(&self, out: &mut dyn Write) -> Result<()> {
         let Self { profile, ledger, functions, are_threads_merged, outputs_failed, time } = *self;
         let state = RecordingState { missed_mark: false, exited: outputs_failed, finished: !outputs_failed };
@@ -93,7 +93,7 @@ mod tests {
     use gpuflame_model::record::Reader;
     use gpuflame_model::record::testing::each_row_of_cycle;
 
-    /// All data from which outputs are made, as text.
+    /// Returns all data that the outputs are made from, as text.
     fn described(profile: &Profile, ledger: &Ledger) -> String {
         let samples: Vec<_> = VIEWS.iter().map(|view| profile.samples(view)).collect();
         let beside =

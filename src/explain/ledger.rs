@@ -1,5 +1,5 @@
-//! The ledger: counts of all recorded items by outcome, and of losses. The ledger is plain data; the code that prints
-//! it chooses the words. Figures that must add up are available as a [`Sum`].
+//! The ledger: counts of launches, activities and other recorded items by outcome, and counts of losses. The ledger
+//! contains only data. Other code prints it and chooses the words. Figures that must add up are available as a [`Sum`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,33 +14,33 @@ use gpuflame_model::profile::{
 use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 use gpuflame_model::sorting;
 
-/// Counts of all recorded items, by outcome. See the module's documentation.
+/// Counts of all recorded items by outcome, and of losses. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Number of launches and activities by outcome. No launch or activity is left waiting for its partner.
+    /// Number of launches and activities by outcome. Every launch and activity has an outcome; none counts as waiting.
     pub tally: Tally,
-    /// Number of runs of graph nodes, by origin of the node.
+    /// Number of activities that are runs of graph nodes, by what is known about the creator of the node.
     pub nodes: graphs::NodeTally,
-    /// Number of losses by kind. Kinds that did not occur are absent.
+    /// Number of lost items by kind of loss. Kinds that did not occur are absent.
     pub losses: BTreeMap<Loss, u64>,
-    /// Number and quality of the stacks.
+    /// Number of stacks, and number of stacks with each kind of defect.
     pub stacks: Stacks,
     /// All devices that did any GPU work.
     pub devices: Vec<Device>,
     /// Host activity other than launches, if requested.
     pub host: Host,
-    /// Dependencies between calls, events and streams, if requested.
+    /// Counts of calls and records about CUDA events and synchronization, if requested.
     pub dependencies: Dependencies,
-    /// Events of unified memory, if requested.
+    /// Sums of unified memory events, if requested.
     pub unified: Vec<UnifiedSums>,
-    /// Steps of the program, if it marks them.
+    /// Totals of the program's steps, if the program marks its steps.
     pub steps: StepTotals,
-    /// Work under stacks and kernels that were merged for lack of memory.
+    /// GPU work of stacks and kernels that were merged because memory was short.
     pub others: MergedWork,
 }
 
-/// Work under merged stacks and kernels. All other sums include this work. The numbers of merged stacks and kernels are
-/// among the losses.
+/// GPU work of merged stacks and kernels. All other sums include this work as well. The losses contain the number of
+/// merged stacks and kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergedWork {
     /// Number of activities and launches under `[other stacks]`, and their total nanoseconds.
@@ -49,18 +49,18 @@ pub struct MergedWork {
     pub kernels: (u64, u64),
 }
 
-/// Work of a device, and how the device spent its time.
+/// GPU work of a device, and the device's busy and idle time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Amount of work that the device did.
+    /// Number and total duration of the activities on the device.
     pub work: DeviceUse,
     /// Busy and idle time; `None` if none of the device's activities has usable times.
     pub time: Option<DeviceTime>,
-    /// Idle nanoseconds between two activities, by cause, in the order of [`Cause::ALL`].
+    /// Idle nanoseconds between two activities, for each cause in the order of [`Cause::ALL`].
     pub between: [u64; Cause::ALL.len()],
-    /// Nanoseconds from the opening of a window to the first work in it.
+    /// Idle nanoseconds from the opening of each window to the first GPU work in the window.
     pub opening: u64,
-    /// Nanoseconds from the last work in a window until it closed.
+    /// Idle nanoseconds from the last GPU work in each window to the closing of the window.
     pub closing: u64,
     /// Idle nanoseconds before the steady part of the run. No other sum contains them.
     pub start_up: u64,
@@ -83,20 +83,20 @@ pub struct Host {
     pub frees: u64,
     /// Number of freed bytes. Only memory whose allocation was recorded is counted.
     pub freed: u64,
-    /// Number of bytes that are currently allocated.
+    /// Number of bytes that were allocated and not freed.
     pub held: u64,
-    /// Maximum number of bytes that were allocated at once.
+    /// Maximum number of bytes that were allocated at the same time.
     pub held_max: u64,
 }
 
 /// A total and its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// Name of the counted things.
+    /// Name of the total, such as `launches`.
     pub what: String,
     /// The total of all parts.
     pub total: u64,
-    /// Parts as (word, count). Each word is lower case without blanks.
+    /// Parts as (word, count). The words are lower case and contain no blanks.
     pub parts: Vec<(&'static str, u64)>,
 }
 
@@ -124,7 +124,7 @@ impl fmt::Display for Sum {
 }
 
 impl Ledger {
-    /// Creates a ledger from the sums in `profile`, and from counts that the profile does not contain.
+    /// Creates a ledger from the sums in `profile` and from the given counts, which the profile does not contain.
     pub(super) fn new(
         profile: &Profile,
         tally: Tally,
@@ -146,12 +146,12 @@ impl Ledger {
         }
     }
 
-    /// Number of losses of one kind.
+    /// Number of lost items of one kind of loss.
     pub fn lost(&self, loss: Loss) -> u64 {
         self.losses.get(&loss).copied().unwrap_or(0)
     }
 
-    /// Sum of all launches, by outcome.
+    /// All launches, as a [`Sum`] of the launches with each outcome.
     pub fn launches(&self) -> Sum {
         let dropped = self.lost(Loss::LaunchesDropped) + self.lost(Loss::StacksNested);
         let mut parts = self.tally.launches.parts().to_vec();
@@ -159,7 +159,7 @@ impl Ledger {
         Sum::new("launches", self.tally.launches.seen + dropped, &parts)
     }
 
-    /// Sum of all GPU activities, by whether and how their launch was found.
+    /// All GPU activities, as a [`Sum`]: activities with a launch, and activities without one by the reason.
     pub fn activities(&self) -> Sum {
         let dropped = self.lost(Loss::ActivitiesDropped);
         let mut parts = self.tally.activities.parts().to_vec();
@@ -167,12 +167,13 @@ impl Ledger {
         Sum::new("activities", self.tally.activities.seen + dropped, &parts)
     }
 
-    /// Sum of the runs of graph nodes, by origin of the node.
+    /// All activities that are runs of graph nodes, as a [`Sum`] by what is known about the creator of the node.
     pub fn graph_activities(&self) -> Sum {
         Sum::new("graph activities", self.nodes.seen(), &self.nodes.parts())
     }
 
-    /// Two sums: calls that record an event or wait for one, and the tracer's records of waits by kind.
+    /// Two sums: API calls that record a CUDA event or make a stream wait for one, and the tracer's synchronization
+    /// records by kind.
     pub fn dependency_sums(&self) -> [Sum; 2] {
         let known = &self.dependencies;
         let calls = [("record", known.record_calls), ("stream_wait", known.wait_calls)];
@@ -183,7 +184,7 @@ impl Ledger {
         ]
     }
 
-    /// All sums, whose parts must add up.
+    /// All sums whose parts must add up to their totals.
     pub fn sums(&self) -> Vec<Sum> {
         let mut sums = vec![self.launches(), self.activities(), self.graph_activities()];
         sums.extend(self.devices.iter().flat_map(Device::sums).flatten());
@@ -232,12 +233,13 @@ impl Device {
         }
     }
 
-    /// Number of the device.
+    /// Id of the device.
     pub fn id(&self) -> DeviceId {
         self.work.device
     }
 
-    /// Window time and idle time of the device, with their parts; `None` if the device's activities have no times.
+    /// Two sums: the device's time in windows and its idle time, each with its parts. `None` if no activity of the
+    /// device has usable times.
     pub fn sums(&self) -> Option<[Sum; 2]> {
         let time = self.time?;
         let gpu = format!("GPU {}", self.id().0);
@@ -264,7 +266,7 @@ impl Host {
         host
     }
 
-    /// Allocated bytes, by outcome.
+    /// Allocated bytes as a [`Sum`]: freed, still held, or freed by a call that was not recorded.
     pub fn bytes(&self) -> Sum {
         let not_seen = self.allocated.saturating_sub(self.freed).saturating_sub(self.held);
         let parts = [("freed", self.freed), ("held", self.held), ("free_not_seen", not_seen)];

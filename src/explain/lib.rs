@@ -1,16 +1,17 @@
-//! `Explain` is the only path from rows to a profile, in a live session as well as for a recording read from a file.
+//! `Explain` turns the rows of a recording into a profile. It is the only code that does so, both in a live session and
+//! for a recording read from a file.
 //!
 //! ```text
 //! rows -> contexts merged -> graph nodes resolved -> join -> aggregate, timeline, the caller's sink
 //!                                              other rows -> host sums, profile
 //! ```
 //!
-//! A [`Snapshot`] is the result so far. A snapshot may be taken at any time: at exit, when a window closes, while the
-//! program runs, or at the end of a file. A snapshot does not affect later results.
+//! A [`Snapshot`] is the result for the rows pushed so far. A snapshot may be taken at any time: at exit, when a window
+//! closes, while the program runs, or at the end of a file. Taking a snapshot does not affect later results.
 //!
-//! Memory is bounded if a ceiling is set: see `memory_limit`.
+//! Memory is bounded if [`Options::ceiling`] is set: see `memory_limit`.
 //!
-//! This module reads and writes no files, and does not look up function names; `session` and `cli` do both.
+//! This module reads and writes no files, and does not look up function names. `session` and `cli` do that.
 
 #![forbid(unsafe_code)]
 
@@ -62,29 +63,31 @@ use row_facts::{AtEnd, LaunchKind, RowFactsCounter};
 pub use set_description::{describe_process, describe_set, json_path};
 use step_series::StepSeriesBuilder;
 
-/// Upper limit per kind of loss. The losses in a plausible file stay below this limit. The limit prevents an overflow
-/// of the total over all kinds of loss.
+/// Maximum count of lost items per kind of loss. Plausible files stay below this limit. It prevents an overflow of the
+/// total over all kinds of loss.
 const MAX_LOST_PER_KIND: u64 = 1 << 56;
 
-/// Options that choose which sums are separate, and the memory limit.
+/// Options of [`Explain`]: which sums are kept separate, and how much memory may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Options {
     /// Whether to sum each stream of a device separately. Default: no.
     pub by_stream: bool,
-    /// Whether to treat the same stack on two threads as one context. Required in a live process: a program that
-    /// creates a thread per request must not make the profile grow with each thread. Default: no.
+    /// Whether to treat the same stack on two threads as one context. Required in a live process, because otherwise the
+    /// profile of a program that creates a thread per request would grow with each thread. Default: no.
     pub merge_threads: bool,
-    /// Whether to sum the squares of durations by stack and kind of work, for the final result. Default: no.
+    /// Whether to sum the squared durations of GPU work for each stack and kind of work, for the final result. Default:
+    /// no.
     pub has_squares: bool,
-    /// Maximum number of windows that are summed separately; each window is removed when its work is over. Default: none.
+    /// Maximum number of windows that are summed separately. A window's sums are removed when all of the window's GPU
+    /// work has ended. Default: no separate sums.
     pub per_window: Option<u64>,
     /// Memory ceiling in bytes, for all memory that gpuflame uses. Default: no limit.
     pub ceiling: Option<usize>,
-    /// Whether the culprits of idle time are not looked for. Default: no.
+    /// Whether to skip the search for the stacks that caused idle time (the culprits). Default: no.
     pub without_culprits: bool,
 }
 
-/// All state derived from the rows pushed so far. See the module's documentation.
+/// State derived from all rows pushed so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Explain {
     graphs: Graphs,
@@ -97,23 +100,23 @@ pub struct Explain {
     steps: StepTotals,
     step_series: StepSeriesBuilder,
     row_facts: RowFactsCounter,
-    /// Losses reported by rows.
+    /// Counts of lost items that rows of the recording reported.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
     dropped: DroppedCounts,
     without_culprits: bool,
     /// Windows that are summed separately, in addition to the whole run.
     per_window: Option<PerWindowSums>,
-    /// Sums that were read from a file that does not contain the rows themselves.
+    /// Sums read from a recording file that contains sums instead of rows.
     checkpoint: Option<CheckpointSums>,
 }
 
-/// The result of the rows pushed so far.
+/// The result for the rows pushed so far.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// The profile. The profile is mutable so that names can be added to it, and it keeps these names.
+    /// The profile. It is mutable so that function names can be added to it. Later snapshots keep the added names.
     pub profile: &'a mut Profile,
-    /// Counts of all recorded items, by outcome.
+    /// Counts of all launches, activities and other recorded items, by outcome.
     pub ledger: Ledger,
 }
 
@@ -143,8 +146,8 @@ impl Explain {
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => self.push_launch(launch, sink),
-            // Almost all activities are joined without being copied. A copy would have to wait for the stores that
-            // created the row, about 12 ns.
+            // Almost all activities are joined without a copy of the activity. A copy would take about 12 ns, because
+            // it has to wait for the stores that wrote the row.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
                 self.join_activity(activity, sink);
             }
@@ -230,20 +233,20 @@ impl Explain {
         }
     }
 
-    /// Processes the next row of a file in the same way as [`Explain::push`] and [`Explain::pass_host_activity`]. Not generic, so
-    /// that the command contains the join once, and not once for each kind of sink.
+    /// Processes the next row of a file: calls [`Explain::push`] and [`Explain::pass_host_activity`]. Not generic, so
+    /// that the command's binary contains the code of the join once and not once per type of sink.
     pub fn push_row_of_file(&mut self, row: &Row<'_>, mut sink: &mut dyn Sink) {
         self.push(row, &mut sink);
         self.pass_host_activity(row, &mut sink);
     }
 
-    /// Returns the final result of a file in the same way as [`Explain::finish`].
+    /// Returns the final result after the last row of a file, in the same way as [`Explain::finish`].
     pub fn finish_file(&mut self, mut sink: &mut dyn Sink) -> Snapshot<'_> {
         self.finish(&[], &mut sink)
     }
 
-    /// Returns the join, and the consumers of its results: the sums, the timeline, the steps, the facts about single
-    /// rows, the sums per window, and the caller's `sink`.
+    /// Returns the join, and the consumers of the joined rows: the sums, the timeline, the steps, the facts about
+    /// single rows, the per-window sums, and the caller's `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
         let Self { join, aggregate, timeline, step_series, row_facts, profile, per_window, .. } = self;
         let steps = StepSink { series: step_series, profile };
@@ -263,8 +266,9 @@ impl Explain {
         join.push_launch(launch, &mut consumers);
     }
 
-    /// Passes a state or a completed call of a thread to `sink`, with the context that represents its stack. Analyses of the
-    /// host need these rows, and [`Explain::push`] does not pass them on.
+    /// Passes a host state of a thread, or a completed API call, to `sink`. The context in the row is replaced by the
+    /// context that represents the stack. Analyses of the host need these rows, and [`Explain::push`] does not pass
+    /// them to a sink.
     pub fn pass_host_activity(&self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::HostState(state) => {
@@ -300,7 +304,7 @@ impl Explain {
         }
     }
 
-    /// Handles a wait. Only the parts of the wait during which a window was open are passed on.
+    /// Handles an off-CPU wait. Only those parts of the wait are passed on during which a window was open.
     fn push_off_cpu_wait(&mut self, blocked: &OffCpuWait, sink: &mut impl Sink) {
         let context = self.representative(blocked.context);
         let until = blocked.time.0.saturating_add(blocked.duration);
@@ -311,8 +315,8 @@ impl Explain {
         }
     }
 
-    /// Passes a row that the join does not process to the sums per window, to `sink` and to the host sums. The caller
-    /// has already replaced the row's context by its representative.
+    /// Passes a row that the join does not process to the per-window sums, to `sink` and to the host sums. The row's
+    /// context must already be the representative of its stack.
     fn push_host_row(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         (&mut self.per_window, sink).host(row);
         self.row_facts.host(row);
@@ -320,7 +324,7 @@ impl Explain {
     }
 
     /// Handles a window edge that only marks a change of the clock. Such an edge interrupts or continues the open
-    /// window; it begins no new window.
+    /// window, and does not start a new window.
     pub fn push_clock_edge(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(per_window) = &mut self.per_window {
@@ -329,7 +333,7 @@ impl Explain {
         self.profile.push(edge);
     }
 
-    /// Notifies the timeline of the thread that made this launch.
+    /// Tells the timeline which thread made this launch.
     fn note_launching_thread(&mut self, thread: ThreadId, launch: &Launch) {
         if self.timeline.has_host_states() {
             self.timeline.note_launching_thread(launch.context, thread);
@@ -351,7 +355,7 @@ impl Explain {
         checkpoint.push(key, values, |id| contexts.representative(id, profile));
     }
 
-    /// Returns the context that represents `id`.
+    /// Returns the context that represents the stack of context `id`.
     fn representative(&self, id: ContextId) -> ContextId {
         self.contexts.representative(id, &self.profile)
     }
@@ -361,8 +365,8 @@ impl Explain {
         join.push_activity(activity, &mut consumers);
     }
 
-    /// Notes a flush. Call after CUPTI was flushed and all rows it delivered were pushed: destroyed graphs and finished
-    /// launches can then be forgotten.
+    /// Notes a flush of CUPTI's activity buffers. Call after CUPTI was flushed and all rows that it delivered were
+    /// pushed. Destroyed graphs and finished launches can then be forgotten.
     pub fn flushed(&mut self) {
         self.graphs.flushed();
         self.join.flushed();
@@ -371,29 +375,31 @@ impl Explain {
         }
     }
 
-    /// Whether to flush CUPTI soon, because much state can be released only after a flush.
+    /// Whether to flush CUPTI soon, because memory for many graphs or launches can be released only after a flush.
     pub fn wants_flush(&self) -> bool {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// Returns the result so far. Launches and activities that still wait for their partner count as if it never
-    /// arrived, and are passed to `sink`. Later rows are processed as if no snapshot had been taken.
+    /// Returns the result for the rows so far. A launch that still waits for its activity, or an activity that still
+    /// waits for its launch, counts as unmatched and is passed to `sink`. Later rows are processed as if no snapshot
+    /// had been taken.
     ///
-    /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
+    /// `counted` contains losses that are not in the rows: the total so far for each kind of loss.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (self.aggregate.clone(), self.timeline.clone(), self.step_series.clone());
         self.totals(sums, false, counted, sink)
     }
 
-    /// Returns the final result, when no more rows will arrive. Unlike a snapshot, this does not copy the sums.
+    /// Returns the final result. Call when no more rows will arrive. Unlike [`Explain::snapshot`], this function does
+    /// not copy the sums.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums =
             (mem::take(&mut self.aggregate), mem::take(&mut self.timeline), mem::take(&mut self.step_series));
         self.totals(sums, true, counted, sink)
     }
 
-    /// Computes a snapshot. Not inlined: otherwise [`Explain::snapshot`] and [`Explain::finish`] would each contain a
-    /// copy of 15 KB.
+    /// Computes a snapshot. Not inlined, because [`Explain::snapshot`] and [`Explain::finish`] would otherwise each
+    /// contain 15 KB of this code.
     #[inline(never)]
     fn totals(
         &mut self,
@@ -414,8 +420,8 @@ impl Explain {
         let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (&mut at_end, sink))));
         let facts = Some(at_end.facts());
         if mapping.has_any() {
-            // Contexts that created graph nodes may have been dropped since, and so may kernels whose activities waited
-            // for a launch.
+            // Two kinds of ids may have been dropped in the meantime: contexts that created graph nodes, and kernels
+            // whose activities waited for a launch.
             aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
         let mut losses = self.losses.clone();
@@ -458,22 +464,22 @@ impl Explain {
         self.per_window.as_mut()
     }
 
-    /// Counts of launches and activities so far, by outcome.
+    /// Counts of the launches and activities so far, by outcome.
     pub fn tally(&self) -> &Tally {
         self.join.tally()
     }
 
-    /// Number and quality of the stacks so far.
+    /// Number of stacks so far, and numbers of stacks with each kind of defect.
     pub fn stacks(&self) -> Stacks {
         self.contexts.stacks()
     }
 
-    /// The profile: definitions from the rows, and the sums as of the last [`Explain::snapshot`].
+    /// The profile. It contains the definitions from the rows, and the sums as of the last [`Explain::snapshot`].
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The profile, which is mutable so that names can be added to it.
+    /// The profile, mutable so that function names can be added to it.
     pub fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
@@ -497,7 +503,7 @@ impl Explain {
     }
 }
 
-/// A [`Sink`] that adds launches and GPU work to the steps.
+/// A [`Sink`] that assigns launches and GPU work to the program's steps.
 struct StepSink<'a> {
     series: &'a mut StepSeriesBuilder,
     profile: &'a Profile,

@@ -1,27 +1,27 @@
-//! The memory ceiling: which data are dropped when memory is short, and in which order. Dropping only merges: numerous
-//! stacks, kernels or threads can no longer be distinguished. Totals stay the same: the work done, its duration and
-//! device, and the outcomes of launches.
+//! Implements the memory ceiling: which data are dropped when memory is short, and in which order. A dropped stack,
+//! kernel or thread is merged with others and can no longer be distinguished. Totals stay the same: the number and
+//! duration of activities on each device, and the outcomes of launches.
 //!
-//! 1. Single activities are never stored: they are passed to the join, the sums and, on request, to a file.
-//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. Beyond that, half the stacks are merged
-//!    into `[other stacks]`, with one such entry per API function that they called. Those with the least GPU time are
-//!    merged; a launch whose work has not finished counts as much as the average launch. The youngest eighth is exempt:
-//!    these stacks have had too little time to collect GPU time. So a phase that makes millions of stacks hides neither
-//!    the work before it nor the work after it.
+//! 1. Single activities are never stored. They are passed to the join, to the sums and, on request, to a file.
+//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. Beyond that, the half of the stacks with
+//!    the least GPU time is merged into `[other stacks]`. There is one such entry per API function that the stacks
+//!    called. A launch whose work has not finished counts as much as the average launch. The youngest eighth of the
+//!    stacks is exempt, because these stacks have had too little time to collect GPU time. So a phase that creates
+//!    millions of stacks hides neither the work before it nor the work after it.
 //! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. This includes
-//!    the kernels' names and distributions (about 600 bytes per kernel). Beyond that, half the kernels become
-//!    `[other kernels]`; they are chosen in the same way as stacks.
-//! 4. **Thread names** are dropped if no stack of the thread is left.
+//!    the kernels' names and histograms of durations (about 600 bytes per kernel). Beyond that, half the kernels are
+//!    merged into `[other kernels]`. They are chosen in the same way as stacks.
+//! 4. **Thread names** are dropped for threads that have no stack left.
 //!
-//! At the end, names are looked up and files are written. Both together take two to three times the memory of the
-//! stacks alone. So stacks are dropped again until everything fits below the ceiling, and those with the most GPU time
-//! are kept.
+//! At the end of the run, function names are looked up and files are written. This takes two to three times the memory
+//! of the stacks. So stacks are dropped again until everything fits below the ceiling. The stacks with the most GPU
+//! time are kept.
 //!
-//! A dropped stack that occurs again is a new stack, because threads assign new ids to their stacks after each drop
-//! (`capture::Forgetting`). So a rare stack that becomes frequent is recorded again.
+//! A dropped stack that occurs again is stored as a new stack, because threads assign new ids to their stacks after
+//! each drop (`capture::Forgetting`). So a rare stack that becomes frequent later is recorded again.
 //!
-//! A dropped stack's id is forgotten, too, and later rows with this id are attributed to `[other stacks]`. A graph node
-//! that was created on a dropped stack still has the forgotten id. When the node runs, its work is attributed to
+//! The id of a dropped stack is forgotten, and later rows with this id are attributed to `[other stacks]`. A graph node
+//! that was created on a dropped stack still refers to the forgotten id. The node's work is attributed to
 //! `[other stacks]` at the next snapshot ([`IdMapping`]).
 
 use std::cmp::Reverse;
@@ -33,25 +33,25 @@ use crate::join::Limits;
 use gpuflame_model::profile::{Profile, Weight};
 use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
-/// Minimum number of stacks, and of kernels, that are always kept. So few cannot use up the memory.
+/// Number of stacks, and of kernels, that are always kept. This few stacks or kernels cannot use up the memory.
 const MIN_KEPT_STACKS: usize = 256;
-/// Smallest ceiling at which the join has its default limits (with all tables full, it takes 45 MiB). Under a lower
-/// ceiling, these limits shrink in proportion.
+/// Lowest ceiling at which the join has its default limits. With these limits and full tables, the join takes 45 MiB.
+/// Under a lower ceiling, the limits shrink in proportion.
 const FULL_JOIN_CEILING_BYTES: usize = 256 << 20;
 
-/// Memory of a thread's name and number, in bytes.
+/// Memory in bytes for the name and id of a thread.
 const BYTES_PER_THREAD: usize = 96;
 
-/// Upper bounds on the extra memory of a snapshot, its names and a flame graph; they allow for tables that grow by
-/// doubling. The constants are per frame in the tree of stacks, per node of that tree, and per stack. A stack costs
-/// more if threads are kept separate, because it may then have a root of its own.
+/// Upper bounds on the extra memory that a snapshot, its names and a flame graph need. The bounds allow for tables that
+/// grow by doubling. The constants are per frame in the tree of stacks, per node of that tree, and per stack. A stack
+/// costs more if threads are kept separate, because each thread then has its own root.
 const EXPORT_BYTES_PER_FRAME: usize = 16;
 const EXPORT_BYTES_PER_NODE: usize = 120;
 const EXPORT_BYTES_PER_STACK: usize = 500;
 const EXPORT_BYTES_PER_STACK_AND_THREAD: usize = 1100;
 
-/// Number of stacks, kernels and thread names dropped so far. A stack that occurred again after it was dropped may be
-/// counted twice.
+/// Number of stacks, kernels and thread names dropped so far. A stack that is dropped, recorded again and dropped again
+/// counts twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DroppedCounts {
     stacks: u64,
@@ -59,10 +59,10 @@ pub(super) struct DroppedCounts {
     threads: u64,
 }
 
-/// Data that [`Explain::fit`] has dropped. A caller that stores the same data should drop them as well.
+/// Kinds of data that [`Explain::fit`] has dropped. A caller that stores the same data should drop them as well.
 #[derive(Debug, Default)]
 pub struct DroppedDefinitions {
-    /// The remaining kernels, if some were dropped. A dropped kernel that runs again gets a new id.
+    /// Ids of the remaining kernels. `None` if no kernel was dropped. A dropped kernel that runs again gets a new id.
     pub kept_kernels: Option<HashSet<NameId>>,
     /// Whether names of threads were dropped.
     pub threads: bool,
@@ -78,7 +78,7 @@ impl DroppedCounts {
     }
 }
 
-/// Memory limits of the join below a ceiling.
+/// Returns the limits of the join for a memory ceiling in bytes.
 pub(super) fn limits(ceiling: usize) -> Limits {
     let all = Limits::default();
     let share = |limit: usize| limit / FULL_JOIN_CEILING_BYTES.div_ceil(ceiling.max(1)).next_power_of_two();
@@ -96,15 +96,15 @@ impl Explain {
         self.dropped.stacks
     }
 
-    /// Reduces all data stored so far to their share of the ceiling. Call every few thousand rows. `names` is the number of
-    /// bytes that kernel names use elsewhere.
+    /// Drops data until stacks, kernels and threads each fit into their share of the ceiling. Call every few thousand
+    /// rows. `names` is the number of bytes that the caller uses for kernel names.
     pub fn fit(&mut self, names: usize) -> DroppedDefinitions {
         self.fit_stacks();
         DroppedDefinitions { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
     }
 
-    /// Drops the stacks with the least GPU time until the rest fits into the stacks' share of the ceiling. Called for
-    /// each new stack.
+    /// Drops the stacks with the least GPU time until the remaining stacks fit into their share of the ceiling. Called
+    /// for each new stack.
     pub(super) fn fit_stacks(&mut self) {
         if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
             self.profile.drop_shown();
@@ -118,14 +118,14 @@ impl Explain {
         }
     }
 
-    /// Whether the table of ids is so large that threads should give their stacks new ids. If they do not, the older
-    /// half of the table is forgotten when the table is four times as large.
+    /// Whether the table of context ids is so large that threads should give their stacks new ids. If the threads do
+    /// not, the older half of the ids is forgotten when the table reaches four times this size.
     pub fn has_many_ids(&self) -> bool {
         self.contexts.heap_bytes() > self.ceiling / 32
     }
 
-    /// Drops kernels until the rest fits into the kernels' share of the ceiling. Returns the remaining kernels, or
-    /// `None` if none were dropped.
+    /// Drops kernels until the remaining kernels fit into their share of the ceiling. Returns the remaining kernels, or
+    /// `None` if no kernel was dropped.
     fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
         let unused = (self.ceiling / 4).saturating_sub(self.stack_bytes());
         let room = (self.ceiling / 8 + unused / 2).saturating_sub(names + self.aggregate.series_bytes());
@@ -146,7 +146,7 @@ impl Explain {
         Some(kept)
     }
 
-    /// Drops the names of threads without a stack if there are too many names. Returns whether names were dropped.
+    /// Drops the names of threads that have no stack, if there are too many names. Returns whether names were dropped.
     fn fit_threads(&mut self) -> bool {
         let count = self.profile.thread_count();
         if count * BYTES_PER_THREAD <= self.ceiling / 16 || count < 2 * self.profile.context_count() {
@@ -156,15 +156,15 @@ impl Explain {
         true
     }
 
-    /// Forgets the contexts of ids below `lowest`, because these ids will not occur any more.
+    /// Forgets the context ids below `lowest`. Call when no later row will have such an id.
     pub fn forget_below(&mut self, lowest: ContextId) {
-        // If such an id occurs nevertheless, it is attributed to `[other stacks]`.
+        // A later row that has such an id nevertheless is attributed to `[other stacks]`.
         self.profile.merged_context(None);
         self.contexts.forget_below(lowest);
     }
 
-    /// Drops stacks until all outputs can be written below the ceiling, given that the process uses `held` bytes now. Call
-    /// before the last [`Explain::snapshot`].
+    /// Drops stacks until all outputs can be written without exceeding the ceiling. `held` is the number of bytes that
+    /// gpuflame uses now. Call before the last [`Explain::snapshot`].
     pub fn fit_exports(&mut self, held: usize) {
         if self.ceiling == usize::MAX {
             return;
@@ -176,7 +176,7 @@ impl Explain {
         let needed = self.export_bytes();
         let room = self.ceiling.saturating_sub(held);
         if needed > room && self.profile.context_count() > MIN_KEPT_STACKS {
-            // Dropping a stack frees its own memory, and reduces the memory that outputs need.
+            // Dropping a stack frees the memory of the stack, and also reduces the memory that the outputs need.
             let stacks = self.stack_bytes();
             let share = (room + stacks) as f64 / (needed + stacks) as f64;
             let count = (self.profile.context_count() as f64 * share) as usize;
@@ -184,7 +184,7 @@ impl Explain {
         }
     }
 
-    /// Heap bytes of stacks and of all sums per stack.
+    /// Number of heap bytes that stacks and all sums per stack take.
     fn stack_bytes(&self) -> usize {
         self.profile.context_bytes()
             + self.aggregate.cell_bytes()
@@ -193,7 +193,7 @@ impl Explain {
             + self.per_window.as_ref().map_or(0, PerWindowSums::stack_bytes)
     }
 
-    /// Extra memory in bytes that is needed to look up names and write files.
+    /// Number of bytes that are needed, in addition to the present data, to look up names and write files.
     fn export_bytes(&self) -> usize {
         let (nodes, frames) = self.profile.stack_size();
         let stacks = self
@@ -210,8 +210,8 @@ impl Explain {
     /// Keeps `count` contexts, including the newest `youngest` of them, and drops all other contexts.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
-        // A graph may be launched long after it was created. So contexts that created graph nodes get the maximum
-        // weight.
+        // A graph may be launched long after it was created. So up to `youngest` contexts that created graph nodes get
+        // the maximum weight.
         let made: HashSet<ContextId> = self.graphs.contexts().take(youngest).collect();
         made.iter().for_each(|id| weights.entry(*id).or_default().nanos = u64::MAX);
         let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());
@@ -223,8 +223,8 @@ impl Explain {
         self.contexts.rename(replacements);
     }
 
-    /// Weights by context, including waits. A launch that still waits for its activity counts as much as the average
-    /// launch.
+    /// Weight of each context: the total duration of its GPU work and waits. A launch that still waits for its activity
+    /// counts as much as the average launch.
     fn weights(&self) -> IdMap<ContextId, Weight> {
         let mut weights = self.aggregate.by_context();
         let (count, nanos) = weights.values().fold((0, 0_u64), |(count, nanos), weight| {
@@ -258,9 +258,9 @@ impl Explain {
     }
 }
 
-/// Maps the ids of dropped contexts and kernels to `[other stacks]` and `[other kernels]`; all other ids stay the same.
-/// `replacements` contains contexts that were just dropped; contexts that were dropped earlier are unknown to the
-/// profile.
+/// Maps the ids of dropped contexts and kernels to `[other stacks]` and `[other kernels]`. All other ids stay the same.
+/// `replacements` contains the contexts that were just dropped. Contexts that were dropped earlier are recognized
+/// because the profile does not contain them.
 pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
     replacements: &'a IdMap<ContextId, ContextId>,
@@ -275,7 +275,7 @@ impl<'a> IdMapping<'a> {
         Self { profile, replacements, has_stacks, has_kernels }
     }
 
-    /// Whether any id may map to a different id.
+    /// Whether the mapping may change any id.
     pub(super) fn has_any(&self) -> bool {
         self.has_stacks || self.has_kernels
     }
@@ -293,8 +293,8 @@ impl<'a> IdMapping<'a> {
     }
 }
 
-/// Chooses `count` ids of `all`, which is sorted by age: first the `youngest` ids, then the ids with the most nanoseconds.
-/// Ties go to the higher count, then to the younger id.
+/// Chooses `count` ids from `all`, which is sorted from oldest to youngest. Chooses the `youngest` last ids, and then
+/// the ids with the most nanoseconds. Among equal durations the higher count wins, and then the younger id.
 fn choose_kept<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, youngest: usize) -> HashSet<I> {
     let youngest = youngest.min(all.len());
     let mut kept: HashSet<I> = all.drain(all.len() - youngest..).map(|(id, _)| id).collect();
@@ -325,7 +325,7 @@ mod tests {
         explain
     }
 
-    /// Adds a stack of 30 frames and a call of API function 7 or 8. Each `number` has its own stack.
+    /// Adds a context with 30 frames that calls API function 7 or 8. Each `number` has a different stack.
     fn context(explain: &mut Explain, id: u32, number: u32) {
         let code = (0..30).map(|depth| Frame::native(u64::from(number * 32 + depth + 1), ModuleEpoch(0)));
         let frames: Vec<Frame> = std::iter::once(Frame::label(LabelId(7 + number % 2))).chain(code).collect();
@@ -377,7 +377,7 @@ mod tests {
         for number in 1..=STACKS {
             context(&mut explain, number + 1, number);
             explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
-            // The 5,000th stack runs about as long as all the others together.
+            // The work of the 5,000th stack runs about as long as the work of all other stacks together.
             let nanos = if number == 5_000 { 1_000_000 } else { 50 };
             explain.push(&Row::Activity(kernel(number, 100, 100 + nanos)), &mut ());
             assert!(explain.stack_bytes() <= 2 * (2 << 20) / 4, "{}", explain.stack_bytes());
@@ -411,7 +411,7 @@ mod tests {
         }
         assert!(explain.profile().context(ContextId(2)).is_none(), "the context was dropped");
         explain.push(&Row::Activity(kernel(1, 1000, 1007)), &mut ());
-        // Add the same stack again, under its old id and under a new one.
+        // Add a dropped stack again, and launch from it under the old id and under the new id.
         context(&mut explain, 20_000, 1);
         for (correlation, id) in [(20_000, 2), (20_001, 20_000)] {
             explain.push(&Row::Launch(launch(correlation, id)), &mut ());
@@ -431,12 +431,12 @@ mod tests {
         let first = |explain: &Explain, id| explain.representative(ContextId(id));
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
         explain.forget_below(ContextId(5));
-        // Contexts that represent themselves remain known while the profile has them.
+        // Contexts that represent themselves are known for as long as the profile contains them.
         let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
         let special = [ContextId::NONE, ContextId::OUTSIDE];
         assert_eq!(special.map(|id| explain.representative(id)), special);
-        // Add a new id for a stack that is still known.
+        // Add a new context id for a stack that is still known.
         context(&mut explain, 6, 1);
         assert_eq!(first(&explain, 6), ContextId(2));
     }
@@ -455,7 +455,7 @@ mod tests {
         let dropped = explain.dropped_stacks() as u32;
         assert!((1..800).contains(&dropped), "{dropped}");
         let profile = explain.into_profile();
-        // The last stacks were dropped, because their kernels ran for the shortest time.
+        // The stacks that were added last are dropped, because their kernels ran for the shortest time.
         assert!(profile.context(ContextId(1001 - dropped)).is_some());
         assert!(profile.context(ContextId(1002 - dropped)).is_none());
     }

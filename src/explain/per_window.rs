@@ -1,12 +1,13 @@
 //! Per-window sums, for windows that get separate output files. Each window is summed separately, in addition to the
-//! whole run. When its GPU work is over, the window is removed ([`PerWindowSums::take_finished`]).
+//! sums of the whole run. When all GPU work of a window has ended, the window's sums are removed and returned
+//! ([`PerWindowSums::take_finished`]).
 //!
-//! A launch belongs to the first window that was not yet closed when the launch began. The time in the launch's row is
-//! compared with the times of the window edges. A GPU may run work inside a window that was launched in another window,
-//! or outside all windows. That part of the work counts only as busy time. Work that arrives after its window was
-//! removed is late: it is counted, and no file has it.
+//! A launch belongs to the first window that was not yet closed when the launch began. To decide this, the time in the
+//! launch's row is compared with the times of the window edges. During a window, a GPU may run work that was launched
+//! in another window or outside all windows. Such work counts only as busy time of the window. Work that arrives after
+//! its window was removed is late. Late work is counted, but no output file contains it.
 //!
-//! The number of windows is limited. Launches after the last window are added to the last window.
+//! The number of separate windows is limited. Later windows are added to the last separate window.
 
 use std::collections::VecDeque;
 
@@ -20,24 +21,24 @@ use gpuflame_model::record::{
     Unified, WindowEdge,
 };
 
-/// Number of flushes without work after which a graph counts as finished. One flush is not enough, because the first flush
-/// may have begun before the work.
+/// Number of flushes that deliver no work of a graph after which the graph counts as finished. One flush is not enough,
+/// because it may have begun before the graph's last work ended.
 const FLUSHES_UNTIL_FINISHED: u8 = 2;
 
-/// Windows that have not been removed yet; removed windows between them keep their position. See the module's
-/// documentation.
+/// Sums of all windows that were not removed yet. See the module's documentation.
 #[derive(Debug)]
 pub struct PerWindowSums {
-    /// Windows in order of time.
+    /// Windows in order of time. Windows that were removed out of order stay in the list, without sums.
     windows: VecDeque<TrackedWindow>,
-    /// Number of windows removed before the first of `windows`, and the time at which the latest removed window was closed.
+    /// Number of windows that were removed from the front of `windows`. `removed_until` is the time at which the last
+    /// of them closed.
     removed: u64,
     removed_until: Nanos,
     max_windows: u64,
     by_stream: bool,
     /// Number of windows opened, including windows that were merged into the last one.
     opened: u64,
-    /// Number of leading windows whose launches were all read from the log.
+    /// Number of windows, counted from the first, whose launches were all read from the log.
     read: u64,
     late: LateArrivals,
 }
@@ -64,9 +65,9 @@ struct TrackedWindow {
 /// Sums of one window.
 #[derive(Debug)]
 pub struct WindowSums {
-    /// Number of the window, counted from 1.
+    /// Sequence number of the window, starting at 1.
     pub number: u64,
-    /// Times at which the window was opened and closed. The last window may have several such pairs.
+    /// Times at which the window was opened and closed. The last window may have been opened and closed several times.
     pub edges: Vec<(WindowEdge, Nanos)>,
     pub(super) aggregate: Aggregate,
     pub(super) timeline: Timeline,
@@ -74,12 +75,12 @@ pub struct WindowSums {
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
     pub(super) steps: StepTotals,
-    /// Number of further flushes without work after which the graphs that ran count as finished.
+    /// Number of further flushes without graph work after which the window's graphs count as finished.
     flushes_left: u8,
 }
 
 impl PerWindowSums {
-    /// Creates an empty set of at most `max_windows` windows.
+    /// Creates an empty list of at most `max_windows` separate windows.
     pub(super) fn new(max_windows: u64, by_stream: bool) -> Self {
         Self {
             windows: VecDeque::new(),
@@ -108,7 +109,7 @@ impl PerWindowSums {
         self.late
     }
 
-    /// Handles a window edge that only marks a change of the clock. The list of windows does not change.
+    /// Handles a window edge that only marks a change of the clock. No window is added or closed.
     pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {
@@ -133,7 +134,7 @@ impl PerWindowSums {
         }
     }
 
-    /// Counts a launch in its window. Not called for the second id of a launch.
+    /// Counts a launch in the window to which it belongs. Not called for the row that gives a launch a second id.
     pub(super) fn count_launch(&mut self, launch: &Launch) {
         match self.index_at(launch.time).and_then(|at| self.windows[at].sums.as_mut()) {
             Some(sums) => sums.tally.launches.seen += 1,
@@ -167,14 +168,14 @@ impl PerWindowSums {
         }
     }
 
-    /// Number of closed windows; `None` if all launches made in these windows were read.
+    /// Number of closed windows. `None` if all launches of these windows were already read from the log.
     pub fn unread_windows(&self) -> Option<u64> {
         let closed = self.windows.iter().filter(|window| window.closed.is_some()).count() as u64;
         let closed = self.removed + closed;
         (closed > self.read).then_some(closed)
     }
 
-    /// Notes that all launches of the first `windows` windows were read from the log.
+    /// Notes that all launches in the first `windows` windows were read from the log.
     pub fn note_windows_read(&mut self, windows: u64) {
         self.read = self.read.max(windows.min(self.removed + self.windows.len() as u64));
     }
@@ -185,8 +186,8 @@ impl PerWindowSums {
         sums.for_each(|sums| sums.flushes_left = sums.flushes_left.saturating_sub(1));
     }
 
-    /// Removes and returns a window whose work is over, or that was closed before `abandon_before`. Never returns the last
-    /// window, because all later windows are added to it.
+    /// Removes and returns a window that was closed before `abandon_before`, or whose GPU work has all ended. Never
+    /// returns the last separate window, because later windows are added to it.
     pub fn take_finished(&mut self, abandon_before: Nanos) -> Option<Box<WindowSums>> {
         let (removed, read, max_windows) = (self.removed, self.read, self.max_windows);
         let is_due = |(at, window): (usize, &TrackedWindow)| {
@@ -198,7 +199,7 @@ impl PerWindowSums {
         self.remove(at)
     }
 
-    /// Removes and returns the first remaining window, whatever its state.
+    /// Removes and returns the first remaining window, even if it is open or its work has not ended.
     pub fn take_first(&mut self) -> Option<Box<WindowSums>> {
         let at = self.windows.iter().position(|window| window.sums.is_some())?;
         self.remove(at)
@@ -234,7 +235,7 @@ impl PerWindowSums {
             + self.windows.capacity() * size_of::<TrackedWindow>()
     }
 
-    /// Part of [`PerWindowSums::heap_bytes`] that is proportional to the number of stacks.
+    /// The part of [`PerWindowSums::heap_bytes`] that grows with the number of stacks.
     pub(super) fn stack_bytes(&self) -> usize {
         let sums = self.windows.iter().filter_map(|window| window.sums.as_ref());
         sums.map(|sums| {
@@ -243,12 +244,12 @@ impl PerWindowSums {
         .sum()
     }
 
-    /// Index of the window to which work that began at `time` belongs.
+    /// Index of the window to which a launch or call at `time` belongs.
     fn index_at(&self, time: Nanos) -> Option<usize> {
         if self.removed > 0 && time <= self.removed_until {
             return None;
         }
-        // Nearly always the work belongs to the last window.
+        // Fast path: nearly all rows belong to the last window.
         let last = self.windows.len().checked_sub(1)?;
         if last == 0 || self.windows[last - 1].closed.is_some_and(|closed| closed < time) {
             return Some(last);
@@ -261,7 +262,7 @@ impl PerWindowSums {
         self.windows[at].sums.as_deref_mut()
     }
 
-    /// Passes `activity` to all windows in which it ran, except for the one at index `own`.
+    /// Counts `activity` as busy time in all windows during which it ran, except in the window at index `own`.
     fn note_busy(&mut self, activity: &Activity, launched: Launched, own: Option<usize>) {
         let mut at = self.index_at(activity.start).unwrap_or(0);
         while let Some(TrackedWindow { sums, closed }) = self.windows.get_mut(at) {
@@ -299,7 +300,7 @@ impl Sink for PerWindowSums {
             Some(sums) => sums.add(activity, origin),
             None => self.count_late(activity),
         }
-        // In other windows the work is foreign: idle time before it is charged to `OUTSIDE` and not to a stack.
+        // In other windows, idle time before this work is charged to `OUTSIDE` and not to a stack.
         self.note_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 
@@ -310,7 +311,8 @@ impl Sink for PerWindowSums {
         }
     }
 
-    /// Receives a launch that the join abandoned. The launch is counted as pending, and its window stops waiting for it.
+    /// Receives a launch for whose activity the join no longer waits. The launch counts as pending, and its window can
+    /// be removed without it.
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
         if let Some(sums) = self.sums_at(launched.time) {
             sums.pending(id, launched);
@@ -343,7 +345,8 @@ impl Sink for PerWindowSums {
 }
 
 impl PerWindowSums {
-    /// Adds a host row to the window that was open at `time`. A row without a time is added to the latest window.
+    /// Adds a row about host activity to the window that was open at `time`. A row without a time is added to the
+    /// latest window.
     fn host_row(&mut self, row: &Row<'_>, time: Option<Nanos>) {
         let at = match time {
             Some(time) => self.index_at(time).filter(|at| self.windows[*at].contains(time)),
@@ -381,7 +384,7 @@ impl WindowSums {
         }
     }
 
-    /// Times of the first and last edge of the window. All launches of the window began between these times.
+    /// Times of the window's first and last edge. All launches in the window began between these times.
     pub(super) fn span(&self) -> (Nanos, Nanos) {
         (self.opened(), self.edges.last().map_or(Nanos(u64::MAX), |(_, time)| *time))
     }

@@ -9,20 +9,20 @@ use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, EventCall, GraphId, Nanos, Row, Wait, WindowEdge,
 };
 
-/// The properties of the rows so far.
+/// Counts and times from the rows so far, from which [`RowFacts`] are computed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RowFactsCounter {
     /// Counts that only grow. `pending_at_end`, `queued`, `queued_graphs` and `ends_before_gpu` are not set here.
     counts: RowFacts,
-    /// Time of the last launch with an activity.
+    /// Time of the latest launch that has an activity.
     last_matched: Option<Nanos>,
     /// Whether the next activity is the first one of its launch.
     is_first: bool,
-    /// Latest end of any work.
+    /// Time in ns at which the latest GPU work ended.
     work_end: u64,
-    /// End of the last event.
+    /// Time in ns at which the last call or GPU work ended.
     last_event: u64,
-    /// Longest time from a launch to the end of its work.
+    /// Longest time in ns from a launch to the end of its GPU work.
     longest: u64,
     at_end: PendingAtEnd,
     is_window_open: bool,
@@ -37,16 +37,15 @@ struct PendingAtEnd {
 }
 
 impl RowFactsCounter {
-    /// Returns the facts as if no more rows arrived. `queued` and `queued_graphs` are 0.
+    /// Returns the facts that hold if no more rows arrive. `queued` and `queued_graphs` are 0.
     pub(super) fn facts(&self) -> RowFacts {
         let PendingAtEnd { count, first, .. } = self.at_end;
         let ends_before_gpu = count > 0 && first.saturating_add(self.longest) >= self.last_event;
         RowFacts { pending_at_end: count, ends_before_gpu, ..self.counts }
     }
 
-    /// Whether the work of a launch that has no activity after all rows was probably in a queue. The work probably was
-    /// in a queue if the launch follows the last launch with an activity, and a GPU still ran earlier work at that
-    /// time.
+    /// Whether a launch without an activity after all rows has probably left its work in a queue. This is likely if two
+    /// conditions hold: no later launch has an activity, and a GPU still ran earlier work when the launch was made.
     pub(super) fn is_queued(&self, launched: Launched) -> bool {
         self.last_matched.is_some_and(|last| launched.time > last) && launched.time.0 < self.work_end
     }
@@ -57,7 +56,7 @@ impl RowFactsCounter {
         self.counts.closed_windows += u64::from(was_open && edge == WindowEdge::Close);
     }
 
-    /// Takes a call that waited or used an event.
+    /// Processes the row of an API call that waited or used a CUDA event.
     pub(super) fn host(&mut self, row: &Row<'_>) {
         match *row {
             Row::Wait(Wait { time, duration, .. }) => self.note_end(time.0.saturating_add(duration)),
@@ -103,8 +102,8 @@ impl Sink for RowFactsCounter {
         self.note_call(launched);
         self.is_first = true;
         self.last_matched = self.last_matched.max(Some(launched.time));
-        // `at_end` stores only the first and the latest time of its launches, so they can only be dropped together.
-        // This is done when a launch after the latest one has an activity.
+        // `at_end` stores only the first and the latest time of its launches, so these launches can only be dropped
+        // together. They are dropped when a launch after the latest of them has an activity.
         if self.at_end.latest < launched.time.0 {
             self.at_end = PendingAtEnd::default();
         }
@@ -126,26 +125,26 @@ impl Sink for RowFactsCounter {
     }
 }
 
-/// A sink for the launches and activities that still wait for their partner after all rows. The sink counts the
-/// launches that were probably in a queue.
+/// A sink for launches and activities that are still unmatched after the last row. The sink counts the launches whose
+/// work was probably in a queue.
 pub(super) struct AtEnd<F, S> {
     pub(super) facts: RowFactsCounter,
-    /// Receives the activities, and the launches that were probably not in a queue.
+    /// Sink for the activities, and for the launches whose work was probably not in a queue.
     pub(super) steps: S,
-    /// Returns the kind of a launch with this context.
+    /// Function that returns the kind of a launch from the launch's context.
     pub(super) kind_of: F,
-    /// Number of kernel launches that were probably in a queue, and number of such launches of graphs.
+    /// Number of kernel launches, and of graph launches, whose work was probably in a queue.
     pub(super) queued: (u64, u64),
 }
 
 /// Kind of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LaunchKind {
-    /// The launch should have an activity.
+    /// A kernel launch, which should have an activity.
     Kernel,
-    /// The launch is of a graph, which may contain no work.
+    /// A graph launch. The graph may be empty, so the launch may have no activity.
     Graph,
-    /// The launch is a copy or a fill, which may have a size of 0.
+    /// A copy or a fill. Its size may be 0, so the launch may have no activity.
     Other,
 }
 
@@ -226,8 +225,7 @@ mod tests {
         counter.pending(CorrelationId(1), launch(15));
         counter.pending(CorrelationId(2), launch(25));
         assert_eq!(counter.facts().pending_at_end, 2);
-        // The launch at 20 gets its activity after the launches at 15 and 25 became pending. The launch's time is
-        // between the other two.
+        // The launch at 20 ns gets its activity after the launches at 15 and 25 ns became pending.
         ran(&mut counter, launch(20), 500, 600);
         ran(&mut counter, launch(30), 600, 700);
         assert_eq!(counter.facts().pending_at_end, 0);
@@ -235,8 +233,8 @@ mod tests {
         counter.pending(CorrelationId(4), launch(35));
         let facts = counter.facts();
         assert_eq!(facts.pending_at_end, 2);
-        // Work took up to 670 ns from its launch to its end, and the first of the two launches was 665 ns before the
-        // last event.
+        // The longest time from a launch to the end of its work was 670 ns. The first pending launch was made 665 ns
+        // before the last work ended.
         assert!(facts.ends_before_gpu);
         assert!(
             counter.is_queued(launch(40))

@@ -1,5 +1,5 @@
-//! Short JSON descriptions of a process's recording and its files. One is written next to each set of files, for later
-//! readers. Another is written for the parent process.
+//! Short JSON descriptions of a process's recording and output files. One description is written next to each set of
+//! files, for programs that read the files later. Another description is written for the parent process.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use super::Ledger;
 use gpuflame_model::profile::{Profile, json_string};
 use gpuflame_model::record::{Provenance, WindowEdge};
 
-/// Returns the description that is written next to a set of files, which may cover all windows or a single window. Files
-/// are listed by name only, since the folder may be copied to another place.
+/// Returns the description that is written next to a set of files. The set covers all windows, or a single window if
+/// `window` is set. Files are listed by name only, because the folder may be copied to another place.
 pub fn describe_set(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
     let name = |file: &PathBuf| json_path(file.file_name().unwrap_or_default());
     let mut windows: Vec<(u64, Option<u64>)> = Vec::new();
@@ -29,7 +29,8 @@ pub fn describe_set(profile: &Profile, ledger: &Ledger, window: Option<u64>, fil
     object(profile, ledger, &more, files.iter().map(name))
 }
 
-/// Returns the description for the parent process, which has absolute paths and the number of launches outside windows.
+/// Returns the description for the parent process. It contains absolute paths and the number of launches outside of
+/// windows.
 pub fn describe_process<'a>(
     profile: &Profile,
     ledger: &Ledger,

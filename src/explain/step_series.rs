@@ -1,15 +1,15 @@
-//! Collects the durations of steps, the GPU work that began during each step, and the share of the step's launches that
-//! have GPU work.
+//! Collects data about each step of the program: the step's duration, the GPU work that began during the step, and how
+//! many of the step's launches have GPU work.
 //!
-//! A step lasts until its own end if that is known (in traces), otherwise until the next step begins. If the window
-//! closes before the next step begins, the end of the step counts as unknown: the last step of a run must not include
-//! the shutdown.
+//! If the end of a step is known (in traces), the step lasts until this end. Otherwise it lasts until the next step
+//! begins. If the window closes first, the end counts as unknown, because the last step of a run must not include the
+//! shutdown.
 //!
 //! The newest [`RECENT`] steps are stored one by one, because steps of several threads may arrive out of order. Older
-//! steps form groups of equal size, at first of one step. Whenever there are more than [`MAX_GROUPS`] groups, each pair
-//! of neighbours becomes one group. Before a step enters a group, its duration is counted by kind, and the [`LONGEST`]
-//! longest steps are also stored one by one. So memory is bounded for a run of any length. The result does not depend
-//! on the order in which GPU work arrives.
+//! steps are stored in groups of consecutive steps. All groups have the same number of steps, at first one. Whenever
+//! there are more than [`MAX_GROUPS`] groups, each pair of neighbours becomes one group. Before a step enters a group,
+//! its duration is added to a histogram for its kind of step. The [`LONGEST`] longest steps are also stored one by one.
+//! So memory is bounded for a run of any length. The result does not depend on the order in which GPU work arrives.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -20,39 +20,39 @@ use super::symbolize::kernel_name;
 use gpuflame_model::profile::{LaunchCoverage, Profile, SingleStep, StepGroup, StepKind, StepSeries, add_to};
 use gpuflame_model::record::{Activity, CopyKind, Detail, IdMap, Nanos, Step, WindowEdge, map_bytes};
 
-/// Maximum number of groups, which take 290 KB.
+/// Maximum number of groups. All groups together take 290 KB.
 const MAX_GROUPS: usize = 1 << 12;
-/// Number of newest steps that are in no group.
+/// Number of the newest steps, which are stored one by one and not in a group.
 const RECENT: usize = 1 << 8;
-/// Maximum number of kinds of steps. Further kinds count as the last one.
+/// Maximum number of kinds of steps. Steps of further kinds count as steps of the last kind.
 const MAX_KINDS: usize = 16;
-/// Name of the last kind if it stands for several kinds.
+/// Name of the last kind if it represents several kinds.
 const OTHER_KINDS: &str = "[other steps]";
-/// Number of longest steps that are remembered.
+/// Number of longest steps that are stored one by one.
 const LONGEST: usize = 32;
-/// Maximum number of kernels whose classification as communication is cached. Further kernels are classified again for
+/// Maximum number of kernels for which it is cached whether they communicate. Further kernels are classified again for
 /// each activity.
 const MAX_KERNELS: usize = 1 << 14;
-/// Maximum number of contexts for which it is cached whether their launches should have an activity. If there are more, the
+/// Maximum number of launch contexts for which it is cached whether their launches should have an activity. A full
 /// cache is cleared.
 const MAX_CONTEXTS: usize = 1 << 14;
 
-/// Edges of the windows of a run, in order of time.
+/// Times at which the windows of a run opened and closed, in order of time.
 type Windows = [(WindowEdge, Nanos)];
 
-/// Steps so far. See the module's documentation.
+/// Steps of the program so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StepSeriesBuilder {
-    /// Steps, in order of time.
+    /// The newest steps, in order of time.
     recent: VecDeque<OpenStep>,
-    /// Index in `recent` of the step of the last activity.
+    /// Index in `recent` of the step to which the last activity was added.
     last: usize,
     grouped: GroupedSteps,
     kinds: Vec<String>,
-    /// Whether kernels communicate, by the numbers of their names. This map and the next one have keys of the same
-    /// type: a second type of map would add 2 KB to the library.
+    /// Whether a kernel communicates, by the id of the kernel's name. Keys are plain integers, so that this map and
+    /// `requires_activity` have the same type. A second type of map would add 2 KB to the library.
     communicates: IdMap<u32, bool>,
-    /// Whether launches should have an activity, by the numbers of their contexts.
+    /// Whether launches should have an activity, by the id of the launch context.
     requires_activity: IdMap<u32, bool>,
 }
 
@@ -61,23 +61,23 @@ pub(super) struct StepSeriesBuilder {
 struct OpenStep {
     step: SingleStep,
     coverage: LaunchCoverage,
-    /// End of the step; `None` if it ends where the next one begins.
+    /// Time at which the step ended. `None` if the step lasts until the next step begins.
     end: Option<Nanos>,
 }
 
-/// Steps in groups.
+/// Older steps, stored in groups of consecutive steps.
 #[derive(Clone, Debug, Default)]
 struct GroupedSteps {
     groups: Vec<StepGroup>,
     /// Binary logarithm of the number of steps in a group.
     size_bits: u32,
-    /// Kinds without their names.
+    /// Statistics of each kind of step, without the kinds' names.
     kinds: Vec<StepKind>,
     longest: Vec<SingleStep>,
 }
 
 impl StepSeriesBuilder {
-    /// Adds a step. `windows` are the edges so far.
+    /// Adds a step. `windows` contains the window edges so far.
     pub(super) fn add_step(&mut self, step: &Step<'_>, windows: &Windows) {
         let (kind, number) = (self.kind(step.name), number_in(step.name).unwrap_or(step.number));
         let begin = step.time;
@@ -93,7 +93,7 @@ impl StepSeriesBuilder {
         }
     }
 
-    /// Adds GPU work.
+    /// Adds a GPU activity to the step during which it began.
     pub(super) fn add_activity(&mut self, activity: &Activity, profile: &Profile) {
         if self.recent.is_empty() {
             return;
@@ -113,10 +113,11 @@ impl StepSeriesBuilder {
         add_to(if communicates { communication } else { work }, nanos);
     }
 
-    /// Counts a launch that should have an activity; ignores all others. Copies and fills need none. A graph may
-    /// contain no work, so its launch needs none until a launch with the same context had one.
+    /// Counts a launch that should have an activity, and ignores all other launches. Copies and fills may have no
+    /// activity. A graph may be empty, so a graph launch counts only after a launch with the same context had an
+    /// activity.
     ///
-    /// Not inlined: otherwise each call would contain a copy of 1 KB.
+    /// Not inlined, because each call would otherwise contain 1 KB of this code.
     #[inline(never)]
     pub(super) fn add_launch(&mut self, launched: Launched, is_covered: bool, profile: &Profile) {
         if self.recent.is_empty() {
@@ -145,7 +146,7 @@ impl StepSeriesBuilder {
         }
     }
 
-    /// Returns the index of the recent step that contains `time`.
+    /// Returns the index in `recent` of the step that contains `time`.
     fn find_recent(&mut self, time: Nanos) -> Option<usize> {
         let begins = |at: usize| self.recent.get(at).map_or(u64::MAX, |known| known.step.begin.0);
         if !(begins(self.last) <= time.0 && time.0 < begins(self.last + 1)) {
@@ -175,7 +176,7 @@ impl StepSeriesBuilder {
     }
 
     /// Returns the index of the kind of steps with this name. Ignores a number at the end of the name, because it is
-    /// the number of the step.
+    /// the step's sequence number.
     fn kind(&mut self, name: &str) -> u8 {
         let name = name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches([' ', '#', '_', ':']);
         let known = self.kinds.iter().position(|kind| kind == name);
@@ -210,7 +211,8 @@ impl StepSeriesBuilder {
 }
 
 impl OpenStep {
-    /// Returns the end of the step; `None` if it is not known. `next` is the beginning of the next step.
+    /// Returns the time at which the step ended; `None` if it is unknown. `next` is the time at which the next step
+    /// began.
     fn end(&self, next: Option<Nanos>, windows: &Windows) -> Option<Nanos> {
         let begin = self.step.begin;
         let later = &windows[windows.partition_point(|(_, time)| *time < begin)..];
@@ -272,7 +274,7 @@ impl GroupedSteps {
     }
 }
 
-/// Returns the number at the end of a name such as `ProfilerStep#1011`, which is the program's own number of the step.
+/// Returns the number at the end of a name such as `ProfilerStep#1011`. It is the program's own count of the step.
 fn number_in(name: &str) -> Option<u64> {
     name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..].parse().ok()
 }
@@ -305,7 +307,8 @@ mod tests {
         Step { time: Nanos(time), end: end.map(Nanos), thread: ThreadId(1), number, name }
     }
 
-    /// Returns `count` steps with one kernel of 40 ns each. A step takes 100 ns, except step `at`, which takes `long` ns.
+    /// Returns `count` steps with one kernel of 40 ns each. Each step takes 100 ns, except step `at`, which takes
+    /// `long` ns.
     fn run(count: u64, at: u64, long: u64) -> StepSeries {
         let (mut builder, profile) = (StepSeriesBuilder::default(), Profile::default());
         let mut time = 1000;
@@ -393,7 +396,7 @@ mod tests {
             builder.add_step(&step(number, 100 * number, None, ""), &WINDOW);
         }
         let launch = |time, context| Launched { time: Nanos(time), duration: 5, context: ContextId(context) };
-        // A graph that has not run yet, and copies, need no activity.
+        // Launches of copies, and of a graph that has not run yet, need no activity.
         for (time, context, is_covered) in [
             (99, 11, false),
             (110, 11, true),

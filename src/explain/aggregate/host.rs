@@ -1,5 +1,5 @@
-//! Sums of host activity other than launches. Waits, allocations and frees are summed by stack; dependencies and
-//! unified memory events are counted by GPU.
+//! Sums of host activity other than launches. Waits, CPU samples, allocations and frees are summed by stack. Unified
+//! memory events are counted by GPU. Calls that use events, and synchronization records, are only counted.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,10 @@ use gpuflame_model::record::{
 /// All sums of host activity so far.
 #[derive(Debug, Default)]
 pub struct HostSums {
-    /// Number of calls, and their total in ns (time) or bytes (memory).
+    /// For each context and kind of activity: the number of calls, and their total in ns (for times) or in bytes (for
+    /// memory).
     sums: IdMap<(ContextId, HostActivity), (u64, u64)>,
-    /// Current allocations by address.
+    /// Allocations that were not freed yet, by address.
     live: IdMap<u64, Allocation>,
     live_bytes: u64,
     max_live_bytes: u64,
@@ -28,16 +29,16 @@ pub struct HostSums {
 /// Kind of host activity. The kind determines the unit of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HostActivity {
-    /// Waits; the sum is in nanoseconds.
+    /// API calls that waited. The sum is in nanoseconds.
     Wait,
-    /// Time on a processor, found by sampling; the sum is in nanoseconds.
+    /// Time on a CPU, measured by sampling. The sum is in nanoseconds.
     Sampled,
-    /// Time off the processors, whatever the reason; the sum is in nanoseconds.
+    /// Off-CPU time, whatever the reason. The sum is in nanoseconds.
     Blocked,
-    /// Allocations of this kind of memory; the sum is in bytes.
+    /// Allocations of this kind of memory. The sum is in bytes.
     Allocate(MemoryKind),
-    /// Frees of this kind of memory; the sum is in bytes. `None` if the kind is unknown, because the allocation was not
-    /// recorded.
+    /// Frees of this kind of memory. The sum is in bytes. `None` if the kind of memory is unknown, because the
+    /// allocation was not recorded.
     Free(Option<MemoryKind>),
 }
 
@@ -65,7 +66,7 @@ impl HostSums {
     fn memory(&mut self, call: &MemoryCall) {
         match call.allocated {
             Some(allocated) => {
-                // The previous allocation at this address was freed by a call that was not recorded.
+                // There already is an allocation at this address, so the call that freed it was not recorded.
                 if let Some(before) = self.live.insert(call.address, allocated) {
                     self.live_bytes -= before.bytes;
                 }
@@ -86,7 +87,7 @@ impl HostSums {
         let sums = self.unified.entry((row.kind, row.device())).or_default();
         let more = match row.kind.is_move() {
             true => [row.value, 1, row.duration().unwrap_or(0), 0],
-            // For an unknown kind the unit of the value is unknown, so only the row is counted.
+            // The unit of an unknown kind's value is unknown, so only the row is counted.
             false => [0, 1, 0, row.value],
         };
         add_values(sums, more);
@@ -109,7 +110,7 @@ impl HostSums {
         }
     }
 
-    /// Total count and nanoseconds per context. Waits, CPU samples and off-CPU time are added together.
+    /// Count and total nanoseconds per context, of waits, CPU samples and off-CPU time together.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let takes_time = |call: &HostActivity| {
             matches!(call, HostActivity::Wait | HostActivity::Sampled | HostActivity::Blocked)
@@ -118,7 +119,7 @@ impl HostSums {
         waits.map(|(&(id, _), &(count, nanos))| (id, count, nanos))
     }
 
-    /// Heap bytes of the sums by context.
+    /// Number of heap bytes that the sums per context take.
     pub fn context_bytes(&self) -> usize {
         map_bytes(&self.sums)
     }
@@ -138,8 +139,8 @@ impl HostSums {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// Returns the sums that belong to `view`, as samples. The sample of a wait ends with the waiting call, without a
-    /// leaf frame below it.
+    /// Returns the sums that `view` shows, as samples. The innermost frame of a wait's sample is the API call that
+    /// waited; there is no leaf frame below it.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostActivity), &(u64, u64))| {
             let (of, leaf) = match call {

@@ -1,9 +1,9 @@
-//! `Aggregate` adds up joined rows. For each combination of context, work and device it has one sum, a cell.
-//! `Aggregate` also has statistics for each combination of work and device, and the total work of each device. Busy
-//! time is computed by `timeline`.
+//! `Aggregate` adds up joined rows. It has one sum, a *cell*, for each combination of context, kind of GPU work (for
+//! example a kernel name) and device. It also has a *series* of statistics for each kind of work on each device, and a
+//! total per device. Busy time is computed by `timeline`.
 //!
 //! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches.
-//! `Aggregate` stores only ids; the [`Profile`] that receives the sums knows what each id means.
+//! `Aggregate` stores only ids. The [`Profile`] that receives the sums has the names and stacks for these ids.
 
 mod host;
 mod rename;
@@ -26,7 +26,7 @@ use gpuflame_model::record::{
 use gpuflame_model::stats::Histogram;
 use sum_cache::{SumCache, SumIndices, SumKey};
 
-/// All sums of joined rows so far. See the module's documentation.
+/// Sums over the joined rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
     /// Whether streams are summed separately.
@@ -37,31 +37,32 @@ pub struct Aggregate {
     series_index: IdMap<(LaunchOutcome, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
-    /// Whether squared durations are summed. If so, `squares` has a sum for each cell; otherwise it is empty.
+    /// Whether squared durations are summed. If so, `squares` has one sum per cell. Otherwise `squares` is empty.
     has_squares: bool,
     squares: Vec<u128>,
-    /// Copies with usable times by direction and kinds of memory. Filled only if squares are summed; `Series` then also
-    /// has launch delays.
+    /// Memory copies with usable times, summed by direction and kinds of memory. Filled only if squares are summed.
+    /// `Series` then also contains launch delays.
     copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
-    /// Sites of graph nodes. `node_index` maps the launch and the creation of a node to the position of its site.
+    /// Sites of graph nodes: the context that launched the graph, and the context that created the node. `node_index`
+    /// maps these two contexts to the position in `nodes`.
     nodes: Vec<SampleSite>,
     node_index: IdMap<(Caller, Created), u32>,
     devices: Vec<DeviceUse>,
 }
 
-/// Outcome of a launch. A compact form of [`Leaf`], because the outcome is looked up for every activity.
+/// Outcome of a launch. The outcome is looked up for every activity, so it is more compact than [`Leaf`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum LaunchOutcome {
-    /// Work of a GPU with a known duration.
+    /// GPU work with a known duration.
     Work(Work),
-    /// Work of a GPU with an unknown duration.
+    /// GPU work with an unknown duration.
     Untimed(Work),
     /// A launch without any activity.
     Pending,
 }
 
-/// Key of a cell. The key is small, since there may be a hundred thousand cells.
+/// Key of a cell. The key is small, because there may be a hundred thousand cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
     site: SiteCode,
@@ -72,7 +73,7 @@ struct Cell {
 /// A stream of a GPU context.
 type StreamKey = (GpuContextId, StreamId);
 
-/// Position of a series in `Aggregate::series`, and a stream, for sums by stream.
+/// A series (by its position in `Aggregate::series`) on one stream. Used if streams are summed separately.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
@@ -144,7 +145,7 @@ impl Aggregate {
         profile.set_works(self.works(), self.devices.clone());
     }
 
-    /// Durations by stack and kind of work, if squares are summed.
+    /// Count, total and sum of squares of the durations, by stack and kind of work. Empty unless squares are summed.
     pub fn spreads(&self) -> Vec<DurationSpread> {
         let mut spreads = Vec::with_capacity(self.squares.len());
         for ((cell, weight), &squares) in self.cells.iter().zip(&self.squares) {
@@ -159,8 +160,8 @@ impl Aggregate {
         spreads
     }
 
-    /// Removes and returns the launch delays by work and device, and the copies by direction and kinds of memory, if
-    /// squares are summed.
+    /// Removes and returns the launch delays by kind of work and device, and the copies by direction and kinds of
+    /// memory. Empty unless squares are summed.
     pub fn take_details(&mut self) -> (Vec<WorkDelays>, Vec<(CopyPath, Weight)>) {
         let mut all = Vec::new();
         for series in &mut self.series {
@@ -173,12 +174,12 @@ impl Aggregate {
         (all, std::mem::take(&mut self.copies))
     }
 
-    /// Number of distinct (context, work, device) triples.
+    /// Number of cells.
     pub fn cells(&self) -> usize {
         self.cells.len()
     }
 
-    /// Durations by work and device, in no particular order.
+    /// Statistics of durations by kind of work and device, in no particular order.
     pub fn works(&self) -> Vec<WorkStats> {
         let mut works = Vec::with_capacity(self.series.len());
         works.extend(self.series.iter().filter_map(Series::stats));
@@ -228,7 +229,7 @@ impl Aggregate {
     ) -> usize {
         let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
         let SumIndices { series, cell } = match outcome {
-            // A pending launch is usually looked up only once, and has no kernel by which to select a cache slot: the
+            // A pending launch is usually looked up only once, and has no kernel that selects a cache slot. So the
             // cache would miss.
             LaunchOutcome::Pending => self.find(key),
             _ => self.sum_cache.get(&key).unwrap_or_else(|| {
@@ -242,8 +243,8 @@ impl Aggregate {
         series as usize
     }
 
-    /// Adds the launch delay of an activity and, for a copy, its direction and kinds of memory. Ignores activities
-    /// without usable times. A run has only a few combinations of direction and kinds of memory.
+    /// Adds the launch delay of an activity. Adds a copy also to the sum for its direction and kinds of memory. Ignores
+    /// activities without usable times. A run has only a few combinations of direction and kinds of memory.
     #[inline(never)]
     fn add_details(&mut self, activity: &Activity, origin: Origin, series: usize, weight: Weight) {
         if activity.duration().is_none() {
@@ -268,7 +269,7 @@ impl Aggregate {
         }
     }
 
-    /// Finds or creates the cell and the series of `key`, without the cache.
+    /// Finds or creates the cell and the series of `key`, without using the cache.
     fn find(&mut self, key: SumKey) -> SumIndices {
         let series = self.series(key.outcome, key.device);
         let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
@@ -298,7 +299,7 @@ impl Aggregate {
         })
     }
 
-    /// Returns the code of a graph node's site, and stores the site if it is new.
+    /// Returns the code for the site of a graph node. Stores the site if it is new.
     fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> SiteCode {
         let nodes = &mut self.nodes;
         let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
@@ -324,7 +325,7 @@ impl Aggregate {
     }
 }
 
-/// Returns the position of `device` in `devices`, and appends the device if it is new. Called once per series.
+/// Returns the position of `device` in `devices`. Appends the device if it is new. Called once per series.
 fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
         devices.push(DeviceUse { device, count: 0, nanos: 0 });
@@ -373,13 +374,14 @@ impl Series {
 
     fn stats(&self) -> Option<WorkStats> {
         let (LaunchOutcome::Work(work), Some(device)) = (self.outcome, self.device) else { return None };
-        // A percentile is the middle of a histogram bucket, which may be outside the range of recorded values.
+        // A percentile is the middle of a histogram bucket, so it may be below the minimum or above the maximum of the
+        // recorded durations.
         let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
         Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
     }
 }
 
-/// Adds `weight` to `sum`. Durations from a hostile file may be huge, so the sum saturates instead of wrapping.
+/// Adds `weight` to `sum`. Durations in a hostile file may be huge, so the sum saturates instead of wrapping.
 fn add(sum: &mut Weight, weight: Weight) {
     sum.count += weight.count;
     sum.nanos = sum.nanos.saturating_add(weight.nanos);

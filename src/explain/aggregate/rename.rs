@@ -1,5 +1,5 @@
-//! Merges the sums of contexts and kernels that are no longer kept separate. Merging makes two stacks or two kernels
-//! indistinguishable when memory is short, but loses no time from the sums.
+//! Merges the sums of contexts, or of kernels, that are no longer kept separate because memory is short. Merged stacks
+//! or kernels can no longer be distinguished, but the totals stay the same.
 
 use super::{Aggregate, Cell, LaunchOutcome, NODE, Series, add};
 use gpuflame_model::profile::{LaunchDelays, SampleSite, Weight};
@@ -35,7 +35,8 @@ impl Aggregate {
         }
     }
 
-    /// Weights by context, including contexts that created a graph node.
+    /// Weight of the GPU work of each context. The weight of a graph node's work is added to the context that created
+    /// the node as well.
     pub fn by_context(&self) -> IdMap<ContextId, Weight> {
         let mut sums: IdMap<ContextId, Weight> = IdMap::default();
         for &(Cell { site, .. }, weight) in &self.cells {
@@ -50,7 +51,7 @@ impl Aggregate {
         sums
     }
 
-    /// Weights by kernel.
+    /// Weight of the GPU work of each kernel.
     pub fn by_kernel(&self) -> IdMap<NameId, Weight> {
         let mut sums: IdMap<NameId, Weight> = IdMap::default();
         for series in &self.series {
@@ -63,7 +64,7 @@ impl Aggregate {
         sums
     }
 
-    /// Heap bytes of the sums by context.
+    /// Number of heap bytes that the sums per context take.
     pub fn cell_bytes(&self) -> usize {
         map_bytes(&self.cell_index)
             + self.cells.capacity() * size_of::<(Cell, Weight)>()
@@ -72,7 +73,8 @@ impl Aggregate {
             + self.nodes.capacity() * size_of::<SampleSite>()
     }
 
-    /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets, but only one if the kernel ran once.
+    /// Number of heap bytes that the sums per kernel take. A histogram has a few dozen buckets, or one bucket if the
+    /// kernel ran once.
     pub fn series_bytes(&self) -> usize {
         let delays = if self.has_squares { size_of::<LaunchDelays>() + 64 } else { 0 };
         map_bytes(&self.series_index) + self.series.capacity() * (size_of::<Series>() + 64 + delays)

@@ -1,12 +1,12 @@
-//! A cache of the cells and series of the last few hundred kinds of activity. A program repeatedly launches the same
-//! kernels from the same stacks. The cache avoids two look-ups in hash maps, which are a quarter of the collector's
-//! cost per activity.
+//! A cache that maps the last few hundred kinds of activity to their cells and series (see `aggregate`). Programs
+//! repeatedly launch the same kernels from the same stacks. A hit avoids two hash map look-ups, which are a quarter of
+//! the collector's cost per activity.
 
 use super::{LaunchOutcome, SiteCode, StreamKey};
 use gpuflame_model::record::{DeviceId, Work};
 
-/// Number of slots. All slots together take 12 KiB, which fit into the L1 cache in addition to the collector's other
-/// data.
+/// Number of slots in the cache. All slots together take 12 KiB, so they fit into the CPU's L1 cache next to the
+/// collector's other data.
 const SLOTS: usize = 256;
 
 /// Fields that determine an activity's cell and series.
@@ -20,7 +20,8 @@ pub(super) struct SumKey {
 }
 
 impl SumKey {
-    /// Index of the key's slot. The ids of sites and names are small consecutive numbers.
+    /// Index of the cache slot for this key. Ids of sites and names are small and consecutive, so a simple hash is
+    /// enough.
     fn slot(&self) -> usize {
         let name = match self.outcome {
             LaunchOutcome::Work(Work::Kernel(name)) => name.0,
@@ -37,7 +38,7 @@ pub(super) struct SumIndices {
     pub(super) cell: u32,
 }
 
-/// A direct-mapped cache, in which each slot contains the key that was stored last. See the module's documentation.
+/// A direct-mapped cache: each slot contains the key that was stored in it last. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct SumCache(Box<[Option<(SumKey, SumIndices)>; SLOTS]>);
 

@@ -1,5 +1,5 @@
-//! `Graphs` finds the creator of a graph node: the stack on which the node of an activity was created. `Graphs` derives
-//! this stack from the rows about graphs.
+//! `Graphs` finds the creator of a CUDA graph node: the stack on which the node was created. It derives the creator
+//! from the rows about graphs.
 //!
 //! ```text
 //! graph 3   node 10 11 12 13   -> a table: 8 bytes per node, the offset of its id from the first, and a context
@@ -7,15 +7,14 @@
 //! graph 5   another copy       -> the same
 //! ```
 //!
-//! A copy does not depend on the lifetime of its original: a graph can be instantiated twice, and can be destroyed
-//! while its instantiations exist. So a table is kept while any graph uses it. A destroyed graph may still be running,
-//! so it is kept until CUPTI has been flushed twice. While there are only a few destroyed graphs, they are kept even
-//! longer.
+//! A copy of a graph can outlive the original: a graph can be instantiated twice, and can be destroyed while its
+//! instantiations exist. So a table is kept while any graph uses it. A destroyed graph may still be running, so its
+//! nodes are kept until CUPTI has been flushed twice. The newest few thousand destroyed graphs are kept even longer.
 //!
-//! Updating an instantiation changes its work, and therefore the creators of its nodes. A launch before the update ran
-//! the old nodes. The correlation id of a launch shows whether it was made before the update.
+//! An update of an instantiation changes the work of its nodes, and therefore the nodes' creators. A launch before the
+//! update ran the old nodes. The correlation id of a launch shows whether the launch was made before the update.
 //!
-//! An activity is looked up once, when its record is read; the result is then stored in the activity.
+//! The creator is looked up once per activity, when the activity record is read. The result is stored in the activity.
 
 #[cfg(test)]
 mod tests;
@@ -26,34 +25,34 @@ use gpuflame_model::record::{
     Activity, Caller, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
 };
 
-/// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because the first
-/// flush may have begun before the graph's last launch completed.
+/// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because it may
+/// have begun before the graph's last launch completed.
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
-/// Minimum number of destroyed graphs, and of their nodes, that are kept even after these flushes, because a kernel may
-/// run longer than that. The graphs take 1 MiB, and the nodes another 1 MiB.
+/// Number of destroyed graphs, and of their nodes, that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes, because
+/// a kernel may still be running then. The graphs take 1 MiB, and the nodes another 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
-/// Minimum number of earlier states of updated instantiations that are kept even after these flushes.
+/// Number of earlier states of updated instantiations that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes.
 const MIN_KEPT_PASTS: usize = 1 << 10;
 
-/// All known graph nodes. See the module's documentation.
+/// Creators of all known graph nodes. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Graphs {
     groups: IdMap<GraphId, NodeGroup>,
-    /// First node id of each group, to find a node whose group is unknown.
+    /// First node id of each group, for look-ups of nodes whose group is unknown.
     firsts: BTreeSet<(u64, GraphId)>,
-    /// Maximum distance between the first and last id of any group so far.
+    /// Maximum difference between the last and first node id of any group so far.
     widest: u64,
     tables: Vec<NodeTable>,
     /// Unused positions in `tables`.
     free: Vec<u32>,
-    /// Group in which the last look-up found its node.
+    /// Group in which the last look-up found a node.
     last: GraphId,
     /// Lowest node id in any row so far.
     lowest: Option<u64>,
-    /// Earlier states of updated instantiations, oldest first.
+    /// Earlier states of each updated instantiation, oldest first.
     pasts: IdMap<GraphId, VecDeque<PastGroup>>,
-    /// The graphs in `pasts` in the order of their updates, each with the number of flushes before the update.
+    /// The updated instantiations in the order of their updates, each with the number of flushes before the update.
     updated: VecDeque<(GraphId, u64)>,
     destroyed: VecDeque<DestroyedGraph>,
     destroyed_nodes: usize,
@@ -61,7 +60,7 @@ pub struct Graphs {
     tally: NodeTally,
 }
 
-/// Number of activities that are runs of graph nodes, by origin of the node.
+/// Number of activities that are runs of graph nodes, by what is known about the creator of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTally {
     /// Number of activities whose node was created on a known stack.
@@ -73,7 +72,7 @@ pub struct NodeTally {
 }
 
 impl NodeTally {
-    /// Counts with their words, in the order in which the ledger prints them.
+    /// Pairs of word and count, in the order in which the ledger prints them.
     pub fn parts(&self) -> [(&'static str, u64); 3] {
         [
             ("created", self.created),
@@ -97,31 +96,31 @@ impl NodeTally {
     }
 }
 
-/// Nodes with the same lifetime: the nodes of a graph, or of an instantiation.
+/// The nodes of a graph, or of an instantiation of a graph. All nodes of a group have the same lifetime.
 #[derive(Clone, Copy, Debug)]
 struct NodeGroup {
     table: u32,
-    /// Number to subtract from a node's id to get its id in the table. The number is 0 if the group owns the table.
+    /// Offset to subtract from the id of a node to get the id of this node in the table. 0 if the group owns the table.
     shift: u64,
     first: u64,
     last: u64,
     /// Whether another group owns the table.
     shared: bool,
-    /// Whether the graph was destroyed. CUPTI reports the end of an instantiation twice: once for itself and once for
-    /// the graph that it copied.
+    /// Whether the graph was destroyed. CUPTI reports the end of an instantiation twice: for the instantiation and for
+    /// the graph from which it was made.
     ended: bool,
 }
 
 /// Creators of nodes, in ascending order of node ids.
 #[derive(Debug, Default)]
 struct NodeTable {
-    /// Usually one section. The upper half of a node's id is the id of its graph. A graph with child graphs therefore
-    /// has one section per graph.
+    /// Sections in ascending order of ids. There is usually one section. The upper half of a node's id is the id of its
+    /// graph, so a graph with child graphs has one section per graph.
     sections: Vec<TableSection>,
     users: u32,
 }
 
-/// Nodes whose ids differ by less than 2^32.
+/// A section of a [`NodeTable`]: nodes whose ids differ by less than 2^32.
 #[derive(Debug)]
 struct TableSection {
     base: u64,
@@ -130,15 +129,15 @@ struct TableSection {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NodeEntry {
-    /// Id of the node minus the base of the section.
+    /// Id of the node minus the section's `base`.
     offset: u32,
-    /// Caller that created the node.
+    /// Context that created the node, or the reason why it is unknown.
     creator: Caller,
 }
 
 const _: () = assert!(size_of::<NodeEntry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
 
-/// State of a group before the call that updated it.
+/// State of a group before it was updated. `until` is the correlation id of the call that updated it.
 #[derive(Debug)]
 struct PastGroup {
     until: CorrelationId,
@@ -164,7 +163,7 @@ impl Graphs {
         }
     }
 
-    /// Sets the field `created` of an activity that is a run of a graph node.
+    /// Sets the field `created` of an activity if the activity is a run of a graph node.
     pub fn resolve(&mut self, activity: &mut Activity) {
         if let Some(created) = activity.created {
             return self.tally.add(created);
@@ -172,8 +171,7 @@ impl Graphs {
         if !is_node(activity) {
             return;
         }
-        // If CUPTI itself reports the node from which this node was updated, that report takes precedence over the
-        // derived creator.
+        // If CUPTI reports the node from which this node was updated, the creator of that node takes precedence.
         let source = activity.source_node.0;
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
@@ -188,7 +186,7 @@ impl Graphs {
         activity.created = Some(created);
     }
 
-    /// Notes a flush. Call after the tracer was flushed and the rows that it delivered were read.
+    /// Notes a flush of the tracer. Call after the tracer was flushed and all rows that it delivered were read.
     pub fn flushed(&mut self) {
         self.flushes += 1;
         while self.updated.len() > MIN_KEPT_PASTS
@@ -208,26 +206,27 @@ impl Graphs {
         }
     }
 
-    /// Whether a flush should be made soon, because many destroyed graphs are kept.
+    /// Whether to flush the tracer soon, because many destroyed graphs are kept until the next flush.
     pub fn wants_flush(&self) -> bool {
         self.destroyed.len() > 2 * MIN_KEPT_GRAPHS || self.destroyed_nodes > 2 * MIN_KEPT_NODES
     }
 
-    /// Contexts that created nodes. If consecutive nodes in a table have the same context, the context is returned once.
+    /// Contexts that created nodes. A context that created consecutive nodes of a table is returned once for these
+    /// nodes.
     pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
         let sections = self.tables.iter().flat_map(|table| &table.sections);
         let runs = sections.flat_map(|section| section.entries.chunk_by(|a, b| a.creator == b.creator));
         runs.filter_map(|run| run[0].creator.launched().ok())
     }
 
-    /// Number of runs of graph nodes so far, by origin of the node.
+    /// Number of runs of graph nodes so far, by what is known about the creator of the node.
     pub fn tally(&self) -> NodeTally {
         self.tally
     }
 
     /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        // The nodes of a B-tree are two thirds full, and have an overhead of about 10 %.
+        // The internal nodes of a B-tree are two thirds full on average, and have an overhead of about 10 %.
         let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
         let tables = self.tables.iter().map(NodeTable::heap_bytes);
         map_bytes(&self.groups)
@@ -242,11 +241,11 @@ impl Graphs {
     }
 }
 
-/// Creates and destroys groups.
+/// Methods that create, update and destroy groups of nodes.
 impl Graphs {
     fn add(&mut self, graph: GraphId, node: u64, creator: Caller) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
-        // CUPTI may report a copied node twice, once as created and once as copied, in either order.
+        // CUPTI may report a copied node twice: as created and as copied, in either order.
         if self.creator_in(graph, node).is_none() {
             self.put(graph, node, creator);
         }
@@ -281,7 +280,7 @@ impl Graphs {
         self.put(graph, node, creator);
     }
 
-    /// Inserts a group that shares an existing table. A node's id minus `shift` is the id of the node in that table.
+    /// Inserts a group that shares an existing table. The id of a node minus `shift` is the node's id in that table.
     fn share(&mut self, graph: GraphId, table: u32, shift: u64, (first, last): (u64, u64)) {
         let shared = &mut self.tables[table as usize];
         shared.users += 1;
@@ -344,10 +343,10 @@ impl Graphs {
         self.insert(graph, NodeGroup { table, shift: 0, first, last, shared: false, ended: false });
     }
 
-    /// Updates an instantiation from another graph. The nodes of both graphs correspond in the order of their ids,
-    /// which is the order of creation. If the numbers of nodes differ, nothing changes, because only CUPTI may know
-    /// which nodes correspond. Nothing changes either if both graphs have the same creators, as in programs that
-    /// capture a new graph for each step.
+    /// Updates the instantiation `graph` from the graph `source`. Nodes are paired in the order of their ids, which is
+    /// the order of creation. If the numbers of nodes differ, nothing changes, because then only CUPTI may know the
+    /// pairs. Nothing changes either if all paired nodes have the same creator, as in programs that capture a new graph
+    /// for each step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
         let mine: Vec<_> = self.ids_and_creators(group).collect();
@@ -383,7 +382,7 @@ impl Graphs {
 
     fn forget(&mut self, graph: GraphId) {
         self.drop_group(graph);
-        // Release memory that is left from a burst of graphs.
+        // Release memory that a burst of graphs has left allocated.
         if self.groups.capacity() > 4 * self.groups.len().max(MIN_KEPT_GRAPHS) {
             self.groups.shrink_to(2 * MIN_KEPT_GRAPHS);
             self.destroyed.shrink_to(2 * MIN_KEPT_GRAPHS);
@@ -428,9 +427,9 @@ impl Graphs {
     }
 }
 
-/// Looks up the creator of a node when an activity arrives.
+/// Methods that look up the creator of a node when an activity arrives.
 impl Graphs {
-    /// Returns the creator of a node at the time when `launch` was made. `graph` is the group that most likely contains the
+    /// Returns the creator that a node had when `launch` was made. `graph` is the group that most likely contains the
     /// node.
     fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<Caller> {
         let found = self.group_of(graph, node)?;
@@ -439,16 +438,16 @@ impl Graphs {
         past.or_else(|| self.creator_in(found, node))
     }
 
-    /// Returns the state of a group when `launch` was made, if the group has been updated since then.
+    /// Returns the state that a group had when `launch` was made. `None` if the group was not updated after the launch.
     fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&NodeGroup> {
         let pasts = self.pasts.get(&graph)?;
         let at = pasts.partition_point(|past| !launch.is_before(past.until));
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// Returns the group of a node by the node's id alone. First tries `graph`, the graph whose id is the upper half of
-    /// the node's id (driver 580), and the group found last. Ids of two groups may interleave if two threads create
-    /// graphs at the same time.
+    /// Returns the group that contains a node. First tries `graph`, then the graph whose id is the upper half of the
+    /// node's id (driver 580), then the group that was found last. The ids of two groups may interleave if two threads
+    /// create graphs at the same time.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
         let of_id = GraphId((node >> 32) as u32);
         let likely =
@@ -493,7 +492,7 @@ impl NodeTable {
         section.position(offset).ok().map(|at| section.entries[at].creator)
     }
 
-    /// Whether `next` is the node that directly follows `node` in its section.
+    /// Whether `next` directly follows `node` in the same section.
     fn follows(&self, node: u64, next: u64) -> bool {
         let (Some((section, node)), Some((other, next))) = (self.section_of(node), self.section_of(next))
         else {
@@ -504,7 +503,7 @@ impl NodeTable {
         section == other && self.sections[section].position(node).is_ok_and(is_next)
     }
 
-    /// Returns the section that contains the ids around `node`, and the offset of `node` in it.
+    /// Returns the index of the section whose ids include `node`, and the offset of `node` from the section's `base`.
     fn section_of(&self, node: u64) -> Option<(usize, u32)> {
         let at = self.sections.partition_point(|section| section.base <= node).checked_sub(1)?;
         Some((at, u32::try_from(node - self.sections[at].base).ok()?))
@@ -521,7 +520,7 @@ impl NodeTable {
 }
 
 impl TableSection {
-    /// Returns the position of an offset in the section. If the offset is absent, the error is the position at which to
+    /// Returns the position of an offset in `entries`. If the offset is absent, the error is the position at which to
     /// insert it. Ids usually have no gaps, so the position usually equals the offset.
     fn position(&self, offset: u32) -> Result<usize, usize> {
         match self.entries.get(offset as usize) {
@@ -534,7 +533,7 @@ impl TableSection {
     }
 }
 
-/// Whether `activity` is a run of a graph node, so that [`Graphs::resolve`] can find its creator.
+/// Whether `activity` is a run of a graph node, for which [`Graphs::resolve`] can find the creator.
 pub fn is_node(activity: &Activity) -> bool {
     activity.graph_node != GraphNodeId(0) && activity.detail != Detail::Graph
 }

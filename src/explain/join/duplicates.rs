@@ -1,36 +1,37 @@
-//! Detects activities that CUPTI delivers twice. The second delivery is counted and dropped.
+//! Detects activities that CUPTI delivers twice. The second copy is counted and dropped.
 //!
-//! Two activities of one launch need not be duplicates:
-//! - A copy may have several parts, which run one after another.
+//! Two activities of one launch may be different activities:
+//! - A memory copy may have several parts, which run one after another.
 //! - A graph has many nodes, and a node may run several times.
 //!
-//! This module therefore remembers the last activity of each launch. For graphs, it remembers the last tens of
-//! thousands of node runs instead, and so it does for activities whose launch has no row. Each is stored as a hash of
-//! the fields that distinguish it from other activities.
+//! For a launch that is not a graph launch, this module therefore remembers the last activity. For graphs, and for
+//! activities whose launch has no row, it remembers the latest tens of thousands of activities. Each activity is stored
+//! as a hash of the fields that distinguish it from other activities.
 
 use gpuflame_model::record::{Activity, CorrelationId, GraphId};
 
-/// Number of hashes per set (one cache line), and number of sets. All sets together have room for the hashes of 6 MiB
-/// of records; CUPTI delivers up to 1 MiB at once.
+/// Number of hashes per set, and number of sets. A set is one cache line. All sets together have room for the hashes of
+/// 6 MiB of activity records; one CUPTI buffer has up to 1 MiB.
 const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 
 /// Detects activities that were delivered twice. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DuplicateDetector {
-    /// Hashes of the latest runs of graph nodes and of the latest activities without a launch, newest first in each set.
-    /// Empty until there is such an activity.
+    /// Hashes of the latest runs of graph nodes and of the latest activities without a launch. Each set is sorted from
+    /// newest to oldest. Empty until the first such activity arrives.
     latest: Vec<[u64; WAYS]>,
 }
 
-/// Hash of the stream and times of a launch's last activity. No two activities can run on one stream at the same time.
+/// Hash of the stream and times of an activity. This identifies an activity of a launch, because no two activities can
+/// run on one stream at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ActivityHash(u32);
 
 impl ActivityHash {
     pub(super) fn from_activity(activity: &Activity) -> Self {
         let hash = hash_activity(activity);
-        // The GPU's number affects only the lower half of the hash, so both halves are combined.
+        // The device id affects only the lower half of the hash, so both halves are combined.
         Self((hash ^ hash >> 32) as u32)
     }
 }
@@ -51,7 +52,7 @@ fn is_timed(activity: &Activity) -> bool {
 }
 
 impl DuplicateDetector {
-    /// Whether `activity` was delivered before. `last` is the previous activity of its launch.
+    /// Whether `activity` was delivered before. `last` is the previous activity of the same launch.
     pub(super) fn is_duplicate(&mut self, last: Option<ActivityHash>, activity: &Activity) -> bool {
         if !is_timed(activity) {
             return false;
@@ -62,20 +63,21 @@ impl DuplicateDetector {
         last == Some(ActivityHash::from_activity(activity))
     }
 
-    /// Whether `activity`, whose launch has no row, was delivered before. Work that the GPU itself launched may have the
-    /// id 0, as other work of the same stream and time may; so only nodes of graphs are compared if the id is 0.
+    /// Whether `activity`, whose launch has no row, was delivered before. Work that the GPU launched may have the id 0,
+    /// and so may other work with the same stream and times. Therefore, activities with the id 0 are compared only if
+    /// they are nodes of graphs.
     pub(super) fn is_duplicate_without_launch(&mut self, activity: &Activity) -> bool {
         let has_id = activity.correlation != CorrelationId(0) || activity.graph != GraphId(0);
         has_id && is_timed(activity) && self.is_in_latest(activity)
     }
 
-    /// Whether the activity is one of the latest. From this call on, it is.
+    /// Whether the activity is among the latest activities. Adds the activity to them if it is not.
     fn is_in_latest(&mut self, activity: &Activity) -> bool {
         if self.latest.is_empty() {
             self.latest.resize(SETS, [0; WAYS]);
         }
         let ids = u64::from(activity.correlation.0) << 32 ^ u64::from(activity.graph.0);
-        // The lowest bit is set, because a hash of 0 marks an empty entry.
+        // Set the lowest bit, because a hash of 0 marks an empty entry.
         let hash = mix(mix(hash_activity(activity), activity.graph_node.0), ids) | 1;
         let set = &mut self.latest[(hash >> 32) as usize % SETS];
         if set.contains(&hash) {

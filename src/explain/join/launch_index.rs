@@ -1,21 +1,21 @@
-//! `ById` is an index, by correlation id, of launches and of activities that wait for a launch.
+//! `ById` is an index by correlation id. It contains launches, and activities that wait for their launch (orphans).
 //!
-//! Ids are nearly consecutive, so a table indexed by the id itself contains the last
-//! [`Limits::recent`](super::Limits::recent) ids. The table consists of pages, and a page's number determines its position
-//! in the table:
+//! Ids are nearly consecutive, so the highest [`Limits::recent`](super::Limits::recent) ids are in a table that is
+//! indexed by the id itself. The table consists of pages. The page number determines the position of a page in the
+//! table:
 //!
 //! ```text
 //! id = | page number ................ | 6 bits |        pages[number % pages.len()]
 //!      |  (a multiple) | slot in pages| entry  |
 //! ```
 //!
-//! A new page with a higher number displaces the page at its position. When a page is displaced, its finished entries
-//! are forgotten, and its waiting entries move to a hash map in two generations. A waiting entry whose page was
-//! displaced before the entry arrived goes to this map at once. A graph launch may have further activities after its
-//! first one, so it moves to a second such map. So a look-up of a recent id costs two loads, and look-ups of
-//! neighbouring ids share a cache line.
+//! A new page displaces a page with a lower number at the same position. When a page is displaced, its finished entries
+//! are forgotten. Its waiting entries move to a hash map with two generations. A waiting entry that arrives after its
+//! page was displaced is stored in this map directly. A graph launch that had an activity may have more, so it moves to
+//! a second map of this kind. A look-up of a recent id costs two loads, and look-ups of neighbouring ids share a cache
+//! line.
 //!
-//! This module counts nothing and has no sink; it passes each forgotten entry to the caller's closure.
+//! This module counts nothing and has no sink. It passes each forgotten entry to a closure of the caller.
 
 use super::Launched;
 use super::duplicates::ActivityHash;
@@ -23,12 +23,12 @@ use super::orphans::Chain;
 use gpuflame_model::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 use gpuflame_model::sorting;
 
-/// State of a correlation id.
+/// Entry of a correlation id in the index.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum IdEntry {
-    /// A launch, and the activities that it has had so far.
+    /// A launch, and the state of its activities.
     Launch(Launched, MatchState),
-    /// A second correlation id of the launch with this id.
+    /// A second correlation id of a launch. The value is the launch's first id.
     Alias(CorrelationId),
     /// Activities whose launch has not arrived yet.
     Orphans(Chain),
@@ -36,19 +36,19 @@ pub(super) enum IdEntry {
 
 const _: () = assert!(size_of::<Option<IdEntry>>() == 24, "the entry grew: up to 262,144 entries are stored");
 
-/// Activities that a launch has had so far, in the detail that the join needs.
+/// State of a launch's activities: whether there were any, and whether more may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchState {
     /// The launch has no activity so far.
     Waiting,
     /// The launch has at least one activity. `last` is the hash of the last activity.
     Matched { last: ActivityHash, has_several: bool },
-    /// The launch has had at least one activity of a graph node, and may have more for as long as the graph runs.
+    /// The launch has had at least one activity of a graph node. More activities may follow while the graph runs.
     Graph { has_several: bool },
 }
 
 impl MatchState {
-    /// Returns the hash of the launch's last activity, if the hash is known.
+    /// Returns the hash of the launch's last activity. `None` for graph launches, and before the first activity.
     pub(super) fn last(self) -> Option<ActivityHash> {
         if let Self::Matched { last, .. } = self { Some(last) } else { None }
     }
@@ -73,15 +73,15 @@ impl MatchState {
 pub(super) enum LookUp<'a> {
     /// The launch was found, directly or through an alias.
     Launch(&'a Launched, &'a mut MatchState),
-    /// Other activities already wait for the same launch, which will arrive under this id.
+    /// Other activities already wait for the same launch. The launch will arrive under this id.
     Orphans(CorrelationId, &'a mut Chain),
-    /// There is neither a launch nor a waiting activity yet; the launch will arrive under this id.
+    /// Neither the launch nor another of its activities has arrived. The launch will arrive under this id.
     NotYet(CorrelationId),
-    /// The id is an alias of an alias, which cannot lead to a launch.
+    /// The id is an alias of another alias. No launch can be found through it.
     AliasOfAlias,
 }
 
-/// Launches and waiting activities by correlation id. See the module's documentation.
+/// Launches, and activities that wait for their launch, by correlation id. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct ById {
     recent: RecentIds,
@@ -92,7 +92,8 @@ pub(super) struct ById {
 }
 
 impl ById {
-    /// Creates an index of `recent` ids, with two generations of waiting entries and two of running entries.
+    /// Creates an index for `recent` recent ids. `waiting` and `running` are the numbers of older entries per
+    /// generation.
     pub(super) fn new(recent: usize, waiting: usize, running: usize) -> Self {
         Self {
             recent: RecentIds::new(recent),
@@ -136,7 +137,7 @@ impl ById {
         }
     }
 
-    /// The entry of `id` itself; aliases are not followed.
+    /// Returns the entry of `id`. Does not follow aliases.
     pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut IdEntry> {
         match self.recent.page_of(id) {
             Some(_) => self.recent.slot(id)?.as_mut(),
@@ -144,19 +145,19 @@ impl ById {
         }
     }
 
-    /// Forgets running launches that had no activity for a while, unless only a few launches are running. Call when all
-    /// completed activities were delivered.
+    /// Forgets running entries that had no activity between two flushes, unless there are only a few. A running entry
+    /// is a launch that already had an activity. Call when all completed activities were delivered.
     pub(super) fn flushed(&mut self) {
         self.running.flushed();
     }
 
-    /// Whether to flush soon, because many launches may still get activities.
+    /// Whether to flush the tracer soon, because many running launches are kept until the next flush.
     pub(super) fn wants_flush(&self) -> bool {
         self.running.young.len() >= 2 * MIN_KEPT_RUNNING
     }
 
-    /// Replaces the orphans of `id` by the remaining chain that `shorten` returns. Returns false if `id` has no
-    /// orphans. If ids have wrapped, one id may have two chains; the older chain is in the map.
+    /// Replaces the orphans of `id` by the chain that `shorten` returns. Returns false if `id` has no orphans. If ids
+    /// have wrapped, one id may have two chains, and the older chain is in the map.
     pub(super) fn shorten(
         &mut self,
         id: CorrelationId,
@@ -179,7 +180,7 @@ impl ById {
         }
     }
 
-    /// Passes all entries to `each`. Entries are passed oldest first if their age is known.
+    /// Passes all entries to `each`, older entries before recent entries.
     pub(super) fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
         older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
@@ -219,8 +220,8 @@ impl ById {
         }
     }
 
-    /// Handles an activity that found its launch. If the launch is no longer recent, it becomes the youngest running
-    /// entry, together with the alias by which it was found.
+    /// Notes that the launch with the id `launch` was found for an activity with the id `id`. If the launch is no
+    /// longer recent, the launch becomes the youngest running entry, and so does the alias through which it was found.
     fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
         if self.recent.page_of(launch).is_some() {
             return;
@@ -235,8 +236,8 @@ impl ById {
         }
     }
 
-    /// Makes the entry of `id` the youngest running entry. If the young generation is full, the old generation of
-    /// running entries is dropped. The dropped launches do not count as lost, because each already had an activity.
+    /// Makes the entry of `id` the youngest running entry. If the young generation is full, the old generation is
+    /// dropped. The dropped launches do not count as lost, because each of them already had an activity.
     fn move_to_running(&mut self, id: CorrelationId) {
         let ran = self.running.take(id);
         if let Some(entry) = self.waiting.take(id).or(ran) {
@@ -244,7 +245,7 @@ impl ById {
         }
     }
 
-    /// Stores an entry that is no longer recent, in the map of running entries or in the map of waiting entries.
+    /// Stores an entry that is no longer recent in the map of running entries (if `runs`) or of waiting entries.
     fn store_older(
         &mut self,
         runs: bool,
@@ -258,8 +259,8 @@ impl ById {
         }
     }
 
-    /// Empties the page at the position that belongs to `id`. An alias is kept as long as its launch. The launch has
-    /// the lower id, so it was handled before the alias: in this page or an earlier one.
+    /// Empties the page at the position of `id` in the table. An alias is kept for as long as its launch. The launch
+    /// has a lower id than the alias, so it was handled before: in this page or in an earlier page.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
         for at in 0..ENTRIES_PER_PAGE {
@@ -277,7 +278,7 @@ impl ById {
     }
 }
 
-/// Number of entries in a page. A page has 1.5 KiB, so emptying a page takes about the time of one cache miss.
+/// Number of entries in a page. A page has 1.5 KiB, so emptying a page takes about as long as one cache miss.
 const ENTRIES_PER_PAGE: usize = 64;
 
 fn offset(id: CorrelationId) -> usize {
@@ -291,20 +292,20 @@ struct IdPage {
     entries: [Option<IdEntry>; ENTRIES_PER_PAGE],
 }
 
-/// Table of recent ids. The table's number of pages is a power of two, and each page is allocated when it is first
+/// Table of the entries of recent ids. The number of pages is a power of two. Each page is allocated when it is first
 /// used.
 #[derive(Debug)]
 struct RecentIds {
     pages: Box<[Option<Box<IdPage>>]>,
 }
 
-/// Relation between an id's page and the page in its place.
+/// Relation between the page of an id and the page that is stored at its position.
 enum PageStatus {
-    /// The page of the id is in its place.
+    /// The page of the id is stored at its position.
     Here,
-    /// The place is empty, or contains a page with a lower number.
+    /// The position is empty, or contains a page with a lower number.
     Displaced,
-    /// The place contains a page with a higher number.
+    /// The position contains a page with a higher number.
     TooOld,
 }
 
@@ -327,25 +328,25 @@ impl RecentIds {
     fn room_for(&self, id: CorrelationId) -> PageStatus {
         match &self.pages[self.page_index(id)] {
             Some(page) if page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32 => PageStatus::Here,
-            // Ids wrap, so the sign of their shorter distance shows which id is higher.
+            // Ids wrap, so the sign of their wrapped difference shows which id is higher.
             Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => PageStatus::TooOld,
             _ => PageStatus::Displaced,
         }
     }
 
-    /// The slot of `id`. The caller must have checked that the page in the place of `id` is the right page.
+    /// Returns the slot of `id`. The caller must have checked that the page of `id` is stored at its position.
     fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<IdEntry>> {
         Some(&mut self.pages[self.page_index(id)].as_mut()?.entries[offset(id)])
     }
 
-    /// Removes and returns entry number `at` of the page in the place that belongs to `id`.
+    /// Removes and returns the entry at index `at` of the page that is stored at the position of `id`.
     fn take_entry(&mut self, id: CorrelationId, at: usize) -> Option<(CorrelationId, IdEntry)> {
         let page = self.pages[self.page_index(id)].as_mut()?;
         let entry = page.entries[at].take()?;
         Some((CorrelationId(page.first.0 + at as u32), entry))
     }
 
-    /// Creates the page for `id`. Reuses the empty page in its place, or allocates a new page.
+    /// Creates the page for `id`. Reuses the empty page at its position, or allocates a new page.
     fn start_page(&mut self, id: CorrelationId) {
         let first = CorrelationId(id.0 & !(ENTRIES_PER_PAGE as u32 - 1));
         let page_index = self.page_index(id);
@@ -376,12 +377,12 @@ impl RecentIds {
 
 type Map = IdMap<CorrelationId, IdEntry>;
 
-/// Number of launches per generation that are kept regardless of flushes. This number of launches fills a table of 2^13
-/// buckets.
+/// Number of running launches per generation that are kept regardless of flushes. This number fills a hash table of
+/// 2^13 buckets.
 const MIN_KEPT_RUNNING: usize = 7 << 10;
 
-/// Entries in two generations by age. The whole young map becomes the old map, so both maps keep their largest size so
-/// far.
+/// Entries in two generations, young and old. To age entries, the maps are swapped, so both maps keep the largest
+/// capacity so far.
 #[derive(Debug)]
 struct OlderEntries {
     young: Map,
@@ -406,7 +407,7 @@ impl OlderEntries {
         self.young.remove(&id).or_else(|| self.old.remove(&id))
     }
 
-    /// Stores an entry in the same way as [`ById::insert`].
+    /// Stores an entry and returns the previous entry, in the same way as [`ById::insert`].
     fn insert(
         &mut self,
         id: CorrelationId,
@@ -422,14 +423,15 @@ impl OlderEntries {
         self.young.insert(id, entry)
     }
 
-    /// If the young generation is large, forgets the old generation and makes the young one old. So CUPTI was flushed
-    /// completely between an entry's last activity and the time when the entry is forgotten.
+    /// If the young generation is large, forgets the old generation, and makes the young generation the old one. So at
+    /// least one complete flush of CUPTI lies between the last activity of an entry and the time at which the entry is
+    /// forgotten.
     fn flushed(&mut self) {
         if self.young.len() < MIN_KEPT_RUNNING {
             return;
         }
         self.grow_old(&mut |_, _| {});
-        // Release memory that is left from a burst of launches.
+        // Release memory that a burst of launches has left allocated.
         if self.young.capacity() > 4 * MIN_KEPT_RUNNING {
             self.young = Map::default();
         }

@@ -1,9 +1,9 @@
-//! The join is a streaming matcher that pairs launches with the GPU work that they caused. The join matches exactly, by
-//! id, and in one pass over the rows.
+//! The join matches launches to the GPU work that they caused. It matches exactly, by correlation id, in one pass over
+//! the rows.
 //!
-//! Rows come in any order: an activity may arrive before its launch, because launches are recorded when the call returns.
-//! One launch may have many activities (a graph), and a launch may have two ids (a runtime call and the driver call inside
-//! it). Memory does not grow with the number of launches:
+//! Rows arrive in any order. For example, an activity may arrive before its launch, because launches are recorded when
+//! the call returns. A graph launch may have many activities. A launch may have two ids: the id of a runtime call, and
+//! that of the driver call inside it. Memory does not grow with the number of launches:
 //!
 //! ```text
 //! launch row --> entry, by id  --displaced--> matched:    forgotten
@@ -13,22 +13,22 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! So a launch is found by its id until an id arrives that is higher by [`Limits::recent`]. A launch without an
-//! activity by then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have
-//! more activities for as long as the graph runs. A launch of a graph is forgotten when two conditions hold: it had no
-//! activity between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each
-//! abandoned launch or activity has a [`Missing`] reason and is counted; the counts of [`Tally`] always add up.
+//! A launch is found by its id until an id arrives that is higher by [`Limits::recent`]. If the launch has no activity
+//! by then, it is kept until [`Limits::waiting`] more such launches have followed. A graph launch may have more
+//! activities while the graph runs. It is forgotten when two conditions hold: it had no activity between two flushes of
+//! CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each abandoned launch or activity is
+//! counted with a [`Missing`] reason, and the counts of [`Tally`] always add up.
 //!
-//! Launches outside of windows have no rows of their own: there are only rows with the ranges of their ids (`outside`).
-//! With these ranges the join distinguishes activities of such launches from activities of lost launches. An activity
-//! waits for its range in the same way as for a launch. Launches made while CUPTI's callbacks were off are recognized
-//! by their ids alone (`muted`).
+//! Launches outside of windows do not have one row each. Instead, a row contains a range of ids of such launches
+//! (`outside`). With these ranges, the join distinguishes their activities from those of lost launches. An activity
+//! waits for its range in the same way as for a launch. Launches made while CUPTI's callbacks were off have no rows,
+//! and are recognized by their ids alone (`muted`).
 //!
-//! CUPTI assigns ids in sequence. An activity whose id is further than `MAX_ID_GAP` from the id of every launch
-//! therefore belongs to no launch, not even to a lost one. This activity is counted separately, and not passed to the
-//! sink.
+//! CUPTI assigns consecutive ids. If the id of an activity is further than `MAX_ID_GAP` from the id of every launch,
+//! the activity therefore cannot belong to any launch, not even to a lost one. It is counted separately, and is not
+//! passed to the sink.
 //!
-//! The [`Sink`] decides how to use the pairs: for cells, idle time or replay.
+//! A [`Sink`] receives the matched pairs, and adds them up, computes idle time or stores them.
 
 mod duplicates;
 mod launch_index;
@@ -54,25 +54,25 @@ use muted::MutedPeriods;
 use orphans::{Chain, Orphans};
 use outside::OutsideRanges;
 
-/// Maximum number of consecutive calls without a record that the join expects before, between or after recorded
-/// launches. Ten minutes of launches without a pause use this many ids.
+/// Maximum number of consecutive ids without a recorded launch that the join considers possible. Launches without a
+/// pause take about ten minutes to use this many ids.
 const MAX_ID_GAP: u64 = 1 << 30;
 
-/// Memory limits of a [`Join`]. With the defaults a join takes up to 45 MiB. Half a million waiting launches, and a
-/// quarter of a million graph launches between two flushes, take this much.
+/// Memory limits of a [`Join`]. With the default limits, a join takes up to 45 MiB. It takes this much with half a
+/// million waiting launches, and a quarter of a million graph launches between two flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of ids that are found directly, counted back from the highest id and rounded up to a power of two.
-    /// Default: 262,144. That is enough for half as many launches if each launch has two ids.
+    /// Number of ids below the highest id that are kept in a directly indexed table. Rounded up to a power of two.
+    /// Default: 262,144, enough for half as many launches if each launch has two ids.
     pub recent: usize,
-    /// Maximum number of older launches without an activity in one generation; two generations are kept. Default:
-    /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations hold the launches of more than
-    /// forty threads, each with a partly filled buffer of 10,000 records.
+    /// Maximum number of older launches without an activity per generation. Two generations are kept. Default: 229,376,
+    /// which fills a hash table of 2^18 buckets to its maximum load. Two generations hold the launches of more than
+    /// forty threads that each have a partly filled buffer of 10,000 activity records.
     pub waiting: usize,
-    /// Maximum number, in one generation, of older launches that had an activity and may have more. After a flush,
-    /// fewer may be kept. Two generations are kept. Default: 114,688.
+    /// Maximum number per generation of older launches that had an activity and may have more. Two generations are
+    /// kept. After a flush, fewer launches may be kept. Default: 114,688.
     pub running: usize,
-    /// Maximum number of activities that are kept until their launch arrives. Default: 65,536.
+    /// Maximum number of activities that wait for their launch. Default: 65,536.
     pub orphans: usize,
 }
 
@@ -170,7 +170,7 @@ impl Join {
         }
     }
 
-    /// Processes launches made outside of windows in the same way as [`Join::push`].
+    /// Processes the row of launches made outside of windows in the same way as [`Join::push`].
     pub fn push_outside(&mut self, launches: &record::OutsideLaunches, sink: &mut impl Sink) {
         self.order.note_id(launches.first);
         self.order.note_id(launches.last);
@@ -189,9 +189,9 @@ impl Join {
         }
     }
 
-    /// Returns the counts that would result if no more rows came. Launches and activities that still wait for their
-    /// partner count as abandoned, and are passed to `sink`. The join itself does not change, so this function may be
-    /// called at any time.
+    /// Returns the counts that hold if no more rows arrive. Launches without an activity, and activities that still
+    /// wait for their launch, count as abandoned and are passed to `sink`. The join itself does not change, so this
+    /// function may be called at any time.
     pub fn final_tally(&self, sink: &mut impl Sink) -> Tally {
         let (mut tally, mut duplicates) = (self.tally, self.duplicates.clone());
         self.orphans.for_each(|activity| abandon(&mut tally, &self.order, &mut duplicates, activity, sink));
@@ -203,7 +203,7 @@ impl Join {
         tally
     }
 
-    /// Passes those launches to `sink`, as pending, that were made between two times and still wait for an activity.
+    /// Passes launches that were made between two times and still wait for an activity to [`Sink::pending`].
     pub fn pending_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
         self.by_id.for_each(|id, entry| {
             if let IdEntry::Launch(launched, MatchState::Waiting) = *entry
@@ -216,17 +216,17 @@ impl Join {
         });
     }
 
-    /// Notes a flush. Call after the tracer was flushed and the rows that it delivered were pushed.
+    /// Notes a flush of the tracer. Call after the tracer was flushed and all rows that it delivered were pushed.
     pub fn flushed(&mut self) {
         self.by_id.flushed();
     }
 
-    /// Whether to flush soon, because many graph launches may have more activities.
+    /// Whether to flush the tracer soon, because many graph launches are kept until the next flush.
     pub fn wants_flush(&self) -> bool {
         self.by_id.wants_flush()
     }
 
-    /// Contexts of launches that wait for an activity, one per launch.
+    /// Contexts of the launches that wait for an activity, one item per launch.
     pub fn waiting(&self) -> impl Iterator<Item = ContextId> {
         self.by_id.waiting().map(|launched| launched.context)
     }
@@ -252,7 +252,8 @@ impl Join {
             + self.duplicates.heap_bytes()
     }
 
-    /// Processes a row that gives a launch a second id. This row may come before or after the row of the launch itself.
+    /// Processes a row that gives a launch a second id. The row may arrive before or after the row of the launch
+    /// itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
         let previous = self.store(alias.correlation, IdEntry::Alias(alias.within), sink);
@@ -271,7 +272,7 @@ impl Join {
         }
     }
 
-    /// Stores an activity until the activity's launch arrives under `id`.
+    /// Stores an activity until its launch arrives under `id`.
     fn push_orphan(&mut self, id: CorrelationId, activity: &Activity, sink: &mut impl Sink) {
         if self.orphans.room() == 0 && !self.abandon_oldest(sink) {
             return self.abandon(activity, sink);
@@ -284,7 +285,7 @@ impl Join {
         }
     }
 
-    /// Abandons the activity that has waited longest. Returns false if no activity waits.
+    /// Abandons the activity that has waited longest for its launch. Returns false if no activity waits.
     fn abandon_oldest(&mut self, sink: &mut impl Sink) -> bool {
         let Self { by_id, orphans, order, duplicates, tally, .. } = self;
         let Some(id) = orphans.oldest() else { return false };
@@ -297,7 +298,7 @@ impl Join {
         found
     }
 
-    /// Stores `entry`. Returns the activities that waited for this entry, if there are any.
+    /// Stores `entry` under `id`. Returns the activities that waited for an entry with this id, if there are any.
     fn store(&mut self, id: CorrelationId, entry: IdEntry, sink: &mut impl Sink) -> Option<Chain> {
         let Self { by_id, orphans, order, duplicates, tally, .. } = self;
         let mut forget = |id, entry| match entry {
@@ -388,7 +389,7 @@ fn deliver_muted(
     sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
 }
 
-/// Counts and delivers an activity whose launch is no longer expected.
+/// Counts and delivers an activity for whose launch the join no longer waits.
 fn abandon(
     tally: &mut Tally,
     order: &IdOrder,
@@ -417,7 +418,7 @@ fn abandon(
     sink.activity(activity, Origin::Missing(missing));
 }
 
-/// Counts a launch that is forgotten, and delivers it as pending if it never had an activity.
+/// Counts a launch that is forgotten. If the launch never had an activity, it is also passed to [`Sink::pending`].
 fn retire(
     tally: &mut Tally,
     id: CorrelationId,
@@ -431,11 +432,11 @@ fn retire(
     }
 }
 
-/// Order of correlation ids, which have 32 bits and may wrap. To compare ids across a wrap, each id is unrolled to a
-/// 64-bit value: the one closest to the highest id so far.
+/// Order of correlation ids. Ids have 32 bits and may wrap. To compare ids across a wrap, each id is *unrolled* to the
+/// 64-bit value that is closest to the highest unrolled id so far.
 #[derive(Debug, Default)]
 struct IdOrder {
-    /// Lowest and highest id in the rows of launches.
+    /// Lowest and highest unrolled id in the rows of launches.
     seen: Option<(u64, u64)>,
     opened: Option<Nanos>,
     muted: MutedPeriods,
@@ -448,9 +449,9 @@ impl IdOrder {
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
     }
 
-    /// Whether `activity` has an id that no call can have had. Work that the GPU itself launched may have the id 0.
-    /// Always false for other tools' traces, because their numbering of calls is unknown. Also false after calls that
-    /// CUPTI did not report, because their number is unknown.
+    /// Whether `activity` has an id that no call can have had. Work that the GPU launched may have the id 0. Always
+    /// false for other tools' traces, because it is unknown how they assign ids. Also false after calls that CUPTI did
+    /// not report, because the number of these calls is unknown.
     fn has_impossible_id(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;
@@ -474,14 +475,14 @@ impl IdOrder {
     }
 
     fn unroll(&self, id: CorrelationId) -> u64 {
-        // Start at 2^33, so that ids before the first recorded id stay above zero.
+        // Start at 2^33, so that unrolled ids below the first recorded id stay above zero.
         let (_, last) = self.seen.unwrap_or((0, 1 << 33 | u64::from(id.0)));
         last.wrapping_add_signed(i64::from(id.0.wrapping_sub(last as u32) as i32))
     }
 
-    /// Returns the reason why `activity` has no launch. If no launch was recorded, there is no id to compare the
-    /// activity's id with. Then only work that began before the first window was certainly launched before recording
-    /// began.
+    /// Returns the reason why `activity` has no launch. If no launch was recorded at all, the activity's id cannot be
+    /// compared with the ids of launches. In this case, only work that began before the first window counts as launched
+    /// before recording.
     fn reason(&self, activity: &Activity) -> Missing {
         if activity.device_launched && activity.graph != GraphId(0) {
             return Missing::DeviceGraph;

@@ -1,20 +1,22 @@
-//! Periods in which CUPTI's callbacks were off. The id of an activity shows whether its work was launched in such a
-//! period or its launch was lost. Ids of the period are higher than all ids of the window before it, and lower than all
-//! ids of the window after it. If work began to run before the later window opened, it was launched before that window,
-//! too. For work that began later, the answer is known only when the later window's launches have arrived.
+//! Periods during which CUPTI's callbacks were off (muted). The id of an activity shows whether it was launched in such
+//! a period, or whether its launch was lost. Ids in a period are higher than all ids in the window before it, and lower
+//! than all ids in the window after it. Work that began to run before the later window opened was also launched before
+//! that window. For work that began to run later, the answer is known only when the launches of the later window have
+//! arrived.
 
 use gpuflame_model::record::Nanos;
 
 /// Maximum number of periods. If there are more, the oldest periods are no longer searched.
 const MAX_PERIODS: usize = 1 << 12;
 
-/// A period in which CUPTI's callbacks were off. The period's ids are unrolled.
+/// A period during which CUPTI's callbacks were off. Ids are unrolled to 64 bits.
 #[derive(Clone, Copy, Debug)]
 struct MutedPeriod {
     since: Nanos,
     /// End of the period; `None` if the period has not ended.
     until: Option<Nanos>,
-    /// Highest id of a launch in any window before the period, and lowest id of a launch in any window after it.
+    /// `after` is the highest id of a launch in any window before the period. `before` is the lowest id of a launch in
+    /// any window after the period.
     after: u64,
     before: u64,
 }
@@ -23,7 +25,7 @@ struct MutedPeriod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Muted {
     No,
-    /// Yes, unless the launch belongs to the window that opened next and its row has not arrived yet.
+    /// Yes, unless the launch was made in the next window and its row has not arrived yet.
     Perhaps,
     Yes,
 }
@@ -36,8 +38,8 @@ pub(super) struct MutedPeriods {
 }
 
 impl MutedPeriods {
-    /// Notes that CUPTI's callbacks are on or off from `time` on. Returns the length of the period that ended, or 0 if
-    /// no period ended.
+    /// Notes that CUPTI's callbacks were switched on or off at `time`. Returns the duration in ns of the period that
+    /// ended, or 0 if no period ended.
     pub(super) fn callbacks_switched(&mut self, on: bool, time: Nanos) -> u64 {
         match (on, self.periods.last_mut()) {
             (false, last) => {
@@ -62,7 +64,7 @@ impl MutedPeriods {
         }
     }
 
-    /// Processes a launch that was made in a window.
+    /// Processes a launch that was made in a window. `id` is unrolled.
     pub(super) fn launch(&mut self, id: u64, time: Nanos) {
         self.highest = self.highest.max(id);
         let Some(last) = self.periods.last_mut() else { return };
@@ -102,7 +104,7 @@ mod tests {
         muted.launch(10, Nanos(100));
         assert_eq!(muted.find(11, Nanos(500)), Muted::No);
         assert_eq!(muted.callbacks_switched(false, Nanos(1000)), 0);
-        // This launch was made in the window; its row is delayed.
+        // This launch was made in the window, but its row arrives late.
         muted.launch(12, Nanos(110));
         let found = |muted: &MutedPeriods, id, start| muted.find(id, Nanos(start));
         assert_eq!(
@@ -111,7 +113,7 @@ mod tests {
         );
         assert_eq!(muted.callbacks_switched(true, Nanos(5000)), 4000);
         assert_eq!(muted.callbacks_switched(true, Nanos(6000)), 0);
-        // No launch of the next window is known at this point.
+        // The launches of the next window are not known yet.
         assert_eq!([4999, 5000].map(|start| found(&muted, 50, start)), [Muted::Yes, Muted::Perhaps]);
         muted.launch(60, Nanos(5100));
         muted.launch(55, Nanos(5090));

@@ -1,8 +1,9 @@
-//! Activities whose launch has not arrived yet: a bounded list by age, with a linked chain per id.
+//! Stores activities whose launch has not arrived yet (orphans), in a bounded list sorted by age. Orphans with the same
+//! id are linked in a chain.
 //!
-//! An activity is removed by id when its launch arrives, or by age when there are too many activities. A slab with
-//! links allows both ways of removing. `launch_index` stores the start of an id's chain, because each id is looked up
-//! there anyway. The caller decides why an activity is removed.
+//! An activity is removed when its launch arrives (found by id), or when there are too many activities (the oldest is
+//! removed). A slab of linked slots supports both. `launch_index` stores the first and last slot of each chain, because
+//! each id is looked up there anyway.
 
 use gpuflame_model::record::{Activity, CorrelationId};
 
@@ -22,7 +23,8 @@ pub(super) struct Orphans {
 #[derive(Debug)]
 struct OrphanSlot {
     activity: Activity,
-    /// Id for which the activity waits: its own id, or the launch's id if the activity's id is known to be an alias.
+    /// Id under which the launch is expected: the activity's id, or the launch's id if the activity's id is known to be
+    /// an alias.
     id: CorrelationId,
     /// Slot of the next activity with the same id.
     next: u32,
@@ -30,7 +32,7 @@ struct OrphanSlot {
     newer: u32,
 }
 
-/// Activities of one id, oldest first; never empty.
+/// First and last slot of the activities that wait for one id, from oldest to newest. A chain is never empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     first: u32,
@@ -48,14 +50,13 @@ impl Orphans {
         self.limit - self.len
     }
 
-    /// Id of the activity that has waited longest. This activity is the first activity of its chain, because chains are
-    /// in order of age.
+    /// Id for which the oldest activity waits. This activity is the first in its chain, because chains are sorted by
+    /// age.
     pub(super) fn oldest(&self) -> Option<CorrelationId> {
         Some(self.slots.get(self.oldest as usize)?.id)
     }
 
-    /// Stores `activity` at the end of the chain of `id`, until a launch with `id` arrives. The caller must have checked
-    /// that there is room.
+    /// Appends `activity` to the chain of `id`. The caller must have checked that there is room.
     pub(super) fn push(&mut self, id: CorrelationId, activity: &Activity, chain: Option<Chain>) -> Chain {
         debug_assert!(self.room() > 0);
         let at =
@@ -71,7 +72,7 @@ impl Orphans {
         Chain { last: at, ..chain }
     }
 
-    /// Removes the first activity of a chain, and returns this activity and the rest of the chain.
+    /// Removes the first activity from a chain. Returns this activity and the rest of the chain.
     pub(super) fn take_first(&mut self, chain: Chain) -> (Activity, Option<Chain>) {
         let OrphanSlot { activity, next, older, newer, .. } = self.slots[chain.first as usize];
         match older {
@@ -88,7 +89,7 @@ impl Orphans {
         (activity, (next != NIL).then_some(Chain { first: next, ..chain }))
     }
 
-    /// Removes all activities of a chain.
+    /// Removes all activities of a chain, and passes them to `each`.
     pub(super) fn take_all(&mut self, chain: Chain, mut each: impl FnMut(&Activity)) {
         let mut left = Some(chain);
         while let Some(chain) = left {
@@ -98,7 +99,7 @@ impl Orphans {
         }
     }
 
-    /// Passes all activities to `each`. The activity that has waited longest is passed first.
+    /// Passes all activities to `each`, oldest first.
     pub(super) fn for_each(&self, mut each: impl FnMut(&Activity)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {
@@ -107,7 +108,7 @@ impl Orphans {
         }
     }
 
-    /// Passes the activities' ids to `each`, with duplicates.
+    /// Passes the id for which each activity waits to `each`, with repetitions.
     pub(super) fn for_each_id(&self, mut each: impl FnMut(CorrelationId)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {

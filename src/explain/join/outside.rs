@@ -1,9 +1,10 @@
-//! Ids of launches made outside of windows. These launches have no rows of their own: an activity with such an id and
-//! without a launch row was launched outside of windows.
+//! Stores the ids of launches made outside of windows, as ranges. These launches do not have one row each. An activity
+//! with an id in a range, and without a launch row, was launched outside of windows.
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum number of ranges, which take 96 KiB. Ids below the oldest of these ranges are no longer found.
+/// Maximum number of id ranges. All ranges together take 96 KiB. Ids below the oldest of these ranges are no longer
+/// found.
 const MAX_RANGES: usize = 1 << 12;
 
 /// A range of unrolled ids.
@@ -15,13 +16,13 @@ struct IdRange {
     over: Nanos,
 }
 
-/// Ranges that do not overlap, in ascending order of ids.
+/// Ranges of ids that do not overlap, in ascending order.
 #[derive(Debug, Default)]
 pub(super) struct OutsideRanges(Vec<IdRange>);
 
 impl OutsideRanges {
-    /// Adds the ids from `first` to `last`. Overlapping ranges are merged: the ranges of several threads overlap, and
-    /// each row of a growing range starts again at its beginning.
+    /// Adds the ids from `first` to `last`. Overlapping ranges are merged, for two reasons: ranges of different threads
+    /// may overlap, and a range that grows is delivered again from its beginning.
     pub(super) fn add(&mut self, first: u64, last: u64, over: Nanos) {
         let mut range = IdRange { first, last: last.max(first), over };
         let from = self.0.partition_point(|kept| kept.last < first);
@@ -37,7 +38,8 @@ impl OutsideRanges {
         }
     }
 
-    /// Returns the time by which all launches in the range of `id` had ended, if there is such a range.
+    /// Returns the time at which the last launch in the range that contains `id` ended. `None` if no range contains
+    /// `id`.
     pub(super) fn find(&self, id: u64) -> Option<Nanos> {
         let at = self.0.partition_point(|range| range.last < id);
         self.0.get(at).filter(|range| range.first <= id).map(|range| range.over)

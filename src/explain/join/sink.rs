@@ -1,4 +1,4 @@
-//! Consumers of joined rows, and the types passed to them.
+//! The interface to consumers of joined rows, and the types that are passed to them.
 
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Instant, MemoryCall, Missing, Nanos, Row, Unified,
@@ -9,15 +9,15 @@ use gpuflame_model::record::{
 pub struct Launched {
     /// Time at which the API call began.
     pub time: Nanos,
-    /// Duration of the call in nanoseconds. `u32::MAX` means that duration or longer. 0 means that the record was
-    /// written when the call began.
+    /// Duration of the API call in nanoseconds. `u32::MAX` means that the call took at least this long. 0 means that
+    /// the launch was recorded when the call began.
     pub duration: u32,
-    /// Context of the call. [`ContextId::NONE`] if the launch was recorded without a stack. The activities of such a
-    /// launch are counted and shown as [`Missing::NoStack`], but have the times of the call.
+    /// Launch context (stack and API call). [`ContextId::NONE`] if the launch was recorded without a stack. Activities
+    /// of such a launch are counted and shown as [`Missing::NoStack`], but the time of the call is known.
     pub context: ContextId,
 }
 
-/// Source of an activity: its launch, or the reason why the launch is missing.
+/// Origin of an activity: the launch that caused it, or the reason why the launch is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The launch was found.
@@ -28,7 +28,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Launch of the activity, if it is known.
+    /// The launch that caused the activity, if it was found.
     pub fn launched(self) -> Option<Launched> {
         match self {
             Self::Launch(launched) => Some(launched),
@@ -46,7 +46,8 @@ impl Origin {
     }
 }
 
-/// A consumer of joined rows. Activities arrive in the order in which their launches were found.
+/// A consumer of joined rows. An activity is passed to the sink when its launch is found, or when the join no longer
+/// waits for the launch.
 pub trait Sink {
     /// Receives an activity with its launch, or with the reason why the launch is missing.
     fn activity(&mut self, activity: &Activity, origin: Origin);
@@ -54,27 +55,27 @@ pub trait Sink {
     /// Receives a launch that is abandoned because it never had an activity.
     fn pending(&mut self, id: CorrelationId, launched: Launched);
 
-    /// Receives an activity that was launched while no window was open. Such an activity belongs in no output. Only
-    /// sinks that compute idle time need it, to know when the GPU was busy.
+    /// Receives an activity that was launched while no window was open. No output shows such an activity. Sinks that
+    /// compute idle time need it, to know when the GPU was busy.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
-    /// Receives a launch whose first activity was found; this activity is passed next. `is_graph` means that the
-    /// activity is a graph's node, so more activities may follow.
+    /// Receives a launch whose first activity was found. The activity is passed next. `is_graph` means that the
+    /// activity is a run of a graph node, so more activities may follow.
     fn matched(&mut self, _launched: Launched, _is_graph: bool) {}
 
-    /// Reports that a launch has a second activity, which is passed next. Called once per such launch.
+    /// Notes that a launch has a second activity, which is passed next. Called once per such launch.
     fn shared(&mut self) {}
 
     /// Receives a call that allocated or freed memory.
     fn memory(&mut self, _call: &MemoryCall) {}
 
-    /// Receives an event of unified memory, which the join does not process. Only sinks that list single rows use it.
+    /// Receives a unified memory event, which the join does not process. Only sinks that list single rows use it.
     fn unified(&mut self, _unified: &Unified) {}
 
     /// Receives a row that the join does not process:
-    /// - a call that waited or used an event, and CUPTI's record about such a call;
-    /// - nodes of graphs, their copies and edges, and runs of their host functions;
-    /// - in analyses, the activity of threads between launches.
+    /// - an API call that waited or used a CUDA event, and CUPTI's record about such a call;
+    /// - nodes and edges of graphs, copies of nodes, and runs of host functions in graphs;
+    /// - in analyses, the activity of CPU threads between launches.
     fn host(&mut self, _row: &Row<'_>) {}
 
     /// Receives an instant that the program marked. Only sinks that draw a timeline use it.

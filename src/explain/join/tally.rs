@@ -1,4 +1,4 @@
-//! Counts of launches and activities that the ledger prints, and the two equations that always hold for these counts.
+//! Counts of launches and activities by outcome, for the ledger. Two equations always hold for these counts.
 
 use gpuflame_model::record::Missing;
 
@@ -24,10 +24,10 @@ pub struct Launches {
     pub pending: u64,
     /// Number of launches made while no window was open, with or without an activity.
     pub outside: u64,
-    /// Number of second ids of launches. These ids are not separate launches.
+    /// Number of second ids of launches. A second id does not count as a launch.
     pub aliases: u64,
-    /// Total time in nanoseconds during which the tracer's callbacks were off. Launches made in that time are
-    /// not counted.
+    /// Total time in nanoseconds during which the tracer's callbacks were off. Launches made during this time are not
+    /// counted.
     pub not_told_nanos: u64,
 }
 
@@ -40,24 +40,24 @@ pub struct Activities {
     pub matched: u64,
     /// Number of activities that were launched before recording began.
     pub launched_before: u64,
-    /// Number of activities that the GPU itself launched, in a graph.
+    /// Number of activities in graphs that the GPU itself launched.
     pub device_graph: u64,
     /// Number of activities whose launch is missing or has no stack.
     pub no_stack: u64,
     /// Number of activities that were launched while no window was open.
     pub outside: u64,
-    /// The part of `outside` whose launches the tracer did not report.
+    /// Number of activities in `outside` whose launches the tracer did not report.
     pub not_told: u64,
-    /// Number of activities without usable times, which have no weight. Counted among matched, `launched_before`,
-    /// `device_graph` and `no_stack` activities only.
+    /// Number of activities without usable times, which have no weight. Each is also counted as `matched`,
+    /// `launched_before`, `device_graph` or `no_stack`.
     pub untimed: u64,
-    /// Number of matched and `no_stack` activities that began before their launch, which means that one of the two
-    /// clocks is probably wrong.
+    /// Number of `matched` and `no_stack` activities that began before their launch. If there are any, the CPU's or the
+    /// GPU's clock is probably wrong.
     pub early: u64,
     /// Number of duplicates: activities with the same launch, stream and times as another activity. No other count
     /// includes them.
     pub repeated: u64,
-    /// Number of activities with ids that no call can have had (see [`Join`](super::Join)). No other count includes
+    /// Number of activities whose id cannot belong to any call (see [`Join`](super::Join)). No other count includes
     /// them.
     pub of_no_call: u64,
 }
@@ -73,14 +73,14 @@ impl Launches {
         ]
     }
 
-    /// Number of launches that may still get an activity; 0 if no more rows come.
+    /// Number of launches that may still get an activity. 0 after the last row.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.pending - self.outside
     }
 }
 
 impl Activities {
-    /// Counts the activity that was just counted as seen as a duplicate instead.
+    /// Counts the last seen activity as a duplicate. It no longer counts as seen.
     pub(super) fn count_duplicate(&mut self) {
         self.seen -= 1;
         self.repeated += 1;
@@ -98,7 +98,7 @@ impl Activities {
         ]
     }
 
-    /// Number of activities that may still get a launch; 0 if no more rows come.
+    /// Number of activities that may still get a launch. 0 after the last row.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.launched_before - self.device_graph - self.no_stack - self.outside
     }

@@ -1,4 +1,4 @@
-//! Tests the join with hand-made rows, and against a brute-force oracle with shuffled rows.
+//! Tests the join with hand-made rows, and compares it with a brute-force oracle on shuffled rows.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::*;
 use gpuflame_model::record::testing::{Rng, alias, kernel, launch};
 use gpuflame_model::record::{ContextId, DeviceId, GraphId, GraphNodeId, OutsideLaunches};
 
-/// A sink that stores everything it receives.
+/// A sink that stores all activities and pending launches.
 #[derive(Default)]
 struct Seen {
     activities: Vec<(Activity, Origin)>,
@@ -48,7 +48,7 @@ fn run(limits: Limits, rows: &[Row<'_>]) -> (Seen, Tally) {
     (seen, tally)
 }
 
-/// Checks invariants that hold for any rows.
+/// Checks invariants that hold for every sequence of rows.
 fn check(seen: &Seen, tally: &Tally) {
     let (l, a) = (tally.launches, tally.activities);
     assert_eq!(l.open(), 0, "{tally:?}");
@@ -64,7 +64,7 @@ fn check(seen: &Seen, tally: &Tally) {
     assert_eq!(a.untimed, untimed as u64);
 }
 
-/// Returns limits with room for one page of 64 ids, and little more.
+/// Returns small limits: one page of 64 recent ids, two waiting and two running launches, and three orphans.
 fn small() -> Limits {
     Limits { recent: 64, waiting: 2, running: 2, orphans: 3 }
 }
@@ -102,7 +102,7 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
     let absurd = |id| Row::Activity(kernel(id, 500, 510));
-    // An id close to a launch's id may belong to a launch that was lost, or that was made before recording began.
+    // An id close to the id of a launch may belong to a launch that was lost, or that was made before recording began.
     let near = [absurd(70_000), absurd(99)];
     let far = [absurd(0x8000_0064), absurd(1 << 31), absurd(3 << 30)];
     let launches = [Row::Launch(launch(100, 11)), Row::Launch(launch(200, 12))];
@@ -113,7 +113,7 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
         let Activities { seen, of_no_call, no_stack, launched_before, .. } = tally.activities;
         assert_eq!((seen, of_no_call, no_stack, launched_before), (2, 3, 1, 1));
     }
-    // Many calls were not reported. An activity that was launched after these calls arrives before its launch.
+    // Many calls are not reported. Then an activity that was launched after these calls arrives before its launch.
     let late = (1 << 30) + 300;
     let told = |on, time| Row::CallbacksSwitched { on, time: Nanos(time) };
     let mut rows = vec![window.clone()];
@@ -122,7 +122,7 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     rows.extend([Row::Activity(kernel(late, 9500, 9510)), Row::Launch(launch(late, 13))]);
     let activities = run(Limits { orphans: 8, ..Limits::default() }, &rows).1.activities;
     assert_eq!((activities.matched, activities.outside, activities.of_no_call), (1, 0, 0));
-    // In other tools' traces the numbering of ids is unknown.
+    // In other tools' traces, it is unknown how ids are assigned.
     let rows: Vec<_> = launches.iter().chain(&far).cloned().collect();
     assert_eq!(run(Limits::default(), &rows).1.activities.of_no_call, 0);
 }
@@ -147,8 +147,8 @@ fn a_duplicate_activity_counts_once_and_parts_of_a_copy_count_separately() {
     }
 }
 
-/// Launches of two activities have no row: launch 7 was lost, and launch 5 is in a range of launches outside of windows.
-/// The GPU launched the last two activities itself.
+/// The launches of two activities have no row: launch 7 was lost, and launch 5 is in a range of launches outside of
+/// windows. The last two activities were launched by the GPU.
 #[test]
 fn duplicates_without_a_launch_count_once() {
     let part = |id, start| Row::Activity(kernel(id, start, start + 10));
@@ -177,7 +177,7 @@ fn duplicates_without_a_launch_count_once() {
             if orphans == 100 || before == 0 {
                 assert_eq!((outside, sum(&mut seen.outside.iter())), (2, 210), "{before}");
             }
-            // With room for one, the join may abandon an activity before its range comes.
+            // If there is room for only one orphan, the join may abandon an activity before its range arrives.
             assert_eq!(outside + no_stack, 4, "{before}");
             assert_eq!((launched_before, device_graph), (3, 2), "{before}: three copies with the id 0");
             assert_eq!(repeated, 2 * 6, "{before}");
@@ -185,7 +185,7 @@ fn duplicates_without_a_launch_count_once() {
     }
 }
 
-/// A call may launch on several GPUs at the same time.
+/// One call may launch work on several GPUs at the same time.
 #[test]
 fn activities_on_two_gpus_are_not_duplicates() {
     let on = |device, start| Activity { device: DeviceId(device), ..kernel(5, start, start + 10) };
@@ -198,8 +198,8 @@ fn activities_on_two_gpus_are_not_duplicates() {
     }
 }
 
-/// A buffer has the nodes of several streams, in any order. All of the node runs are delivered again, and one node runs
-/// a second time, as in a loop.
+/// A buffer contains runs of nodes on several streams, in any order. All node runs are delivered again, and one node
+/// runs a second time, as in a loop.
 #[test]
 fn graph_nodes_delivered_again_count_once_in_any_order() {
     let node = |id, node: u64, start| {
@@ -435,7 +435,7 @@ fn an_activity_waits_for_its_launch_after_its_page_is_displaced() {
 #[test]
 fn previewing_the_final_tally_changes_nothing() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
-    // Launch 3 is still pending, and the kernel of launch 2 is still an orphan. Each finds its partner later.
+    // Launch 3 is still pending, and the kernel of launch 2 is still an orphan. Both are matched later.
     join.push_launch(&launch(3, 11), &mut seen);
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {
@@ -488,8 +488,8 @@ struct Truth {
     pending: usize,
 }
 
-/// Returns a run of `launches` calls whose ids begin at `first`. The run has gaps, second ids, graphs, launches that
-/// never ran, and activities without a launch. Each activity has a different start.
+/// Returns the rows of a run of `launches` calls, with ids that begin at `first`. The run has gaps between ids, second
+/// ids, graphs, launches that never ran, and activities without a launch. Each activity has a different start time.
 fn play(rng: &mut Rng, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
     let (mut rows, mut truth) = (Vec::new(), Truth::default());
     let (mut id, mut start) = (first, 1_u64 << 40);
@@ -650,7 +650,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
         join.flushed();
     };
     join.push_launch(&launch(1, 11), &mut seen);
-    // A launch without an activity may wait just as long for its first one.
+    // A launch without an activity waits equally long for its first activity.
     for at in 50..60 {
         others(&mut join, &mut seen);
         join.push_activity(&node(1, at), &mut seen);

@@ -1,23 +1,28 @@
-//! Moves the backward pass of PyTorch under the forward pass. This move works in live processes and for recordings.
+//! Moves GPU work of PyTorch's backward pass under the stacks of the forward pass, in live processes and for
+//! recordings.
 //!
 //! Autograd computes gradients on its own threads, whose stacks have no Python frames. If the program runs under
-//! `torch.autograd.profiler.emit_nvtx()`, ranges link the two passes. For example, an operator of the forward pass is
-//! in the range `aten::addmm, seq = 12`. The node that computes the operator's gradient is in the range
-//! `AddmmBackward0, seq = 12`. On request the node's launches are shown under the Python functions that called the
-//! operator, and `[backward]`:
+//! `torch.autograd.profiler.emit_nvtx()`, NVTX ranges link the two passes by a sequence number. For example, an
+//! operator of the forward pass is in the range `aten::addmm, seq = 12`. The *node* that computes the operator's
+//! gradient is in the range `AddmmBackward0, seq = 12`. On request, the node's launches are shown under the Python
+//! functions that called the operator, and under a frame `[backward]`:
 //!
 //! ```text
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
 //! ```
 //!
-//! The number in an operator's range is the number of the next node, whichever operator makes that node. So one number
-//! can be in the ranges of several operators: the operator that makes the node, the operators around it, and earlier
-//! operators that make no node. A node is therefore linked only to an operator with the same number and a matching name
-//! (`aten::addmm` makes `AddmmBackward0`). Each thread counts its own numbers: if two threads gave the same number to
-//! operators of one name, neither operator is linked. The engine's threads also assign numbers when the backward pass
-//! is itself differentiated, or recomputes the forward pass. An operator that launched nothing has no recorded stack,
-//! so its node is not moved. `emit_nvtx` makes a new range name for each operator; beyond the limit on range names,
-//! they are dropped (`ranges_dropped`).
+//! The sequence number in an operator's range is that of the next node, whichever operator creates this node. So the
+//! ranges of several operators can have the same number: the operator that creates the node, the operators around it,
+//! and earlier operators that create no node. A node is therefore linked only to an operator with the same number and a
+//! matching name (`aten::addmm` creates `AddmmBackward0`).
+//!
+//! Some nodes are not linked and stay where they are:
+//! - Each thread counts its own sequence numbers. If two threads gave the same number to operators with the same name,
+//!   neither operator is linked. The engine's threads assign numbers as well, when they differentiate the backward pass
+//!   itself or recompute the forward pass.
+//! - An operator that launched nothing has no recorded stack, so its node is not moved.
+//! - `emit_nvtx` creates a new range name for each operator. Range names beyond the limit are dropped
+//!   (`ranges_dropped`).
 
 use std::collections::HashMap;
 
@@ -25,18 +30,18 @@ use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrame, ShownFrameId, ShownFrameKind, add_to};
 use gpuflame_model::record::{ContextId, FrameKind, ThreadId};
 
-/// Frame between the frames of the forward pass and the frames of the node.
+/// Frame that is shown between the frames of the forward pass and those of the backward node.
 const BACKWARD_MARK: &str = "[backward]";
-/// Prefixes of the names of the engine's functions. Every stack of a node contains a function with the second prefix,
-/// unless frames at its root are missing.
+/// Prefixes of the names of functions of autograd's engine. Every stack of a node contains a function with the second
+/// prefix, unless the stack lacks frames at its root.
 const ENGINE_PREFIXES: [&str; 2] =
     ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
-/// Suffix of node names, before any digits at the end.
+/// Suffix of the names of backward nodes, before any digits at the end.
 const NODE_SUFFIX: &str = "Backward";
-/// Text before the number in the name of a range.
+/// Text before the sequence number in the name of an NVTX range.
 const SEQUENCE_INFIX: &str = ", seq = ";
 
-/// GPU time launched by the backward pass, and the part that was moved under the forward pass, in ns.
+/// GPU time of work that the backward pass launched, and the part of it that was moved under the forward pass, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardTime {
     /// GPU time of the whole backward pass.
@@ -45,21 +50,21 @@ pub struct BackwardTime {
     pub moved: u64,
 }
 
-/// Key that an operator and its node have in common: the number of their ranges, and the shared part of their names.
+/// Key that links an operator to its node: the sequence number in their ranges, and the common part of their names.
 type RangeKey = (u64, String);
 
-/// Contexts of the operators' last launches, by thread. The context is `None` for a thread of autograd's engine.
+/// Context of the last launch of each operator, by thread. The context is `None` for a thread of autograd's engine.
 type OperatorContexts = HashMap<RangeKey, HashMap<ThreadId, Option<ContextId>>>;
 
-/// Whether the function with this name belongs to autograd's engine and calls nodes.
+/// Whether this function belongs to autograd's engine and calls backward nodes.
 pub(super) fn is_engine(function: &str) -> bool {
     ENGINE_PREFIXES.iter().any(|begin| function.starts_with(begin))
 }
 
-/// Moves launches of backward nodes under the forward pass, in a profile whose frames already have names. Launches that
-/// an earlier call moved stay where they are. `engine` tells which frames of the profile belong to the autograd
-/// engine, including hidden frames.
-/// `of_node` returns the shown frames of a stack inside the engine, root first.
+/// Moves launches of backward nodes under the forward pass. The frames of the profile must already have names. Launches
+/// that an earlier call moved stay where they are. `engine` is true for each frame of the profile that belongs to
+/// autograd's engine, even if the frame is hidden. `of_node` returns the shown frames of a stack inside the engine,
+/// root first.
 pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,
     engine: &[bool],
@@ -71,8 +76,8 @@ pub(super) fn attach_backward_to_forward(
         let is_done = shown(profile, context).any(|id| name(profile, id) == BACKWARD_MARK);
         let mut is_backward = is_in(profile, context, engine);
         let mut numbered = numbered(profile, context);
-        // A node's own range is the outermost of its thread; the ranges inside it belong to operators that the node
-        // calls.
+        // The range of a node is the outermost range of its thread. The ranges inside it belong to operators that the
+        // node calls.
         let node = numbered.pop_if(|(_, text)| is_backward || is_done || is_node(text));
         is_backward |= node.is_some();
         let thread = profile.context(context).map(|known| known.thread).unwrap_or_default();
@@ -97,7 +102,7 @@ pub(super) fn attach_backward_to_forward(
             push_missing_root(profile, found, &mut stack);
             stack.append(&mut forward_stack(profile, found));
             stack.push(mark);
-            // If the stack has a frame of the engine, no frame between it and the leaf is missing.
+            // If the stack contains a frame of the engine, no frame between that frame and the leaf is missing.
             if !is_in(profile, context, engine) {
                 push_missing_root(profile, context, &mut stack);
             }
@@ -118,13 +123,13 @@ pub(super) fn attach_backward_to_forward(
     sums
 }
 
-/// Whether the stack of `context` has a frame of the engine.
+/// Whether the stack of `context` contains a frame of autograd's engine.
 fn is_in(profile: &Profile, context: ContextId, engine: &[bool]) -> bool {
     let Some(known) = profile.context(context) else { return false };
     profile.stack(known.stack).any(|frame| engine[frame.index()])
 }
 
-/// Appends the placeholder for missing frames below the root, if frames are missing.
+/// Appends the placeholder for missing frames at the root, if the stack lacks such frames.
 fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<ShownFrameId>) {
     if let Some(label) = profile.context(context).and_then(|known| known.flags.label()) {
         let name = profile.intern(label);
@@ -132,8 +137,8 @@ fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<
     }
 }
 
-/// Returns the stack of the forward pass, root first. The stack ends with the innermost Python function or, if there is
-/// none, just before the API call.
+/// Returns the stack of the operator in the forward pass, root first. The stack ends with the innermost Python
+/// function. If there is none, it ends just before the API call.
 fn forward_stack(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     let mut stack = root_first(profile, forward);
     let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;
@@ -157,7 +162,8 @@ fn name(profile: &Profile, id: ShownFrameId) -> &str {
     profile.strings().get(profile.shown_frame(id).name)
 }
 
-/// Returns the numbered ranges around a launch, innermost range first, each with the text before its number.
+/// Returns the ranges around a launch that have a sequence number, innermost first. Each item is the number and the
+/// text before it.
 fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
     let Some(known) = profile.context(context) else { return Vec::new() };
     let kinds = profile.stack(known.stack).map(|frame| profile.frames()[frame.index()].kind());
@@ -181,13 +187,13 @@ fn without_digits(text: &str) -> &str {
     text.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// Whether a range belongs to a node of the backward pass.
+/// Whether a range with this text belongs to a node of the backward pass.
 fn is_node(text: &str) -> bool {
     without_digits(text).ends_with(NODE_SUFFIX)
 }
 
-/// The name that an operator and its node have in common: `addmm`, for `[range]aten::addmm` and for `AddmmBackward0`;
-/// `tocopy`, for `aten::_to_copy` and for `ToCopyBackward0`.
+/// Returns the part of the name that an operator and its node have in common: `addmm` for `[range]aten::addmm` and for
+/// `AddmmBackward0`, `tocopy` for `aten::_to_copy` and for `ToCopyBackward0`.
 fn common_name(text: &str) -> String {
     let last = text.rsplit([':', ' ', ']']).next().unwrap_or(text);
     let own = without_digits(last).strip_suffix(NODE_SUFFIX).unwrap_or(last);
@@ -201,8 +207,9 @@ mod tests {
     use gpuflame_model::profile::{Leaf, LeafFrame, Sample};
     use gpuflame_model::record::{ContextFlags, Frame, LabelId, LabelKind, RangeId, Row, Work};
 
-    /// Returns a profile of contexts, each with a thread, frames (root first), and GPU time. The prefix `p` marks a
-    /// Python function, `c` any other function, and `r` a range. After `t;`, the root of the stack is missing.
+    /// Returns a profile with these contexts. Each context has a thread, frames (root first), and a GPU time. A frame
+    /// has the prefix `p` for a Python function, `r` for a range, and `c` for any other function. A stack that begins
+    /// with `t;` lacks frames at its root.
     fn profile(contexts: &[(u32, &str, u64)]) -> Profile {
         let (mut profile, mut texts) = (Profile::default(), Vec::new());
         let mut samples = Vec::new();
@@ -269,14 +276,14 @@ mod tests {
         let contexts = [
             (1, forward("first", "r aten::linear, seq = 3;r aten::mm, seq = 4, op_id = 9"), 10),
             (1, forward("second", "r aten::mm, seq = 5"), 10),
-            // Two threads gave the same number.
+            // Two threads assigned the same sequence number.
             (1, forward("third", "r aten::mm, seq = 7"), 10),
             (2, forward("third", "r aten::mm, seq = 7"), 10),
             (3, node(4), 100),
             (3, node(5), 20),
             (3, node(7), 3),
             (3, node(99), 4),
-            // An operator around another operator has the same number and makes no node.
+            // An operator around another operator has the same sequence number, but creates no node.
             (3, node(3), 1000),
             (3, format!("{ENGINE_ROOT};c AccumulateGrad;c call"), 2),
         ];
@@ -285,7 +292,7 @@ mod tests {
         let mut profile = profile(&contexts);
         let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
         let sums = BackwardTime { all: 1129, moved: 120 };
-        // Displaying the profile again, as in a live process, changes nothing.
+        // Moving the launches again, as in a live process, changes nothing.
         for _ in 0..2 {
             assert_eq!(attach(&mut profile), sums);
             let tail = |number| {
@@ -304,18 +311,19 @@ mod tests {
         let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
         let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
         let contexts = [
-            // A comparison makes no node, so the next operator gets the same number. That operator launches nothing
-            // itself.
+            // A comparison creates no node, so the next operator gets the same sequence number. The next operator
+            // launches nothing.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
-            // Operators called by nodes use the numbers of the engine's thread, which do not hide a node's own number.
+            // Operators called by a node have sequence numbers of the engine's thread. They do not hide the node's own
+            // number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
-            // The backward pass recomputes this operator, so two threads gave it the number.
+            // The backward pass recomputes this operator, so two threads assigned the sequence number to it.
             (1, forward("again", "r aten::mm, seq = 5"), 1),
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::mm, seq = 5"), 1),
             (3, node("r MmBackward0, seq = 5;r aten::mm"), 1),
-            // Only a thread of the engine gave this number.
+            // Only a thread of the engine assigned this sequence number.
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::tanh, seq = 6"), 1),
             (3, node("r TanhBackward0, seq = 6;r aten::mul"), 1),
             // If native frames are hidden, ranges identify the node.
@@ -337,7 +345,7 @@ mod tests {
         for (forward, backward, hung) in [
             ("", format!("{ENGINE_ROOT};"), "step;[backward];"),
             ("t;", format!("{ENGINE_ROOT};"), "[stack truncated];step;[backward];"),
-            // From the engine's frame to the leaf, the node's stack has no gap.
+            // No frame is missing between the engine's frame and the leaf of the node's stack.
             ("", format!("t;{ENGINE_ROOT};"), "step;[backward];"),
             ("", "t;".to_owned(), "step;[backward];[stack truncated];"),
             ("t;", "t;".to_owned(), "[stack truncated];step;[backward];[stack truncated];"),

@@ -1,22 +1,24 @@
-//! Demangles symbols into readable names: C++ names without parameters and return types, Rust names without hashes.
+//! Demangles symbols. C++ names are shown without parameters and return types, and Rust names without hashes.
 //!
-//! Parameters are left out because a name in a flame graph denotes a place, not a signature. With parameters, a symbol
-//! of a large C++ library has a name of 354 bytes on average. Symbols come from foreign files, in which a short symbol
-//! may demangle to an exponentially long name. So a symbol whose name would exceed [`MAX_NAME_BYTES`] stays mangled.
+//! Parameters are omitted because a name in a flame graph identifies a place, not a signature. With parameters, the
+//! name of a symbol in a large C++ library has 354 bytes on average. Symbols come from untrusted files, in which a
+//! short symbol may demangle to an exponentially long name. So a symbol whose name would exceed [`MAX_NAME_BYTES`]
+//! stays mangled.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-/// Maximum length of a demangled name in bytes. No other code truncates names, so the limit is generous: the longest
-/// genuine names found so far have about 10 KB.
+/// Maximum length of a demangled name in bytes. The limit is higher than the longest genuine names found so far (about
+/// 10 KB), because no other code truncates names.
 const MAX_NAME_BYTES: usize = 16 << 10;
 
-/// Name of a kernel whose symbol is blank. Otherwise tables would have a blank cell, and pictures a frame without a text.
+/// Name that is shown for a kernel whose symbol is blank. Without a name, tables would have a blank cell, and flame
+/// graphs a frame without text.
 const KERNEL_WITHOUT_NAME: &str = "[kernel without a name]";
 
-/// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol without valid mangling is
+/// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol that cannot be demangled is
 /// returned unchanged, and a blank symbol gets a name in brackets.
 pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
     if symbol.trim().is_empty() {
@@ -25,15 +27,14 @@ pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
     demangle_cpp(symbol).or_else(|| static_kernel_name(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
 }
 
-/// Returns the name of a `static` kernel in a program of separately compiled files. For example,
-/// `__nv_static_35__bde6f193_17_main_cu__Z6reducePf` contains the file's name with a hash, and then the kernel's
-/// symbol.
+/// Returns the name of a `static` kernel in a program with separately compiled files. The symbol contains the file's
+/// name with a hash, followed by the kernel's own symbol: `__nv_static_35__bde6f193_17_main_cu__Z6reducePf`.
 fn static_kernel_name(symbol: &str) -> Option<String> {
     let rest = symbol.strip_prefix("__nv_static_")?;
     rest.match_indices("__Z").find_map(|(at, _)| demangle_cpp(&rest[at + 1..]))
 }
 
-/// Returns the name of a C++ or Rust function. A symbol without valid mangling is returned unchanged.
+/// Returns the name of a C++ or Rust function. A symbol that cannot be demangled is returned unchanged.
 pub(super) fn function_name(symbol: &str) -> String {
     demangle_rust(symbol).or_else(|| demangle_cpp(symbol)).unwrap_or_else(|| symbol.to_owned())
 }
@@ -50,7 +51,7 @@ fn demangle_cpp(symbol: &str) -> Option<String> {
     if !symbol.starts_with("_Z") && !symbol.starts_with("__Z") {
         return None;
     }
-    // Some symbol tables append a version, which is not part of the mangling.
+    // Some symbol tables append a version to the symbol, which is not part of the mangled name.
     let symbol = symbol.split_once("@@").map_or(symbol, |(symbol, _)| symbol);
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut text = BoundedText::default();
@@ -61,7 +62,7 @@ fn demangle_cpp(symbol: &str) -> Option<String> {
     Some(text.0)
 }
 
-/// Text that refuses to become longer than [`MAX_NAME_BYTES`].
+/// A buffer for text. Writing fails if the text would become longer than [`MAX_NAME_BYTES`].
 #[derive(Default)]
 struct BoundedText(String);
 
@@ -115,8 +116,8 @@ mod tests {
 
     #[test]
     fn a_symbol_with_exponential_expansion_stays_mangled() {
-        // These symbols have the form f<a<int, int>, a<the previous one, the previous one>, and so on>. Each argument
-        // is twice as long as the one before.
+        // The names of these symbols are of the form f<A1, A2, A3>, where A1 is a<int, int> and each further argument
+        // is a<P, P> for the argument P before it. So the length of the arguments doubles from one to the next.
         let explode = |levels: u32| {
             let pairs: String = (1..levels).map(|i| format!("S0_IS{0}_S{0}_E", base36(i))).collect();
             format!("_Z1fI1aIiiE{pairs}Evv")

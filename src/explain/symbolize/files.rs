@@ -1,7 +1,7 @@
-//! Looks up symbols of one file for many addresses at a time, with the `blazesym` crate.
+//! Looks up the symbols for many addresses of one file in a single query, with the `blazesym` crate.
 //!
-//! If a file is gone, cannot be read, or was replaced since it was loaded, the result is a reason instead of symbols.
-//! Without symbols, the frames show the module and the offset; this is not an error.
+//! If a file is gone, cannot be read, or was replaced after it was loaded, the result is a reason instead of symbols.
+//! This is not an error: frames without symbols show the module and the offset.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,23 +16,23 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use gpuflame_model::profile::Unnamed;
 use gpuflame_model::record::Module;
 
-/// A function at an address.
+/// Name and source line of a function that has code at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FunctionSymbol {
     /// Mangled name of the function.
     pub(super) name: String,
-    /// Address in the file at which the function begins; `None` for inlined functions and generated code.
+    /// Address in the file at which the function begins. `None` for inlined functions and generated code.
     pub(super) start: Option<u64>,
-    /// Source file and line, if the debug information has them. The line is 0 if only the file is known.
+    /// Source file and line, if the debug information contains them. The line is 0 if only the file is known.
     pub(super) source: Option<(String, u32)>,
 }
 
-/// Functions at an address: first the function that has its own code, then the functions inlined at the address,
-/// outermost first. The list is never empty. If there is no function, the error is the reason.
+/// Functions at an address: first the function that was compiled as a separate function, then the functions inlined
+/// into it, outermost first. The list is never empty. If no function is found, the error is the reason.
 pub(super) type Symbols = Result<Vec<FunctionSymbol>, Unnamed>;
 
-/// Reads files. A new reader is created each time frames are named, so that no file stays mapped into the host's
-/// process afterwards.
+/// Reads symbols from files. A new instance is created each time frames are named, so that no file stays mapped into
+/// the profiled process.
 pub(super) struct SymbolFiles {
     blazesym: Symbolizer,
 }
@@ -42,10 +42,10 @@ impl SymbolFiles {
         Self { blazesym: Symbolizer::builder().enable_demangling(false).enable_auto_reload(false).build() }
     }
 
-    /// Returns the symbols of `module` at `addresses`, which are addresses of the file, not of the process.
+    /// Returns the symbols of `module` at `addresses`, which are addresses in the file and not in the process.
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // The file is foreign, and may be broken in a way that the parsers did not foresee. In the host's process, a
-        // broken file must cost no more than the names of its frames.
+        // The file may be broken in a way that makes the parsers panic. A broken file must have no effect on the
+        // profiled process, except that its frames have no names.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = require_regular_file(&module.path)?;
             check_build_id(path, &module.build_id)?;
@@ -55,9 +55,9 @@ impl SymbolFiles {
         symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
     }
 
-    /// Combines debug information and symbol table. Only the debug information has the inlined functions. But if it
-    /// consists of line tables alone (Rust's release builds, `-g1`), its function names lack their namespaces. The
-    /// symbol table has the full names.
+    /// Combines debug information and the symbol table. Only debug information contains the inlined functions. But if
+    /// it consists of line tables alone (Rust's release builds, `-g1`), its function names lack their namespaces. The
+    /// symbol table contains the full names.
     fn query_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
         let Some(mut found) = self.query(path, addresses, true) else {
             return self.query(path, addresses, false);
@@ -90,10 +90,10 @@ impl SymbolFiles {
     }
 }
 
-/// The C library has several names for one address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and a
-/// symbol table may return any of them. Programs use the name without underscores, so that name is preferred if the
-/// file has it at this address. Returns the positions in `found` whose names must be replaced, each with the
-/// replacement.
+/// Finds names of C library functions that must be replaced by the public name. The library has several names for one
+/// address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and a symbol table may return any of them.
+/// Programs use the name without underscores, so this name is preferred if the file has it at the same address. Returns
+/// the positions in `found` whose names must be replaced, each with the replacement.
 fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
     let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
@@ -114,19 +114,19 @@ fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     named.collect()
 }
 
-/// Returns a symbol without the prefix of glibc's internal references.
+/// Removes the prefix of symbols that glibc uses only internally.
 fn without_internal_prefix(symbol: &str) -> &str {
     symbol.strip_prefix("__GI_").unwrap_or(symbol)
 }
 
-/// Returns the name under which programs call a function of libc, such as `read` for `__libc_read`.
+/// Returns the name by which programs call a function of the C library, such as `read` for `__libc_read`.
 fn public_name(symbol: &str) -> &str {
     let bare = without_internal_prefix(symbol).trim_start_matches('_');
     bare.strip_prefix("libc_").unwrap_or(bare)
 }
 
-/// Whether the file is `libc.so.6` (`libc-2.31.so` or similar before glibc 2.34), or `libpthread` with such a name. No
-/// other library is searched for aliases, because large libraries have a million symbols, and no such aliases.
+/// Whether the file is `libc.so.6` or `libpthread.so.0`, or has a name like `libc-2.31.so`, as before glibc 2.34. Other
+/// libraries are not searched for aliases, because they have none, and large libraries have a million symbols.
 fn is_c_library(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))
@@ -151,14 +151,15 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Whether code mapped from `path` is in no readable file. Such code was generated at run time (without a file, or in
-/// an unnamed file), or belongs to the kernel.
+/// Whether `path` is not the path of a readable file. Code with such a path was generated at run time (without a file,
+/// or in an unnamed file), or belongs to the kernel.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_encoded_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))
 }
 
-/// Accepts only paths of regular files: opening a pipe or a device could block the host forever.
+/// Accepts only paths of regular ELF files, because opening a pipe or a device could block the profiled process
+/// forever.
 fn require_regular_file(path: &Path) -> Result<&Path, Unnamed> {
     if is_generated(path) {
         return Err(Unnamed::Generated);
@@ -176,7 +177,7 @@ fn is_elf(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
 }
 
-/// Checks that the file is the one that was loaded. A file without a build id is assumed to be the same.
+/// Checks that the file has the build id of the module that was loaded. A module without a build id is accepted.
 fn check_build_id(path: &Path, build_id: &[u8]) -> Result<(), Unnamed> {
     if build_id.is_empty() {
         return Ok(());

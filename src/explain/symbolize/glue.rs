@@ -1,29 +1,30 @@
-//! Glue frames are frames between user code and the code that it calls. Glue frames tell readers nothing about the user
-//! code or the called code. Each kind of glue frame has a row in the tables of this module.
+//! Recognizes glue frames. Glue frames are between user code and the code that it calls, and tell readers nothing about
+//! either. Each kind of glue frame has a row in a table of this module.
 //!
-//! Between a Python function and an operator are the binding, the dispatcher and its wrappers; each pass through the
-//! dispatcher repeats the operator's frame. These frames are folded away. Each operator has one displayed name, such as
-//! `aten::linear`, and so has each node of the backward pass, such as `AddmmBackward0`. Between two Python functions
-//! are functions that call what was passed to a library, such as module hooks and decorators. The interpreter's own
-//! frames are recognized by their file (see `fold::CodeOrigin`).
+//! In stacks of PyTorch, the language binding, the dispatcher and the dispatcher's wrappers are between a Python
+//! function and an operator. Each pass through the dispatcher repeats the operator's frame. All these frames are folded
+//! away. Each operator is displayed under one name, such as `aten::linear`, and each node of the backward pass under a
+//! name such as `AddmmBackward0`. Between two Python functions are library functions that only call a function that was
+//! passed to them, such as module hooks and decorators. The interpreter's own frames are recognized by their file (see
+//! `fold::CodeOrigin`).
 
 use std::path::Path;
 
-/// Condition under which a frame is glue, that is, a frame that tells readers nothing.
+/// Condition under which a frame is glue, and therefore hidden.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Glue {
-    /// The frame is informative, so it is never glue.
+    /// The frame is never glue.
     #[default]
     Never,
     Always,
-    /// Glue inside an operator, as a part of its implementation on the way to a call.
+    /// The frame is glue inside an operator, where it is a part of the operator's implementation.
     InOperator,
     /// The frame is glue directly around an operator of the same name.
     AroundOperator,
 }
 
-/// Condition under which certain functions are glue. The functions are selected by prefixes of their names and by a
-/// prefix of their file's name. An empty prefix matches any file.
+/// A rule for native functions. The functions are selected by prefixes of their names, and by a prefix of their file's
+/// name. An empty prefix matches any file.
 struct NativeRule {
     glue: Glue,
     file: &'static str,
@@ -31,7 +32,7 @@ struct NativeRule {
 }
 
 const NATIVE_RULES: [NativeRule; 5] = [
-    // These functions are bindings of C++ to Python.
+    // Libraries that make C++ functions callable from Python.
     NativeRule { glue: Glue::Always, file: "", functions: &["pybind11::", "void pybind11::", "nanobind::"] },
     NativeRule {
         glue: Glue::Always,
@@ -44,7 +45,7 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "dynamo_",
         ],
     },
-    // These functions are PyTorch's dispatcher and its wrappers around operator kernels.
+    // PyTorch's dispatcher and its wrappers around the implementations of operators.
     NativeRule {
         glue: Glue::Always,
         file: "libtorch",
@@ -68,8 +69,8 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "at::autocast::WrapFunction_<",
         ],
     },
-    // These functions are part of autograd's engine, or call a node for it. `Engine::thread_main`, the root of the
-    // engine's threads, is not in the list.
+    // Functions of autograd's engine, and functions that call a backward node for the engine. `Engine::thread_main`,
+    // the root of the engine's threads, is not in the list.
     NativeRule {
         glue: Glue::Always,
         file: "libtorch",
@@ -82,13 +83,12 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "torch::autograd::Node::operator()",
         ],
     },
-    // These functions implement operators. Other operators that they call, and the libraries that they use, have
-    // separate frames.
+    // Functions that implement operators. The operators and libraries that they call have separate frames.
     NativeRule { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
 ];
 
-/// Python functions in a file of a package, such as `torch/_ops.py`, selected by prefixes. An empty prefix matches all
-/// functions.
+/// A rule for Python functions in a file of a package, such as `torch/_ops.py`. The functions are selected by prefixes.
+/// An empty prefix matches all functions.
 struct PythonRule {
     glue: Glue,
     file: &'static str,
@@ -96,20 +96,20 @@ struct PythonRule {
 }
 
 const PYTHON_RULES: [PythonRule; 11] = [
-    // This is the call of a module; the module's `forward` shows which module it is.
+    // Functions that call a module. The module's `forward` shows which module it is.
     PythonRule {
         glue: Glue::Always,
         file: "torch/nn/modules/module.py",
         functions: &["Module._wrapped_call_impl", "Module._call_impl"],
     },
-    // These are `@torch.no_grad()` and similar decorators.
+    // `@torch.no_grad()` and similar decorators.
     PythonRule { glue: Glue::Always, file: "torch/utils/_contextlib.py", functions: &[""] },
     PythonRule {
         glue: Glue::Always,
         file: "torch/_ops.py",
         functions: &["OpOverload.__call__", "OpOverloadPacket.__call__", "HigherOrderOperator.__call__"],
     },
-    // These are hooks around `Optimizer.step`, and the wrapper that disables gradients inside it.
+    // Hooks around `Optimizer.step`, and the wrapper that disables gradients inside it.
     PythonRule {
         glue: Glue::Always,
         file: "torch/optim/optimizer.py",
@@ -126,16 +126,16 @@ const PYTHON_RULES: [PythonRule; 11] = [
         ],
     },
     PythonRule { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
-    // For example, `layer_norm` around `aten::layer_norm` is hidden. Functions that call several operators, or an
-    // operator with another name, are shown. The next row hides the function that chooses between two variants, such as
-    // `_max_pool2d` with or without indices.
+    // Functions that only call an operator of the same name. For example, `layer_norm` around `aten::layer_norm` is
+    // hidden. Functions that call several operators, or an operator with another name, are shown. The next row hides
+    // the function that chooses between two variants, such as `_max_pool2d` with or without indices.
     PythonRule { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
     PythonRule {
         glue: Glue::Always,
         file: "torch/_jit_internal.py",
         functions: &["boolean_dispatch.<locals>.fn"],
     },
-    // These are wrappers of torch.compile around a compiled function.
+    // Wrappers of torch.compile around a compiled function.
     PythonRule { glue: Glue::Always, file: "torch/_dynamo/eval_frame.py", functions: &[""] },
     PythonRule {
         glue: Glue::Always,
@@ -145,33 +145,33 @@ const PYTHON_RULES: [PythonRule; 11] = [
     PythonRule { glue: Glue::Always, file: "torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
 ];
 
-/// Condition under which a Python function is glue. `file` is its absolute path; `libraries` are the paths of
-/// the mapped objects.
+/// Returns the condition under which a Python function is glue. `file` is the absolute path of the function's source
+/// file. `libraries` are the paths of the mapped ELF files.
 pub(super) fn python_glue<'a>(
     file: &str,
     function: &str,
     libraries: impl IntoIterator<Item = &'a Path>,
 ) -> Glue {
-    // Before Python 3.11 only the last part of a function's qualified name is known.
+    // Before Python 3.11, only the last part of a function's qualified name is known.
     let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
     let row = PYTHON_RULES.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
     row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
 }
 
-/// Whether `path` is `file` of the package itself, and not a file of the user with the same name. A file of the package
-/// is in the folder where packages are installed, or next to mapped libraries of the package (PyTorch in its build
-/// folder, for example).
+/// Whether `path` is the file `file` of the package, and not a file of the user with the same name. A file of the
+/// package is in a folder where packages are installed, or next to mapped libraries of the package (for example PyTorch
+/// in its build folder).
 fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
-    // Non-UTF-8 parts are replaced in the same way in both paths.
+    // The conversion replaces non-UTF-8 parts in the same way in both paths, so they can be compared.
     let is_beside = |library: &Path| {
         library.to_string_lossy().strip_prefix(around).is_some_and(|rest| rest.starts_with(LIBRARIES))
     };
     is_installed || libraries.into_iter().any(is_beside)
 }
 
-/// Folder of PyTorch's libraries, and prefix of their names.
+/// Folder of PyTorch's libraries in the package, with the prefix of their file names.
 const LIBRARIES: &str = "torch/lib/libtorch";
 
 /// Returns a shorter name for a PyTorch function: `aten::linear` for `at::_ops::linear::call`, `AddmmBackward0` for
@@ -181,19 +181,20 @@ pub(super) fn short_name(function: &str) -> Option<String> {
     operator.or_else(|| node(function).map(str::to_owned))
 }
 
-/// Returns the node of the backward pass that a function computes; `None` if it computes no node.
+/// Returns the node of the backward pass that a function computes. `None` if it computes no node.
 fn node(function: &str) -> Option<&str> {
     let path = function.strip_prefix("torch::autograd::")?;
     let (node, way) = path.strip_prefix("generated::").unwrap_or(path).split_once("::")?;
     (way == "apply").then_some(node)
 }
 
-/// Condition under which a native function is glue. `file` is the name of the function's file, without folders.
+/// Returns the condition under which a native function is glue. `file` is the name of the function's file, without
+/// folders.
 pub(super) fn glue(file: &str, function: &str) -> Glue {
     let is_it = |row: &&NativeRule| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
-    // This is the helper function that computes a node of the backward pass.
+    // Helper functions that compute a node of the backward pass.
     let is_of_node = file.starts_with("libtorch")
         && function.starts_with("torch::autograd::generated::")
         && function.ends_with("_apply_functional");
@@ -210,16 +211,15 @@ fn operator(function: &str) -> Option<&str> {
     matches!(way, "call" | "redispatch").then_some(operator)
 }
 
-/// Whether a Python frame, such as `layer_norm (functional.py:12)`, adds nothing to the operator that it leads to:
-/// `aten::layer_norm`, `aten::relu_` for `relu`, `aten::max_pool2d` for `_max_pool2d`.
+/// Whether a Python frame has the name of the operator that it calls. Examples are `layer_norm (functional.py:12)` with
+/// `aten::layer_norm`, `relu` with `aten::relu_`, and `_max_pool2d` with `aten::max_pool2d`.
 pub(super) fn is_name_of(python: &str, operator: &str) -> bool {
     let function = python.split(" (").next().unwrap_or(python).trim_start_matches('_');
     let own = operator.strip_prefix(OPERATOR_PREFIX).and_then(|operator| operator.strip_prefix(function));
     !function.is_empty() && own.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// Prefix of operator frames. If an operator frame equals the frame around it, both belong to one call on its way
-/// through the dispatcher.
+/// Prefix of the displayed names of operators.
 pub(super) const OPERATOR_PREFIX: &str = "aten::";
 
 #[cfg(test)]
@@ -301,14 +301,15 @@ mod tests {
         let libraries = |folder: &'static str| {
             [format!("{folder}/torch/lib/libtorch_python.so"), "/usr/lib/libcuda.so.1".to_owned()]
         };
-        // Each row has the folder of the file, the folder of PyTorch's libraries, and whether the file is glue.
+        // Each case has the folder of the Python file, the folder of PyTorch's libraries, and whether the file's
+        // functions are glue.
         for (folder, torch, is_glue) in [
             (PACKAGES, PACKAGES, true),
             ("/usr/lib/python3/dist-packages", "/usr/lib/x86_64-linux-gnu", true),
-            // PyTorch was built in place in a checkout, or installed by `pip install --target`.
+            // PyTorch was built in a checkout, or installed by `pip install --target`.
             ("/home/me/pytorch", "/home/me/pytorch", true),
             ("/home/me/pytorch", PACKAGES, false),
-            // The folder `torch` is the user's own, in any place.
+            // The folder `torch` belongs to the user.
             ("/srv/app", PACKAGES, false),
             ("/srv/app/compat", "/srv/app", false),
             ("/opt/venv/lib/python3.11/site-packages/models/compat", PACKAGES, false),
@@ -330,13 +331,13 @@ mod tests {
             let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
-        // Only a part of each path matches, so these files do not belong to the package. The names end (`mytorch`,
-        // `my_ops.py`) or begin (`_ops.pyc`) like the package's names.
+        // These files do not belong to the package. Their names only end (`mytorch`, `my_ops.py`) or begin (`_ops.pyc`)
+        // like names of the package.
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }
         stays("torch/_ops.py", &[]);
-        // The user's own libraries next to a file do not make it a file of PyTorch.
+        // A file is not a file of PyTorch only because libraries of the user are next to it.
         stays("/srv/app/torch/_ops.py", &["/srv/app/torch/_C.so", "/srv/app/torch/libtorch.so"]);
     }
 

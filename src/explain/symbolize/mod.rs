@@ -1,12 +1,12 @@
-//! `Symbolizer` names each frame and kernel of a profile once, as late as possible.
+//! `Symbolizer` finds names for the frames and kernels of a profile. Each frame is named once, as late as possible.
 //!
-//! A frame is shown as the function at its address, or as several functions if calls were inlined. These functions come
-//! from the symbols and debug information of the file that was mapped at the address at that time. A frame without a
-//! name is shown as `lib.so+0x1234` (an address in the file), or as `[unknown]+0x…` if there was no file. A missing
-//! name is not an error: it is a fact about the data, stored with its reason. Stacks are then folded to the frames that
-//! matter to readers.
+//! A frame is shown as the function at its address, or as several functions if calls were inlined. The functions come
+//! from the symbols and debug information of the file that was mapped at the address when the frame was captured. A
+//! frame without a name is shown as `lib.so+0x1234` (an address in the file), or as `[unknown]+0x…` if there was no
+//! file. A missing name is not an error, and is stored with its reason. After naming, frames that do not matter to
+//! readers are hidden (see `fold`).
 //!
-//! The symbolizer reads files only, never the process. So the symbolizer can also name profiles of another process or
+//! The symbolizer reads only files, never the memory of the process. So it can also name profiles of another process or
 //! of an earlier run.
 
 mod backward;
@@ -46,21 +46,21 @@ use modules::ModuleIndex;
 /// Options for the display of stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SymbolizeOptions {
-    /// Whether to show frames inside CUDA's libraries, of compiler stubs and of the start code below `main`.
-    /// Default: false.
+    /// Whether to show frames of CUDA's libraries, of compiler stubs, and of the start code that calls `main`. Default:
+    /// false.
     pub internal_frames: bool,
-    /// Whether to show a Python frame with the executed line instead of the first line of its function.
-    /// Default: false.
+    /// Whether the name of a Python frame contains the executed line instead of the function's first line. Default:
+    /// false.
     pub python_lines: bool,
     /// Whether to hide native frames in stacks with Python frames. Default: false.
     pub python_only: bool,
-    /// Whether to move launches of PyTorch's backward pass under the forward pass, if ranges link the two
+    /// Whether to move launches of PyTorch's backward pass under the forward pass, if NVTX ranges link the two passes
     /// (see `backward`). Default: false.
     pub backward_under_forward: bool,
 }
 
-/// Names a profile. The symbolizer remembers the frames that it has named. So naming a profile that has grown costs
-/// time only for the new frames. Use one symbolizer per profile.
+/// Finds names for a profile. The symbolizer remembers the names of frames, so naming a profile again after it has
+/// grown takes time only for the new frames. Use one symbolizer per profile.
 #[derive(Debug, Default)]
 pub struct Symbolizer {
     options: SymbolizeOptions,
@@ -73,23 +73,24 @@ pub struct Symbolizer {
     tied: BackwardTime,
     /// Value of [`Profile::renumbered`] when the profile was last named.
     renumbered: u32,
-    /// Rows with the functions that were found in files; `None` if no recording needs the rows.
+    /// Rows with the functions that were found in files, for a recording. `None` if no recording needs the rows.
     found: Option<FunctionRows>,
 }
 
-/// Rows that name frames of a profile, for the profile's recording.
+/// Rows that define the functions of native frames, for a recording of the profile.
 #[derive(Debug, Default)]
 struct FunctionRows {
     chunk: Chunk,
-    /// Numbers of the paths of source files, by the hash of the path.
+    /// Id of each source file's path, by the hash of the path.
     paths: IdMap<u64, u32>,
-    /// Chunks that are complete.
+    /// The complete chunks, as bytes.
     bytes: Vec<u8>,
 }
 
 impl FunctionRows {
-    /// Adds rows for a frame, if its file was queried. A frame without a name gets a row only if the reason is that the
-    /// file has no symbol. If the file itself was not found, the machine that reads the recording may still have it.
+    /// Adds rows for a frame, if its file was queried. A frame without a name gets a row only if the file has no symbol
+    /// for it. If the file itself was not found, no row is added, because the machine that reads the recording may have
+    /// the file.
     fn add(&mut self, frame: Frame, found: &FrameToName) {
         let FrameToName::Code { symbols: Some(symbols), module: Some(_), .. } = found else { return };
         match symbols {
@@ -113,29 +114,30 @@ impl FunctionRows {
     }
 }
 
-/// Size in bytes from which a chunk of rows with functions is complete.
+/// Size in bytes at which a chunk of rows is complete and a new chunk begins.
 const MAX_CHUNK_BYTES: usize = 1 << 20;
 
-/// Names of a frame, outermost first: the function that has its own code, then the functions inlined into it.
+/// Names of a frame, outermost first: the function that was compiled as a separate function, then the functions inlined
+/// into it.
 #[derive(Clone, Debug)]
 struct FrameNames {
     names: Vec<ShownName>,
-    /// Address of the function in its module, which identifies the function together with the module, if both are
-    /// known.
+    /// Identifies the function: its start address in the module's file, combined with the module. `None` if one of the
+    /// two is unknown.
     start: Option<u64>,
     origin: CodeOrigin,
     is_label: bool,
-    /// Displayed frame of a label if the label is the API call itself.
+    /// Displayed frame of the label, if the frame is the label of an API call.
     call: Option<ShownFrameId>,
-    /// Whether the file was not queried because the frame is hidden. See [`Symbolizer::name_hidden`].
+    /// Whether the file was not queried because the frame is probably hidden. See [`Symbolizer::name_hidden`].
     is_hidden: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ShownName {
     frame: ShownFrameId,
-    /// Hash of the mangled symbol in the file. The hash is enough to recognize a kernel's symbol without storing every
-    /// symbol twice.
+    /// Hash of the mangled symbol. The hash is enough to recognize a kernel's symbol, and takes less memory than the
+    /// symbol.
     symbol: u64,
     glue: Glue,
     traits: NameTraits,
@@ -154,7 +156,7 @@ impl Symbolizer {
         Self { options, ..Self::default() }
     }
 
-    /// Creates a symbolizer that also writes rows for the functions that it finds.
+    /// Creates a symbolizer that also creates rows for the functions that it finds.
     pub fn with_rows(options: SymbolizeOptions) -> Self {
         Self { found: Some(FunctionRows::default()), ..Self::new(options) }
     }
@@ -189,7 +191,7 @@ impl Symbolizer {
         self.name_pauses(profile);
     }
 
-    /// GPU time of the backward pass, and the part that was moved under the forward pass.
+    /// GPU time of the backward pass, and the part of it that was moved under the forward pass.
     pub fn backward_time(&self) -> BackwardTime {
         self.tied
     }
@@ -214,11 +216,12 @@ impl Symbolizer {
         self.kernels.reserve(kernels.len() - known.min(kernels.len()));
         for (id, symbol) in kernels {
             self.kernels.insert(hash_one(profile.strings().get(symbol)), ());
-            // Usually this does nothing, because a kernel is named when its row arrives: demangling a name takes 2 us.
+            // Usually the kernel already has a name, because kernels are named when their row arrives. Demangling a
+            // name takes 2 us.
             name_kernel(profile, id);
         }
         if self.kernels.len() > known {
-            // A frame that counted as user code may turn out to be the host side of such a kernel.
+            // A frame that counted as user code may be the host function that launches one of the new kernels.
             profile.forget_shown();
         }
     }
@@ -234,14 +237,14 @@ impl Symbolizer {
         }
     }
 
-    /// Whether a frame belongs to autograd's engine, even if the frame is hidden.
+    /// Whether a frame belongs to autograd's engine. Hidden frames are included.
     fn is_engine(&self, profile: &Profile, named: &FrameNames) -> bool {
         let text = |shown_name: &ShownName| profile.strings().get(profile.shown_frame(shown_name.frame).name);
         named.names.iter().any(|shown_name| is_engine(text(shown_name)))
     }
 
-    /// Returns the shown frames between the innermost frame of `engine` and the leaf; the caller inserts them among
-    /// Python functions. Native frames are left out with `python_only`.
+    /// Returns the shown frames between the innermost frame of `engine` and the leaf. The caller inserts them under
+    /// Python functions. Native frames are omitted if `python_only` is set.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
         let mut inside: Vec<_> =
@@ -252,8 +255,8 @@ impl Symbolizer {
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
 
-    /// Sets how the stacks of `contexts` are displayed. If a stack shows a frame whose file was not queried yet, the
-    /// stack is returned instead.
+    /// Sets the displayed frames of the stacks of `contexts`. Returns the stacks that show a frame whose file was not
+    /// queried yet.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> DeferredStacks {
         let mut waiting = DeferredStacks::default();
         profile.reserve_shown(contexts.len());
@@ -276,8 +279,9 @@ impl Symbolizer {
         waiting
     }
 
-    /// Names those frames of the C and C++ runtimes that are shown. These files are queried late, because nearly all
-    /// their frames are hidden start code, and reading libc's debug information (if installed) takes 40 ms.
+    /// Names those frames of the C and C++ runtimes that are shown. The files of the runtimes are queried late, because
+    /// nearly all frames in them are hidden start code, and reading libc's debug information (if installed) takes 40
+    /// ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();
@@ -289,7 +293,7 @@ impl Symbolizer {
         }
     }
 
-    /// Returns the displayed frames of a stack. `frames` and the result are in the order root first.
+    /// Returns the displayed frames of a stack. `frames` and the result are sorted from root to leaf.
     fn display(&self, profile: &Profile, frames: &[FrameId]) -> Vec<Displayed> {
         let (mut names, call) = self.names(profile, frames);
         let is_of = |name: &Displayed, kind| profile.shown_frame(name.frame).kind == kind;
@@ -303,16 +307,16 @@ impl Symbolizer {
         names
     }
 
-    /// Returns the depth of a stack's first frame after the start code of the program or thread. `frames` are in the
-    /// order root first.
+    /// Returns the depth of the first frame after the start code of the program or thread. `frames` are sorted from
+    /// root to leaf.
     fn entry(&self, profile: &Profile, frames: &[FrameId]) -> usize {
         let (names, call) = self.names(profile, frames);
         let entry = fold::entry(&self.to_fold(profile, frames, &names, call));
         names.get(entry).map_or(frames.len(), |name| name.depth)
     }
 
-    /// Returns all names of a stack, and the displayed frame of its call. If the leaf of the stack, not counting
-    /// ranges, is a label, this label is the call. Labels in other positions come from an importer.
+    /// Returns all names of a stack, and the displayed frame of its API call. The call is the leaf of the stack (not
+    /// counting ranges), if the leaf is a label. Labels in other positions come from an importer.
     fn names(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, Option<ShownFrameId>) {
         let mut names = Vec::with_capacity(frames.len() + SPARE_NAMES);
         for (depth, frame) in frames.iter().enumerate() {
@@ -328,7 +332,7 @@ impl Symbolizer {
         (names, call)
     }
 
-    /// Describes the names of a stack in the form that `fold` takes.
+    /// Converts the names of a stack to the input of `fold`.
     fn to_fold<'a>(
         &self,
         profile: &'a Profile,
@@ -340,8 +344,8 @@ impl Symbolizer {
             let FrameNames { origin, is_label, names, .. } = &self.frames[frames[name.depth].index()];
             let (origin, is_label, known) = (*origin, *is_label, names[name.inlined]);
             let is_kernel = !is_label && self.kernels.contains_key(&known.symbol);
-            // A sample of a working thread has no call. So the frames inside an operator are the work itself, and are
-            // shown.
+            // A stack without a call is a CPU sample. Frames inside an operator are then the work that the thread does,
+            // so they are shown.
             let says = known.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { known.glue };
             let text = profile.strings().get(profile.shown_frame(name.frame).name);
@@ -354,17 +358,18 @@ impl Symbolizer {
 /// Number of inlined functions per stack for which memory is allocated in advance.
 const SPARE_NAMES: usize = 8;
 
-/// A frame as displayed, and the captured frame that it comes from.
+/// A displayed frame, and the position of the captured frame from which it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Displayed {
-    /// Position of the captured frame in its stack, from the root.
+    /// Position of the captured frame in its stack, counted from the root.
     depth: usize,
-    /// Position among the functions at the captured frame's address; 0 for the function that has its own code.
+    /// Position among the functions at the address of the captured frame. 0 is the function that was compiled as a
+    /// separate function; inlined functions follow.
     inlined: usize,
     frame: ShownFrameId,
 }
 
-/// Names a kernel if the kernel has no name yet.
+/// Finds the name of a kernel that has no name yet.
 pub fn name_kernel(profile: &mut Profile, id: NameId) {
     let Some(symbol) = profile.kernel_text(id).filter(|_| !profile.has_shown_kernel(id)) else { return };
     let raw = profile.strings().get(symbol);
@@ -379,7 +384,7 @@ pub fn name_kernel(profile: &mut Profile, id: NameId) {
     profile.set_shown_kernel(id, name);
 }
 
-/// Stacks that cannot be shown yet, and the frames in them that must be named first.
+/// Stacks whose displayed frames cannot be set yet, and the frames that must be named first.
 #[derive(Default)]
 struct DeferredStacks {
     contexts: Vec<ContextId>,
@@ -387,7 +392,7 @@ struct DeferredStacks {
     frames: Vec<usize>,
 }
 
-/// A frame that is not named yet.
+/// A frame for which a name must be found, with the data for doing so.
 enum FrameToName {
     Label(LabelId, LabelKind),
     Range(RangeId),
@@ -395,15 +400,15 @@ enum FrameToName {
     Code {
         /// Symbols at the frame's address; `None` if the file was not queried.
         symbols: Option<Symbols>,
-        /// Position of the frame's module, and the address in the module's file.
+        /// Index of the frame's module, and the address in the module's file.
         module: Option<(usize, u64)>,
         address: u64,
     },
     Unknown(u8),
 }
 
-/// Finds the symbols of frames: in the profile, if the recorded process found them, and otherwise in files. Queries
-/// each file once, for all of its addresses, if `is_asked` returns true for the file's origin.
+/// Finds the symbols of frames: in the profile, if the recorded process stored them there, and otherwise in files. A
+/// file is queried once for all its addresses, but only if `is_asked` returns true for the file's origin.
 fn find_symbols(
     frames: &[Frame],
     profile: &Profile,
@@ -431,7 +436,7 @@ fn find_symbols(
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
-                // A frame without a module is either code in no file, or code in one of several files that cannot be
+                // A frame without a module is generated code, or code in one of several files that cannot be
                 // distinguished.
                 let why = match frame.is_of_unknown_module() {
                     true => Unnamed::ModuleUnknown,
@@ -454,7 +459,7 @@ fn find_symbols(
     found
 }
 
-/// Converts functions that the recorded process found.
+/// Converts functions that the recorded process stored to symbols.
 fn stored_symbols<'a>(functions: impl Iterator<Item = FrameFunction<'a>>) -> Symbols {
     let symbols = functions.filter(|function| !function.name.is_empty()).map(|function| FunctionSymbol {
         name: function.name.to_owned(),
@@ -466,7 +471,7 @@ fn stored_symbols<'a>(functions: impl Iterator<Item = FrameFunction<'a>>) -> Sym
 }
 
 impl FrameToName {
-    /// Looks up the name of code without a file, which the code's generator may have written to a map or dump.
+    /// Looks up the name of code that is in no file. The code generator may have written the name to a map or dump.
     fn look_up_generated(&mut self, profile: &Profile) {
         if let Self::Code { symbols, module, address } = self
             && *symbols == Some(Err(Unnamed::Generated))
@@ -484,7 +489,7 @@ fn name_frame(profile: &mut Profile, found: FrameToName, options: &SymbolizeOpti
             is_label: true,
             ..one_name(profile, OTHER_STACKS, ShownFrameKind::Loss, CodeOrigin::Code)
         },
-        // This label replaces Python functions, so the frames of the interpreter around it are folded.
+        // This label replaces Python functions, so the interpreter's frames around it are folded away.
         FrameToName::Label(LabelId::PYTHON_NOT_READ, _) => {
             one_name(profile, PYTHON_NOT_READ, ShownFrameKind::Loss, CodeOrigin::Python)
         }
@@ -586,7 +591,7 @@ fn name_code(
     FrameNames { names, start, origin, is_label: false, call: None, is_hidden }
 }
 
-/// Names code without a file as the code's generator names it.
+/// Names code that is in no file, with the name that the code generator wrote to a map or dump.
 fn name_generated(profile: &mut Profile, functions: &[FunctionSymbol], internal: bool) -> FrameNames {
     let origin =
         functions.first().map_or(CodeOrigin::Code, |function| CodeOrigin::from_generated(&function.name));

@@ -1,19 +1,21 @@
 //! `ModuleIndex` finds the module that contained an address when a frame with that address was captured.
 //!
-//! An address may have belonged to several modules in turn. Each module has an epoch, and a frame records the epoch of
-//! its module. So the right module is the one that covers the address in that epoch. All code that the loader does not
-//! know has the same epoch. If several files were mapped at the address of such code, its module is unknown.
+//! An address may have belonged to several modules one after another. Each module has an epoch, and a frame contains
+//! the epoch of its module. So the right module is the one with this epoch that covers the address. All code that the
+//! loader does not know has the same epoch. If several files with this epoch were mapped at an address, its module is
+//! unknown.
 
 use gpuflame_model::record::{Module, ModuleEpoch};
 use gpuflame_model::sorting;
 
-/// Modules, searchable by address.
+/// Index of modules by address and epoch.
 pub(super) struct ModuleIndex<'a> {
     modules: &'a [Module],
-    /// Positions in `modules`, in order of start addresses. Among modules with equal starts, the module whose row came
-    /// later is later in the list.
+    /// Indices in `modules`, sorted by start address. Modules with equal start addresses are in the order of their
+    /// rows.
     by_start: Vec<usize>,
-    /// For each entry of `by_start`, the highest end among the entries up to it, which determines where the search stops.
+    /// For each entry of `by_start`, the highest end address among this entry and all entries before it. It determines
+    /// where the search stops.
     reach: Vec<u64>,
 }
 
@@ -29,7 +31,7 @@ impl<'a> ModuleIndex<'a> {
         Self { modules, by_start, reach }
     }
 
-    /// Position of the module that covers `address` in `epoch`.
+    /// Returns the index of the module that covers `address` in `epoch`.
     pub(super) fn find(&self, address: u64, epoch: ModuleEpoch) -> Option<usize> {
         let begin_before = self.by_start.partition_point(|&at| self.modules[at].start <= address);
         let candidates = (0..begin_before).rev().take_while(|&i| self.reach[i] > address);
@@ -70,8 +72,8 @@ mod tests {
 
     #[test]
     fn an_address_used_by_several_modules_is_resolved_by_epoch() {
-        // The first module is loaded and unloaded; a second one is loaded in its place and unloaded; then a third,
-        // larger one is loaded.
+        // A module is loaded and unloaded. A second module is loaded at an overlapping address and unloaded. Then a
+        // third, larger module is loaded.
         let modules = [module(0, 0x1000, 0x2000), module(1, 0x1800, 0x2800), module(2, 0x1000, 0x4000)];
         assert_eq!([0, 1, 2].map(|epoch| ask(&modules, 0x1900, epoch)), [0, 1, 2].map(Some));
         assert_eq!(ask(&modules, 0x1100, 1), None, "module 1 starts after this address");

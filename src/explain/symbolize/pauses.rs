@@ -1,18 +1,19 @@
-//! Compares the stacks of two calls of one thread, and determines which functions certainly ran during the pause
-//! between the calls.
+//! Compares the stacks of two API calls of one thread, and determines which functions certainly ran during the pause
+//! between the two calls.
 //!
 //! ```text
 //! call before:  main > train > update > cudaLaunchKernel        main, train: the same call sites
 //! call after:   main > train > load   > cudaMemcpyAsync         train: another call site
 //! ```
 //!
-//! The stacks are compared from the root, by code and call site, never by name. Let P be the first function that made
-//! the two calls from different places. If there is none, P is the function that made both calls. Each function inside
-//! P has returned before the pause, or was called after it. P itself may have run during the whole pause, or may have
-//! returned and run again: the stacks are the same for a loop inside P and for a loop around P. This is true for each
-//! function around P, too. Only a function that a thread enters once certainly ran during the whole pause: the
-//! program's `main` or `<module>`, or the function that a thread starts with. A function that a coroutine or greenlet
-//! starts with is not certain: many coroutines can start with the same function on one thread.
+//! The stacks are compared from the root, by code and call site, never by name. Let P be the first function in which
+//! the call sites of the two stacks differ (`train` above). If no call sites differ, P is the function that made both
+//! API calls. Functions that P called have returned before the pause, or were called after it. P itself may have run
+//! during the whole pause, or may have returned and run again, because a loop inside P and a loop around P result in
+//! the same stacks. The same is true for each function around P. So a function certainly ran during the whole pause
+//! only if a thread enters it once. Such functions are the program's `main` or `<module>`, and the start function of a
+//! thread. The start function of a coroutine or greenlet is not such a function, because many coroutines on one thread
+//! can start with the same function.
 
 use std::collections::BTreeMap;
 
@@ -21,18 +22,18 @@ use gpuflame_model::record::{ContextFlags, ContextId, FrameKind, LabelKind};
 
 use super::{Displayed, Symbolizer};
 
-/// A stack, root first, as captured and as displayed.
+/// A captured stack and its displayed frames, both from root to leaf.
 struct Stack {
     frames: Vec<FrameId>,
-    /// Number of frames from the root to the caller of the API call.
+    /// Number of captured frames from the root up to the function that made the API call.
     callers: usize,
     displayed: Vec<Displayed>,
-    /// Number of displayed frames, from the root, that are entered once per thread.
+    /// Number of displayed frames at the root whose functions are entered once per thread.
     once: usize,
 }
 
 impl Symbolizer {
-    /// Finds the frames that the stacks before and after each pause in the profile have in common.
+    /// For each pause in the profile, finds the frames that the stacks before and after the pause have in common.
     pub(super) fn name_pauses(&self, profile: &mut Profile) {
         let mut pauses = BTreeMap::new();
         for site in profile.sites() {
@@ -62,7 +63,7 @@ impl Symbolizer {
     }
 
     /// Returns the stack of a context. `None` if the context is unknown, or if its stack is displayed under another
-    /// stack, like stacks of a backward pass.
+    /// stack (as stacks of a backward pass may be).
     fn stack_of(&self, profile: &Profile, context: ContextId) -> Option<Stack> {
         let known = profile.context(context)?;
         let mut frames: Vec<FrameId> = profile.stack(known.stack).collect();
@@ -87,8 +88,8 @@ impl Symbolizer {
         Some(Stack { frames, callers, displayed, once })
     }
 
-    /// Returns the number of functions that two frames with different call sites have in common. A frame has the
-    /// function with its own code, and the functions inlined into it.
+    /// Returns the number of functions that two frames with different call sites have in common. A frame has several
+    /// functions if calls were inlined.
     fn same_functions(&self, profile: &Profile, a: FrameId, b: FrameId) -> usize {
         let (first, second) = (&self.frames[a.index()], &self.frames[b.index()]);
         let code = |frame: FrameId| match profile.frames()[frame.index()].kind() {
@@ -110,30 +111,30 @@ impl Symbolizer {
     }
 }
 
-/// Returns how many displayed frames, from the root, belong to functions that are entered once per thread. `entry` is the
-/// depth of the first frame after the start code.
+/// Returns the number of displayed frames at the root whose functions are entered once per thread. `entry` is the depth
+/// of the first frame after the start code.
 fn entered_once(profile: &Profile, displayed: &[Displayed], entry: usize) -> usize {
     let text = |one: &Displayed| profile.strings().get(profile.shown_frame(one.frame).name);
-    // The start code of a program or thread has at least two frames, such as `clone` and `start_thread`. The stack of a
-    // coroutine has no start code, or one frame of the C library's `makecontext`.
+    // The start code of a program or thread has at least two frames, such as `clone` and `start_thread`. A coroutine's
+    // stack has no start code, or one frame of the C library's `makecontext`.
     let start = displayed.iter().take_while(|one| one.depth < entry).count();
     let Some(first) = displayed.get(start).filter(|one| entry > 1 && (one.depth, one.inlined) == (entry, 0))
     else {
         return 0;
     };
-    // A greenlet has the start code of its thread, but its first Python function can be any function.
+    // A greenlet's stack begins with the start code of its thread, but its first Python function can be any function.
     let is_python = profile.shown_frame(first.frame).kind == ShownFrameKind::Python;
     if is_python && !is_launcher(profile, first) && !text(first).starts_with("<module>") {
         return 0;
     }
-    // Start code in Python calls the next function once.
+    // Start code that is written in Python calls the next function once.
     let launchers = displayed[start..].iter().take_while(|one| is_launcher(profile, one)).count();
     let once = start + launchers + 1;
     let is_unique = |one: &Displayed| displayed.iter().filter(|other| text(other) == text(one)).count() == 1;
     displayed[..once.min(displayed.len())].iter().take_while(|one| is_unique(one)).count()
 }
 
-/// Whether a frame is Python's start code, either of a program (`python -m`) or of a thread.
+/// Whether a frame is start code that is written in Python: of a program (`python -m`) or of a thread.
 fn is_launcher(profile: &Profile, one: &Displayed) -> bool {
     let frame = profile.shown_frame(one.frame);
     let file = frame.source.map_or("", |source| profile.strings().get(source.file));

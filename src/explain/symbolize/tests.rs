@@ -1,4 +1,5 @@
-//! Tests with real files: this test program, its C library, and programs that the test compiles if there is a compiler.
+//! Tests `Symbolizer` with real files: this test program, its C library, and programs that the tests compile if a
+//! compiler is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,8 +10,7 @@ use gpuflame_model::record::{
     CodeObject, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Reader, Row, ThreadId,
 };
 
-/// Returns this process's modules that contain code, in the form in which `capture` would describe them (without build
-/// ids).
+/// Returns the modules of this process that contain code, as `capture` would describe them, but without build ids.
 fn own_modules() -> Vec<Module> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut modules: Vec<Module> = Vec::new();
@@ -40,7 +40,7 @@ fn a_function_to_find() -> u64 {
 
 const API: LabelId = LabelId(1);
 
-/// Returns a profile with one context whose stack is `addresses`, leaf first, under `cudaLaunchKernel`.
+/// Returns a profile with one context, whose stack is `cudaLaunchKernel` called from `addresses` (leaf first).
 fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     let mut profile = Profile::default();
     profile.push(&Row::Label { id: API, text: "cudaLaunchKernel" });
@@ -52,13 +52,13 @@ fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     profile
 }
 
-/// Returns the frames of the profile's context, leaf first.
+/// Returns the displayed frames of the profile's context, leaf first.
 fn frames(profile: &Profile) -> Vec<ShownFrame> {
     let shown = profile.shown(ContextId(2)).unwrap();
     profile.shown_stack(shown).map(|id| *profile.shown_frame(id)).collect()
 }
 
-/// Returns the stack as displayed, root first.
+/// Names the profile, and returns the displayed names of its stack, root first.
 fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
     Symbolizer::new(options).name(profile);
     let mut names: Vec<_> =
@@ -174,12 +174,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // If the folder cannot be removed from /tmp, the test must not fail.
+        // Ignore errors, because the test must not fail if the folder cannot be removed from /tmp.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Compiles `source` and returns the file, or `None` if there is no such compiler.
+/// Compiles `source` with `compiler`, and returns the path of the program. `None` if the compiler is not installed.
 fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) -> Option<PathBuf> {
     let (input, output) = (folder.0.join("source.cc"), folder.0.join("program"));
     std::fs::write(&input, source).unwrap();
@@ -193,7 +193,7 @@ fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) ->
     }
 }
 
-/// Returns the address of a symbol of `program`, as printed by `nm`.
+/// Returns the address of a symbol in `program`, as printed by `nm`.
 fn address_of(program: &Path, symbol: &str) -> u64 {
     let output = Command::new("nm").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -224,7 +224,7 @@ fn inlined_calls_become_frames_outermost_first() {
     let Some(program) = compile(&folder, "c++", INLINED, &["-g", "-O2", "-Wl,--build-id"]) else { return };
     let at = address_of(&program, "_Z5outeri");
     let bias = 0x5555_0000_0000;
-    // This address is in the loop.
+    // At least one of these addresses is in the loop.
     let names = (0..40).step_by(4).map(|i| {
         let mut profile = profile_of(&[mapped(&program, bias)], &[bias + at + i]);
         shown(&mut profile, SymbolizeOptions::default())
@@ -233,8 +233,8 @@ fn inlined_calls_become_frames_outermost_first() {
     assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
 }
 
-/// The test must pass whichever name the symbol table lists first, and whether or not debug information of the C
-/// library is installed.
+/// The test must pass whichever name the symbol table lists first, and also if debug information for the C library is
+/// installed.
 #[test]
 fn c_library_functions_have_their_public_names() {
     let libc = own_modules().into_iter().find(|module| module.path.ends_with("libc.so.6")).unwrap();
@@ -269,7 +269,7 @@ fn named_frames_have_their_kind_source_line_and_module() {
         })
         .collect();
     let (file, module) = (folder.0.join("source.cc"), program.to_str());
-    // These are the call of `middle` in `outer`, the call of `inner` in `middle`, and the loop in `inner`.
+    // Lines of the call to `middle` in `outer`, of the call to `inner` in `middle`, and of the loop in `inner`.
     let expected = [7, 6, 4].map(|line| (ShownFrameKind::Code, module, Some((file.as_path(), line))));
     assert_eq!(shown[..3], expected);
     assert_eq!(shown[3], (ShownFrameKind::Call, None, None));
@@ -292,7 +292,7 @@ fn the_leaf_label_is_the_call_and_ranges_are_ranges() {
 
 #[test]
 fn python_frames_show_their_functions_line_or_the_executed_line() {
-    // The table has two bytes on line 12, and two bytes on line 13.
+    // The line table has two bytes of code on line 12, and two bytes on line 13.
     let code = |id, name| CodeObject {
         id: CodeId(id),
         version: 0x030b,
@@ -325,7 +325,7 @@ fn python_frames_show_their_functions_line_or_the_executed_line() {
     assert_eq!(lines[1], "Block.forward (model.py:13)");
     let only = named(SymbolizeOptions { python_only: true, ..SymbolizeOptions::default() });
     assert_eq!(only, ["[function lost]", "Block.forward (model.py:12)", "cudaLaunchKernel"]);
-    // The source is the executed line, whatever line the name shows.
+    // The source location is the executed line, even if the name shows the first line of the function.
     let mut profile = stack();
     Symbolizer::default().name(&mut profile);
     let frame = frames(&profile)[2];
@@ -401,7 +401,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
         let mut profile = profile_of(&[module], &[0x4321]);
         let names = shown(&mut profile, ALL);
         assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
-        // The test does not depend on how much of a broken file the parser reads.
+        // The parser may read a part of the broken file, so both reasons are accepted.
         let why = frames(&profile)[1].unnamed;
         assert!(
             why == Some(Unnamed::FileUnreadable) || (is_elf && why == Some(Unnamed::NoSymbol)),
@@ -410,7 +410,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
     }
 }
 
-/// Reads rows of a recording into a profile.
+/// Reads `rows`, the bytes of a recording without its header, into a profile.
 fn push_rows(profile: &mut Profile, rows: &[u8]) {
     let file = [&Chunk::file_header()[..], rows].concat();
     let mut reader = Reader::new(&file[..]).unwrap();

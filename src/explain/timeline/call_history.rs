@@ -1,5 +1,5 @@
-//! Activity of threads between their calls, as far as the calls show it. For a gap in a GPU's work, the activity is
-//! described by the launching thread's two calls around the gap.
+//! Stores what threads did before they made a late launch, derived from the threads' API calls alone. Time that a
+//! thread spent between two calls is described by these two calls.
 //!
 //! ```text
 //!   thread   ---P---|        busy elsewhere           |---L---     P, L: two calls, one after another
@@ -7,7 +7,8 @@
 //!            to P | between P and L: activity is not known  |
 //! ```
 //!
-//! Only long periods are stored, and only for the newest calls: a gap is accounted for soon after its end.
+//! Only long calls and long pauses are stored, and only the newest ones, because a gap is accounted for soon after its
+//! end. A *piece* is one such call or pause.
 
 use std::collections::VecDeque;
 
@@ -15,34 +16,34 @@ use super::idle_culprit::IdleCulprit;
 use super::stretches::LaunchSpan;
 use gpuflame_model::record::{Caller, ContextId, IdMap, ThreadId, map_bytes};
 
-/// Minimum length in ns of the calls and pauses that are stored. If a program launches without a pause, at up to
+/// Minimum duration in ns of the calls and pauses that are stored. If a program launches without a break, at about
 /// 100,000 launches per second, all its calls and pauses are shorter.
 const MIN_PIECE_NS: u64 = 10_000;
-/// Maximum number of pieces, of 24 bytes each. The same number of stretches of a GPU's time may wait to be accounted
-/// for.
+/// Maximum number of pieces. A piece has 24 bytes.
 const MAX_PIECES: usize = (1 << 17) - 2;
-/// Number of pieces at which to drop those that cannot belong to any future gap.
+/// Number of pieces at which pieces that cannot overlap any future gap are dropped.
 const PIECES_HIGH_WATER: usize = 1 << 13;
 /// Maximum number of threads tracked, and of culprit threads reported separately.
 const MAX_THREADS: usize = 4096;
 const MAX_CULPRIT_THREADS: usize = 64;
-/// Number of most recent launching threads among which a culprit thread is searched for.
+/// Number of threads, counted from the one that launched most recently, that are searched for a culprit.
 const MAX_RECENT_THREADS: usize = 16;
 
-/// Calls and pauses of all threads. See the module's documentation.
+/// Long calls and pauses of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct CallHistory {
     threads: IdMap<ThreadId, ThreadHistory>,
-    /// The threads that launched most recently, newest first.
+    /// The threads that launched most recently. The thread of the newest launch is first.
     recent: Vec<ThreadId>,
     /// Total number of pieces of all threads.
     pieces: usize,
-    /// Number of pieces at which pieces that are not needed any more are dropped next.
+    /// Number of pieces at which unneeded pieces are dropped the next time.
     drop_at: usize,
     max_pieces: usize,
 }
 
-/// Culprit threads: threads that delayed the launches of other threads. The number of culprit threads is limited.
+/// Culprit threads: threads that delayed the launches of other threads. At most [`MAX_CULPRIT_THREADS`] are
+/// distinguished.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CulpritThreads(Vec<ThreadId>);
 
@@ -61,13 +62,13 @@ impl CulpritThreads {
 #[derive(Clone, Debug, Default)]
 struct ThreadHistory {
     last: Option<CallSpan>,
-    /// Beginning of the latest run of short calls with short pauses between them, and the first of these calls.
+    /// Start time of the latest sequence of short calls with short pauses, and the context of the first call in it.
     run: Option<(u64, ContextId)>,
     /// The thread's pieces in order of time, without overlaps.
     pieces: VecDeque<HistoryPiece>,
 }
 
-/// A call and the times at which it began and ended.
+/// An API call, with the times at which it began and ended.
 #[derive(Clone, Copy, Debug)]
 struct CallSpan {
     begun: u64,
@@ -75,15 +76,15 @@ struct CallSpan {
     call: ContextId,
 }
 
-/// A long period of a thread: either a call, or the pause between two calls.
+/// A long period in a thread's history: either a call, or the pause between two calls.
 #[derive(Clone, Copy, Debug)]
 struct HistoryPiece {
     since: u64,
     until: u64,
-    /// The call itself, or the call after the pause.
+    /// The call, or for a pause the call after the pause.
     call: ContextId,
-    /// The call before the pause. [`HistoryPiece::CALL`] if this piece is a call; [`HistoryPiece::BEGINNING`] if the
-    /// pause was before the thread's first call.
+    /// The call before the pause. [`HistoryPiece::CALL`] if this piece is a call. [`HistoryPiece::BEGINNING`] if this
+    /// piece is the pause before the thread's first call.
     after: ContextId,
 }
 
@@ -116,7 +117,7 @@ impl Default for CallHistory {
 }
 
 impl CallHistory {
-    /// Creates an instance that uses at most about `bytes` bytes.
+    /// Creates a history that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
         let max_pieces = (bytes / size_of::<HistoryPiece>()).min(MAX_PIECES);
         Self { max_pieces, drop_at: PIECES_HIGH_WATER.min(max_pieces), ..Self::default() }
@@ -143,10 +144,10 @@ impl CallHistory {
             None => {
                 thread.push(HistoryPiece { since: 0, until: begun, call, after: HistoryPiece::BEGINNING })
             }
-            // The row of this call was delayed, or the clock was set.
+            // This call is older than the last one: its row was delayed, or the clock was set.
             Some(last) if ended < last.ended => return,
-            // After a long call, a pause of any length is stored, because the end of the pause shows which thread made the
-            // next launch.
+            // After a long call, a pause of any duration is stored, because the call at the end of the pause shows
+            // which thread made the next launch.
             Some(CallSpan { ended: since, call: after, .. })
                 if begun >= since.saturating_add(MIN_PIECE_NS) || since == last_until && begun > since =>
             {
@@ -171,7 +172,7 @@ impl CallHistory {
         }
     }
 
-    /// Returns the thread that made a late launch, if the thread can be determined.
+    /// Returns the thread that made the late launch `call`. `None` if the thread cannot be determined.
     pub(super) fn launching_thread(&self, call: &LaunchSpan) -> Option<ThreadId> {
         if let [only] = self.recent[..] {
             return Some(only);
@@ -182,8 +183,9 @@ impl CallHistory {
         self.recent.iter().find(is_it).copied()
     }
 
-    /// Divides the time `from..to`, in which the launch `call` was late, among calls and pauses since `opened`, in
-    /// order of time. `threads` are the threads that launch on the same GPU. If it is `None`, all threads do.
+    /// Divides the time `from..to`, during which the launch `call` was late, among the culprits: calls, and pauses
+    /// between calls. Returns the culprits in order of time. Calls before `opened`, when the window opened, are
+    /// ignored. `threads` are the threads that launch on the same GPU; `None` means all threads.
     pub(super) fn blame(
         &self,
         call: &LaunchSpan,
@@ -197,7 +199,7 @@ impl CallHistory {
         }
     }
 
-    /// Divides the time `from..to` as [`CallHistory::blame`] does. The thread of the late launch is known.
+    /// Divides the time `from..to` as [`CallHistory::blame`] does, if the thread `id` of the late launch is known.
     pub(super) fn blame_thread(
         &self,
         (id, caller): (ThreadId, Caller),
@@ -217,7 +219,7 @@ impl CallHistory {
                 blamed.push((IdleCulprit::Caller(piece.call.into()), until - since));
                 continue;
             }
-            // Activity from before the window opened is not known.
+            // Calls before the window opened were not recorded.
             let own = piece.after().filter(|_| piece.since >= opened);
             let returned = own.map_or(opened, |_| piece.since);
             let made = others
@@ -241,13 +243,13 @@ impl CallHistory {
         blamed
     }
 
-    /// Whether there are so many pieces that [`CallHistory::forget`] should be called.
+    /// Whether there are enough pieces that [`CallHistory::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
         self.pieces >= self.drop_at
     }
 
-    /// Drops pieces in periods that cannot contain a gap any more, according to `is_over`. If there are still too many
-    /// pieces, drops the older half.
+    /// Drops the pieces for whose time `is_over` returns true, which means that no future gap can overlap this time. If
+    /// there are still too many pieces, drops the older half.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         for thread in self.threads.values_mut() {
             thread.pieces.retain(|piece| !is_over(piece.since, piece.until));
@@ -281,7 +283,7 @@ impl CallHistory {
         }
     }
 
-    /// Drops the half of the threads whose last calls are oldest, because these threads have usually exited.
+    /// Drops the half of the threads that made no call for the longest time. These threads have usually exited.
     fn forget_threads(&mut self) {
         let mut ends: Vec<u64> = self.threads.values().map(ThreadHistory::ended).collect();
         let (_, &mut middle, _) = ends.select_nth_unstable(MAX_THREADS / 2);
@@ -300,9 +302,10 @@ impl CallHistory {
 }
 
 impl ThreadHistory {
-    /// Adds a short call to the run of short calls before it. A run is stored as one long call, with the context of its
-    /// first call: a thread that polls a thousand times is as busy as in one long call. Returns false if the call does
-    /// not belong to a long run. A launch never does, because launches in a row do not explain idle time.
+    /// Adds a short call to the sequence of short calls directly before it. A sequence is stored as one long call with
+    /// the context of the first call, because a thread that polls a thousand times is as busy as in one long call.
+    /// Returns false if the call does not belong to a sequence of at least [`MIN_PIECE_NS`]. A launch never belongs to
+    /// one, because consecutive launches do not explain idle time.
     fn continue_run(&mut self, (begun, ended): (u64, u64), call: ContextId, launches: bool) -> bool {
         let is_short = !launches && ended.saturating_sub(begun) < MIN_PIECE_NS;
         let continues = self
@@ -325,7 +328,7 @@ impl ThreadHistory {
     }
 
     fn push(&mut self, piece: HistoryPiece) {
-        // The last piece is a call that was added before its end was known.
+        // The last piece overlaps the new piece: it is a call that was added before its end was known.
         if let Some(last) = self.pieces.back_mut()
             && last.until > piece.since
         {
@@ -334,7 +337,7 @@ impl ThreadHistory {
         self.pieces.push_back(piece);
     }
 
-    /// Whether the thread was busy elsewhere until it made this call.
+    /// Whether a stored pause of the thread ended at `time` with `call`.
     fn was_busy_until(&self, time: u64, call: ContextId) -> bool {
         let at = self.pieces.partition_point(|piece| piece.until < time);
         let ending_now = self.pieces.range(at..).take_while(|piece| piece.until == time);
@@ -345,13 +348,13 @@ impl ThreadHistory {
         self.last.map_or(0, |last| last.ended)
     }
 
-    /// The thread's pieces that overlap the time `from..to`.
+    /// Pieces of the thread that overlap the time `from..to`.
     fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = &HistoryPiece> {
         let first = self.pieces.partition_point(|piece| piece.until <= from);
         self.pieces.range(first..).take_while(move |piece| piece.since < to)
     }
 
-    /// The last call that the thread had begun by `time`, if it is known.
+    /// Returns the last call that the thread had begun by `time`. `None` if it is unknown.
     fn last_call_at(&self, time: u64) -> Option<CallSpan> {
         let behind = self.pieces.partition_point(|piece| piece.since <= time);
         match behind.checked_sub(1).map(|at| self.pieces[at]).filter(|piece| piece.until > time) {
@@ -370,10 +373,10 @@ mod tests {
 
     const US: u64 = 1000;
 
-    /// Begin and end of a launch in us, and its number.
+    /// Begin and end of a launch in us, and the launch's context id.
     type Times = (u64, u64, u32);
 
-    /// Returns the history of several threads that make these launches.
+    /// Returns a history in which each thread of `known` makes the given launches.
     fn calls(known: &[(u32, &[Times])]) -> CallHistory {
         let mut calls = CallHistory::default();
         for (thread, all) in known {
@@ -384,7 +387,7 @@ mod tests {
         calls
     }
 
-    /// Returns the blamed code for a gap that a launch at `to` ended, in us.
+    /// Returns the culprits of a gap in `from..to` that the launch `call` at `to` ended. Times are in us.
     fn blame(
         calls: &CallHistory,
         (opened, from, to): (u64, u64, u64),
@@ -411,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_split_into_the_first_calls_own_time_and_the_rest() {
-        // Call 101 waits until 50 and ends at 70; call 102 launches at 500.
+        // In each case, the gap ends with call 102 at 500. Call 101 ended at 70.
         let calls = calls(&[(1, &[(0, 5, 100), (20, 70, 101), (500, 505, 102)])]);
         assert_eq!(blame(&calls, (0, 50, 500), 102, &[1]), ["101 20", "101-102 430"]);
         assert_eq!(blame(&calls, (0, 100, 500), 102, &[1]), ["101-102 400"]);
@@ -438,7 +441,7 @@ mod tests {
         let mut add = |begun: u64, ended: u64, call| {
             calls.add(ThreadId(1), begun * US, ended * US, ContextId(call));
         };
-        // A call of 3 us every 4 us, from 100 until 499; a pause of 40 us; another call.
+        // Calls of 3 us every 4 us from 100 to 499, then a pause of 40 us, then another call.
         (0..100).for_each(|at| add(100 + 4 * at, 103 + 4 * at, 103 + (at % 2) as u32));
         add(539, 541, 105);
         calls.add_launch(ThreadId(1), 600 * US, 605 * US, ContextId(102));
@@ -458,7 +461,7 @@ mod tests {
         assert_eq!(blame(&one, (0, 310, 900), 102, &[1, 2]), ["201 20", "2/201-102 570"]);
         assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "thread 2 uses another GPU");
         assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "thread 2 had not begun");
-        // The other thread made its first call after this thread's call.
+        // Thread 2 made its first call after the call of thread 1.
         assert_eq!(blame(&one, (0, 100, 300), 200, &[1, 2]), ["1/100-200 200"]);
         assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "call 100 is before the window");
     }

@@ -1,4 +1,4 @@
-//! The account of one device from its first moment to its last: every nanosecond of the device's window is busy or idle.
+//! The account of one device's time: every nanosecond in which a window was open counts as busy or idle.
 
 use super::call_history::{CallHistory, CulpritThreads};
 use super::host_states::HostStates;
@@ -12,7 +12,7 @@ use super::windows::WindowSpans;
 use gpuflame_model::profile::{BusyIdle, Cause, DeviceTime, SteadyPart};
 use gpuflame_model::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
-/// Data, apart from the activities, that the account of a device's busy and idle time needs.
+/// Data other than activities that are needed to compute a device's busy and idle time.
 pub(super) struct AccountInputs<'a> {
     pub(super) windows: &'a WindowSpans,
     pub(super) host_states: &'a HostStates,
@@ -25,8 +25,8 @@ pub(super) struct AccountInputs<'a> {
 }
 
 impl AccountInputs<'_> {
-    /// Divides the time `from..to`, in which the launch `call` was late, among the code to blame. Each culprit occurs
-    /// once. `threads` are the threads that launch on this GPU.
+    /// Divides the time `from..to`, during which the launch `call` was late, among the culprits. Each culprit is
+    /// returned once. `threads` are the threads that launch on this GPU.
     fn blame(
         &mut self,
         call: &LaunchSpan,
@@ -48,7 +48,8 @@ impl AccountInputs<'_> {
         blamed.map(|(caller, nanos)| (IdleCulprit::Caller(caller), nanos)).collect()
     }
 
-    /// Divides the time `from..to` using calls alone, piece by piece, in order of time.
+    /// Divides the time `from..to` among the culprits that calls alone show. Returns them in order of time; a culprit
+    /// may occur several times.
     fn by_calls(
         &mut self,
         call: &LaunchSpan,
@@ -61,8 +62,8 @@ impl AccountInputs<'_> {
         self.calls.blame(call, times, threads, self.culprit_threads)
     }
 
-    /// Sampled stacks of the launching thread in the time `from..to`, and the pauses between two calls to which these
-    /// stacks belong.
+    /// Returns the sampled stacks of the launching thread in the time `from..to`. Each stack comes with the pause
+    /// between two calls in which it was sampled.
     fn sampled_stacks(
         &mut self,
         call: &LaunchSpan,
@@ -85,43 +86,43 @@ impl AccountInputs<'_> {
     }
 }
 
-/// Sampled stack of a thread, and the time in ns that the sample represents.
+/// A sampled stack, and the time in ns that the sample represents.
 type SampledTime = (ContextId, u64);
 
-/// Maximum number of threads known to launch on a GPU, if there are several GPUs. If there are more, those that ended a
-/// gap on this GPU most recently are kept.
+/// Maximum number of launching threads that are stored per GPU, for runs with several GPUs. If there are more, the
+/// threads that most recently ended a gap on this GPU are kept.
 const MAX_LAUNCHING_THREADS: usize = 16;
 
-/// Initial limit on the number of waiting stretches, which take 2 MiB.
+/// Initial limit on the number of stretches that wait to be accounted for. They take 2 MiB.
 const INITIAL_MAX_STRETCHES: usize = 1 << 16;
-/// Final limit on the number of waiting stretches. All waiting stretches take 16 MiB, for fifty threads whose buffers
-/// of 10,000 records arrive one after another.
+/// Maximum of the limit on the number of waiting stretches. They take 16 MiB. This is enough for fifty threads whose
+/// buffers of 10,000 activity records arrive one after another.
 pub(super) const MAX_STRETCHES: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
 pub(super) struct DeviceAccount {
     pub(super) id: DeviceId,
-    /// Stretches of work that was launched inside a window, and of work whose launch is unknown.
+    /// Stretches of work that was launched in a window, or whose launch is unknown.
     recorded: BusyStretches,
-    /// Stretches of work that was launched outside windows. This work keeps the device busy, but only its part inside a
-    /// window is accounted for.
+    /// Stretches of work that was launched outside of windows. Only the part of such work that ran while a window was
+    /// open is accounted for.
     outside: BusyStretches,
-    /// Current limit on the number of waiting stretches of either kind.
+    /// Current limit on the number of stretches in `recorded`, and on that in `outside`.
     room: usize,
-    /// Latest end of any activity of the device so far.
+    /// Time at which the latest activity on the device so far ended.
     newest: u64,
-    /// Two values: the maximum delay of an out-of-order activity since intervals were last removed, and the maximum
-    /// before that.
+    /// Maximum delay of out-of-order activities. The first value is the maximum since stretches were last removed. The
+    /// second value is the maximum in the period before that.
     disorder: [u64; 2],
     pub(super) streams: StreamSums,
     threads: Vec<ThreadId>,
-    /// End of the time that is already accounted for; `None` at the beginning.
+    /// End of the time that is already accounted for. `None` if no time is accounted for yet.
     cursor: Option<u64>,
     busy: u64,
     idle: u64,
-    /// Busy and idle time, keyed by the latest cut at or before it.
+    /// Busy and idle time between cuts. The key is the cut at which the period begins (see `Cuts`).
     pieces: Vec<(u64, BusyIdle)>,
-    /// Busy time while no window was open, which is work that outlasted its window.
+    /// Busy time while no window was open. It is the time by which work outlasted its window.
     beyond: u64,
     late: u64,
     late_count: u64,
@@ -161,8 +162,8 @@ impl DeviceAccount {
         self.cursor.unwrap_or(0)
     }
 
-    /// Adds an activity with usable times. Returns false if there is no room for it; then call [`DeviceAccount::make_room`]
-    /// first.
+    /// Adds an activity with usable times. Returns false if there is no room for it. In this case, call
+    /// [`DeviceAccount::make_room`] and try again.
     pub(super) fn add(&mut self, activity: &Activity, call: LaunchSpan) -> bool {
         let (start, end) = (activity.start.0, activity.end.0);
         let from = start.max(self.cursor()).min(end);
@@ -194,22 +195,22 @@ impl DeviceAccount {
         }
     }
 
-    /// Whether the whole time from `since` to `until` is free of unaccounted gaps: the device was busy, or the time is
-    /// already accounted for.
+    /// Whether the time from `since` to `until` contains no gap that must still be accounted for. This is true if the
+    /// device was busy, or if the time is already accounted for.
     pub(super) fn has_no_gap_in(&self, since: u64, until: u64) -> bool {
         let since = since.max(self.cursor());
         since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
     }
 
-    /// Sorts and merges the waiting stretches, which look-ups require.
+    /// Sorts and merges the waiting stretches. Required before look-ups.
     pub(super) fn merge(&mut self) {
         self.recorded.merge();
         self.outside.merge();
     }
 
-    /// Makes room for more stretches. Accounts for at most half of the waiting stretches: those so old that no earlier
-    /// activity is expected any more. If less than a quarter can be accounted for, the limit grows instead, up to its
-    /// maximum.
+    /// Makes room for more stretches. Accounts for the oldest waiting stretches, at most half of them, before which no
+    /// further activity is expected. If these are less than a quarter, the limit on the number of stretches is doubled
+    /// instead, up to [`MAX_STRETCHES`].
     pub(super) fn make_room(
         &mut self,
         mut inputs: AccountInputs<'_>,
@@ -281,7 +282,7 @@ impl DeviceAccount {
         self.cursor = self.cursor.max(Some(time));
     }
 
-    /// Accounts for all waiting work, and for the time up to the end of the last window.
+    /// Accounts for all waiting work, and for the time until the last window closed.
     pub(super) fn account_all(
         &mut self,
         inputs: &mut AccountInputs<'_>,
@@ -304,8 +305,8 @@ impl DeviceAccount {
         cuts.split(from, to, &mut |piece| self.charge_windows(piece.since, piece.to - piece.from, charge));
     }
 
-    /// Charges `nanos` of idle time after the last work in windows, or in windows without work. All of this time is
-    /// between the cut `since` and the next cut.
+    /// Charges `nanos` of idle time to no code: time after the last work in a window, or in windows without work. All
+    /// of this time is between the cut `since` and the next cut.
     pub(super) fn charge_windows(
         &mut self,
         since: u64,
@@ -317,9 +318,9 @@ impl DeviceAccount {
         charge(since, IdleCause::Closing, IdleAmount::gap(nanos));
     }
 
-    /// Returns the busy and idle time after the cut `since`, up to the next cut.
+    /// Returns the busy and idle time from the cut `since` to the next cut.
     fn piece(&mut self, since: u64) -> &mut BusyIdle {
-        // Nearly always this is the last piece.
+        // The search begins at the last entry, which is nearly always the right one.
         let at = self.pieces.iter().rposition(|(known, _)| *known == since).unwrap_or_else(|| {
             self.pieces.push((since, BusyIdle::default()));
             self.pieces.len() - 1
@@ -327,7 +328,7 @@ impl DeviceAccount {
         &mut self.pieces[at].1
     }
 
-    /// Charges the gap from `from` to the beginning of `stretch`, limited to the time in which a window was open.
+    /// Charges the gap from `from` to the beginning of `stretch`. Only time in which a window was open is charged.
     fn charge_gap(
         &mut self,
         from: u64,
@@ -338,8 +339,8 @@ impl DeviceAccount {
         let BusyStretch { start, call, .. } = *stretch;
         let parts: Vec<_> = inputs.windows.parts(from, start).collect();
         for (open, to) in parts {
-            // The work that ended the gap may begin after the window closed. Such work counts only if it was launched
-            // before the window closed.
+            // The work that ended the gap may begin after the window closed. The gap is charged to this work only if it
+            // was launched before the window closed.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
                 self.charge_closing(open, to, inputs.cuts, charge);
@@ -347,7 +348,7 @@ impl DeviceAccount {
             }
             self.idle += to - open;
             let is_first = open > from || self.cursor.is_none();
-            // The causes are in order of time.
+            // The causes follow each other in time.
             let mut since = open;
             for (cause, nanos) in split_by_cause(open, to, start, &call) {
                 let cuts = inputs.cuts;
@@ -359,7 +360,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Charges a piece of a gap that `call` ended.
+    /// Charges a piece of a gap that ended with the work launched by `call`.
     fn charge_piece(
         &mut self,
         CutPiece { since, from, to }: CutPiece,
@@ -390,7 +391,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Returns the sum of the pieces whose cut satisfies `is_in`.
+    /// Returns the busy and idle time of the periods for whose first cut `is_in` returns true.
     fn sum_pieces(&self, is_in: impl Fn(u64) -> bool) -> BusyIdle {
         let pieces = self.pieces.iter().filter(|(since, _)| is_in(*since));
         pieces.fold(BusyIdle::default(), |sum, (_, piece)| BusyIdle {
@@ -399,13 +400,13 @@ impl DeviceAccount {
         })
     }
 
-    /// Returns how the device spent its time. The result is complete once all work is accounted for.
+    /// Returns the busy and idle time of the device. The result is complete after all work was accounted for.
     pub(super) fn time(&self, windows: &WindowSpans, steady: Option<&SteadyPart>) -> Option<DeviceTime> {
         let window = match windows.has_any() {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
         };
-        // If the device ran only work from outside windows, it has no account.
+        // A device that only ran work launched outside of windows has no account.
         (self.first <= self.last).then_some(DeviceTime {
             device: self.id,
             window,

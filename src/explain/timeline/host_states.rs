@@ -1,7 +1,8 @@
-//! States of threads while a GPU waited for them. Only traces of other tools record such states.
+//! Stores the states of CPU threads (the stack or operation that they were in) from traces of other tools. The states
+//! show what a thread did while a GPU waited for it.
 //!
-//! If the states are known, time in which the host was late is not charged to the launch at its end, which is only the
-//! victim. Instead it is divided among the states that the launching thread was in.
+//! If the states are known, time in which the host was late is divided among the states that the launching thread was
+//! in. The late launch at the end of this time is only the victim, so it is not charged.
 
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use gpuflame_model::record::{Caller, ContextId, HostState, IdMap, ThreadId, map_
 /// States of all threads. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostStates {
-    /// States by thread.
+    /// States of each thread.
     threads: IdMap<ThreadId, Arc<StateHistory>>,
-    /// The launching thread of each launching context.
+    /// The thread that makes the launches with each context.
     launching: IdMap<ContextId, ThreadId>,
 }
 
@@ -21,7 +22,8 @@ impl HostStates {
     /// Adds a state of a thread. States of a thread must be added in order of time.
     pub(super) fn add(&mut self, state: &HostState) {
         let states = self.threads.entry(state.thread).or_default();
-        // Only a snapshot, which is short-lived, may share the history.
+        // Only snapshots share the history with this struct, and snapshots are short-lived. So `make_mut` rarely
+        // copies.
         Arc::make_mut(states).push(state.since.0, state.context);
     }
 
@@ -34,16 +36,15 @@ impl HostStates {
         self.launching.insert(context, thread);
     }
 
-    /// A launch by `caller` was late during `from..to`. Divides this time among the code that caused the delay. Each
-    /// culprit
-    /// occurs once. If no state is known, the launch itself is blamed.
+    /// Divides the time `from..to`, during which a launch by `caller` was late, among the culprits. Each culprit is
+    /// returned once. If no state of the thread is known, the launch itself is blamed.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
         let Some(states) = thread.and_then(|thread| self.threads.get(thread)) else {
             return vec![(caller, to - from)];
         };
         let mut blamed: Vec<(Caller, u64)> = Vec::new();
-        // A pause may have thousands of states with different stacks.
+        // The time may contain thousands of states with different stacks.
         let mut known: IdMap<Caller, usize> = IdMap::default();
         let mut add = |culprit: Caller, nanos: u64| {
             if nanos > 0 {

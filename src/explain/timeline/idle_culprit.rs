@@ -1,4 +1,4 @@
-//! Code and causes to which idle time is charged.
+//! Types for the code (culprits) and the causes to which idle time is charged.
 
 use gpuflame_model::profile::{Cause, SampleSite};
 use gpuflame_model::record::{Caller, ContextId, ThreadId};
@@ -6,30 +6,31 @@ use gpuflame_model::record::{Caller, ContextId, ThreadId};
 /// Code to which a part of the idle time is attributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum IdleCulprit {
-    /// A call: usually the launch that ended the gap, or the state of the launching thread during the gap.
+    /// A single context. Usually it is the launch that ended the gap, or a state of the launching thread during the
+    /// gap.
     Caller(Caller),
-    /// Activity of the launching thread between two calls.
+    /// Whatever the launching thread did between two API calls.
     Pause {
         after: ContextId,
-        /// Thread that made the first call, if another thread made it.
+        /// Thread that made the call `after`. `None` if the launching thread itself made it.
         thread: Option<ThreadId>,
         before: ContextId,
     },
 }
 
-/// Target that a part of the idle time is charged to.
+/// Culprit and cause to which a part of the idle time is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum IdleCause {
-    /// Part of a gap between two pieces of work.
+    /// Part of a gap between two kernels, copies or fills.
     Between(IdleCulprit, Cause),
-    /// Part of the time until the first work in a window.
+    /// Part of the time from the opening of a window to the first work in it.
     Opening(IdleCulprit, Cause),
-    /// Time from the last work in a window until the window closed. This time is charged to no code.
+    /// Time from the last work in a window to the closing of the window. It is charged to no code.
     Closing,
 }
 
 impl IdleCulprit {
-    /// Returns the stack, or the two stacks, of the blamed code.
+    /// Returns the stack of the culprit. For a pause, returns the stacks of the two calls.
     pub(super) fn site(self) -> SampleSite {
         match self {
             Self::Caller(caller) => caller.launched().map_or_else(SampleSite::Missing, SampleSite::Context),
@@ -37,7 +38,7 @@ impl IdleCulprit {
         }
     }
 
-    /// Replaces the time between two calls by the second of these calls.
+    /// Replaces a pause between two calls by the second call.
     pub(super) fn without_pause(self) -> Self {
         match self {
             Self::Pause { before, .. } => Self::Caller(before.into()),
@@ -47,7 +48,7 @@ impl IdleCulprit {
 }
 
 impl IdleCause {
-    /// Returns the cause without the edge of a window at which it occurred.
+    /// Returns the cause without the information that it occurred at the opening of a window.
     pub(super) fn without_edge(self) -> Self {
         match self {
             Self::Opening(culprit, cause) => Self::Between(culprit, cause),
@@ -55,7 +56,7 @@ impl IdleCause {
         }
     }
 
-    /// Replaces the culprit by the result of `culprit` for it.
+    /// Replaces the culprit by the one that the function `culprit` returns for it.
     pub(super) fn map_culprit(self, culprit: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
         match self {
             Self::Between(blamed, cause) => Self::Between(culprit(blamed), cause),
@@ -69,11 +70,11 @@ impl IdleCause {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdleAmount {
     pub(super) nanos: u64,
-    /// Number of gaps, which is usually 1. If a gap is divided, the number is 1 for its longest piece and 0 for all
-    /// other pieces. So the sum is the number of gaps.
+    /// Number of gaps, usually 1. If a gap is divided, its longest piece has 1 and all other pieces have 0. So the sum
+    /// over all charges is the number of gaps.
     pub(super) gaps: u64,
-    /// Stack of a sample or a wait inside the idle time. If it is set, `nanos` is the time that the sample or wait
-    /// represents, and is not added to the idle time.
+    /// Stack of a CPU sample or a wait inside the idle time. If this field is set, `nanos` is the time that the sample
+    /// or wait represents, and is not added to the idle time.
     pub(super) context: Option<ContextId>,
 }
 
@@ -82,7 +83,7 @@ impl IdleAmount {
         Self { nanos, gaps: 1, context: None }
     }
 
-    /// Creates the value for a sample or a wait inside time that is charged separately.
+    /// Creates the amount for a CPU sample or a wait. The idle time that contains it is charged separately.
     pub(super) fn attributed((context, nanos): (ContextId, u64)) -> Self {
         Self { nanos, gaps: 0, context: Some(context) }
     }

@@ -1,14 +1,14 @@
-//! `Timeline` accounts for every device's time: the times in which the device was busy, and the code that is
-//! responsible for its idle time.
+//! `Timeline` accounts for the time of every device: how long the device was busy, and which code is responsible for
+//! its idle time.
 //!
-//! The timeline works on joined rows, in one pass. A device is busy in the union of its activities. Each gap in this
-//! union is idle time, and is charged to the launch whose activity ended the gap: an earlier launch would have made the
-//! gap shorter. `idle_cause` determines the cause. If the host was late, the time is charged to what the launching
-//! thread did in that time:
-//! - its states (`host_states`, from traces) or samples (`sample_history`);
-//! - otherwise the two calls around that time (`call_history`).
+//! The timeline processes joined rows in one pass. A device is busy while at least one of its activities runs. The time
+//! between is a *gap*. A gap is idle time, and is *charged* to the launch whose activity ended the gap, because an
+//! earlier launch would have made the gap shorter. `idle_cause` determines the cause. If the host was late, the time is
+//! charged to the *culprit*: what the launching thread did in that time. The culprits are found from:
+//! - the thread's states (`host_states`, from traces) or CPU samples (`sample_history`);
+//! - otherwise the thread's calls around that time (`call_history`).
 //!
-//! A device is accounted for while a window was open, and
+//! Only time in which a window was open is accounted for, and
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond
@@ -17,13 +17,14 @@
 //!   |. opening .|#######|. between .|####|. between .|######|. closing .|
 //! ```
 //!
-//! where *busy* includes work that outlasted its window (the window is longer by that time). *Busy* time also includes
-//! work that was launched outside windows, as far as the work ran inside a window. Time before a window's first work is
-//! also charged to the launch of that work, but under its own label. Time after the last work is charged to no code.
+//! where *busy* includes work that outlasted its window (the window counts as longer by that time). *Busy* also
+//! includes work that was launched outside of windows, but only the part that ran in a window. The time before the
+//! first work in a window is charged to the launch of that work, under the label *opening*. The time after the last
+//! work is charged to no code.
 //!
 //! Memory grows with the number of distinct stacks, never with the number of launches, because activities wait in a
-//! bounded reorder buffer per device (`stretches`). Activities that arrive too late for that buffer are counted as
-//! late. Some busy time is then reported as idle, but at most the duration of the late work.
+//! bounded reorder buffer per device (`stretches`). Activities that arrive too late for this buffer are counted as
+//! late. Their time is then reported as idle instead of busy.
 
 mod call_history;
 mod device;
@@ -66,33 +67,34 @@ use stretches::LaunchSpan;
 use windows::WindowSpans;
 
 /// Splits the gap `from..to` among its causes, in order of time. The work that ended the gap was launched by `launched`
-/// and began at `start`. The parts add up to the gap. The account of idle time has these causes, and other analyses of
-/// gaps use the same rules.
+/// and began at `start`. The parts add up to the duration of the gap. For analyses of gaps that must use the same rules
+/// as the account of idle time.
 pub fn gap_causes(from: u64, to: u64, start: u64, launched: Launched) -> [(Cause, u64); 3] {
     split_by_cause(from, to, start, &call(launched))
 }
 
-/// Account of all rows so far. See the module's documentation.
+/// Busy and idle time of all devices, from the rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     devices: Vec<DeviceAccount>,
-    /// Index of the device of the last activity.
+    /// Index in `devices` of the device of the last activity.
     last: usize,
     windows: WindowSpans,
     host_states: HostStates,
-    /// Calls of threads. Only a snapshot, which is short-lived, may share them.
+    /// API calls of all threads. Shared only with snapshots, which are short-lived.
     calls: Arc<CallHistory>,
-    /// Samples of threads, which are shared in the same way as the calls.
+    /// CPU samples and waits of all threads. Shared in the same way as the calls.
     samples: Arc<SampleHistory>,
     culprit_threads: CulpritThreads,
     charges: IdleByCause,
-    /// Launches from which the steady part is found; `None` if start-up and shutdown are not distinguished.
+    /// Launches from which the steady part of the run is found. `None` if start-up and shutdown are not distinguished.
     launches: Option<RepeatedLaunches>,
     cuts: Cuts,
 }
 
-/// Idle time by device, part and cause, and the time that samples and waits attribute to a stack. While rows arrive,
-/// the part of a run is the time from one cut to the next; at the end it is a [`part`].
+/// Idle time by device, part of the run and cause. `found` is the time that CPU samples and waits attribute to stacks.
+/// While rows arrive, a part of the run is identified by the cut at which it begins. At the end, it is one of the
+/// constants in [`part`].
 #[derive(Clone, Debug, Default)]
 struct IdleByCause {
     sums: Sums,
@@ -101,21 +103,21 @@ struct IdleByCause {
 
 type Sums = IdMap<(DeviceId, u64, IdleCause), IdleAmount>;
 
-/// Parts of a run by which its idle time is divided.
+/// Parts of a run, for which idle time is summed separately.
 mod part {
     pub(super) const STEADY: u64 = 0;
     pub(super) const START_UP: u64 = 1;
     pub(super) const SHUTDOWN: u64 = 2;
 }
 
-/// Maximum number of distinct charges, which take 400 KiB. The same charge before and after a cut counts as two. Beyond
-/// this number, time between two calls is charged to the second call.
+/// Maximum number of distinct charges. All charges together take 400 KiB. The same charge before and after a cut counts
+/// as two. Beyond this number, a pause between two calls is charged to the second call.
 const MAX_CAUSES: usize = 1 << 12;
-/// Maximum number of cuts before the run is over. If a cut is missing, the account of the time before it is not
-/// divided.
+/// Maximum number of cuts before the run has ended. If the limit prevents a cut, the account of the time before it is
+/// not divided.
 const MAX_CUTS: usize = 16;
-/// Maximum number of stacks to which samples attribute time. Beyond this number, time stays attributed to the two
-/// calls.
+/// Maximum number of stacks to which CPU samples attribute time. Beyond this number, time stays attributed to the two
+/// calls around it.
 const MAX_SAMPLED_STACKS: usize = 1 << 14;
 
 impl IdleByCause {
@@ -137,7 +139,8 @@ impl IdleByCause {
         }
     }
 
-    /// Replaces each device, part and cause by those that `map` returns for them.
+    /// Replaces each part and cause by those that `map` returns, and each stack in `found` by the one that `context`
+    /// returns.
     fn map_keys(
         &mut self,
         map: &dyn Fn(u64, IdleCause) -> (u64, IdleCause),
@@ -155,7 +158,8 @@ impl IdleByCause {
         }
     }
 
-    /// Replaces cuts by the parts of the run. Outside the steady part, the edges of windows do not matter.
+    /// Replaces cuts by the parts of the run. Outside the steady part, idle time at the opening of a window is not
+    /// distinguished.
     fn set_parts(&mut self, steady: Option<&SteadyPart>) {
         let part = |since: u64, charge: IdleCause| match steady {
             Some(steady) if since < steady.begin.0 => (part::START_UP, charge.without_edge()),
@@ -165,8 +169,8 @@ impl IdleByCause {
         self.map_keys(&part, &|context| context);
     }
 
-    /// Returns the sums. Time between two calls is charged to the thread's sampled stacks in that time, as far as
-    /// samples and waits cover it.
+    /// Returns the sums. Of the time between two calls, the part that samples and waits cover is charged to their
+    /// stacks.
     fn shared(&self) -> Sums {
         let mut found: IdMap<(DeviceId, u64, IdleCause), Vec<(ContextId, u64)>> = IdMap::default();
         for (&(device, part, charge, context), &nanos) in &self.found {
@@ -217,7 +221,7 @@ fn call(launched: Launched) -> LaunchSpan {
 }
 
 impl Timeline {
-    /// Creates a timeline that stores at most about `bytes` bytes of thread activity between calls. Default: 3 MiB.
+    /// Creates a timeline that uses at most about `bytes` bytes for calls and pauses of threads. Default: 3 MiB.
     pub fn bounded(bytes: usize) -> Self {
         Self {
             calls: Arc::new(CallHistory::bounded(bytes)),
@@ -229,8 +233,8 @@ impl Timeline {
     /// Processes a window edge; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         let Row::Window { edge, time } = *row else { return };
-        // Time that is already accounted for does not change. A delayed edge therefore takes effect at the end of that
-        // time.
+        // The account of past time cannot change. A delayed edge therefore takes effect at the end of the time that is
+        // already accounted for.
         let accounted = self.accounted_until();
         match edge {
             WindowEdge::Open => self.windows.open(time.0.max(accounted)),
@@ -253,7 +257,7 @@ impl Timeline {
         }
     }
 
-    /// Adds the state that a thread entered. Add a state before the launch that ends the gap in which the thread was in
+    /// Adds a state that a thread entered. Add the state before the launch that ends the gap in which the thread had
     /// this state.
     pub fn add_host_state(&mut self, state: &HostState) {
         self.host_states.add(state);
@@ -269,8 +273,8 @@ impl Timeline {
         self.host_states.note_launching_thread(context, thread);
     }
 
-    /// Adds a thread's completed call, or a launch that is still in progress. For the latter, both times are the
-    /// launch's beginning. Calls of a thread must be added in order of time.
+    /// Adds a thread's completed call, or a launch that is still in progress. For a launch in progress, both times are
+    /// the time at which it began. Calls of a thread must be added in order of time.
     pub fn add_call(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add(thread, begun.0, ended.0, context);
@@ -286,7 +290,7 @@ impl Timeline {
         }
     }
 
-    /// Drops thread activity from periods in which no GPU was idle. Does so only if too much activity is stored.
+    /// Drops stored calls and pauses from periods in which no GPU was idle, if too many are stored.
     fn forget_calls(&mut self) {
         if self.calls.is_crowded() {
             let Self { devices, calls, .. } = self;
@@ -298,17 +302,17 @@ impl Timeline {
         }
     }
 
-    /// Whether a window was open at `time`. Always true if there are no windows at all.
+    /// Whether a window was open at `time`. Always true if the run has no windows.
     pub fn is_in_window(&self, time: Nanos) -> bool {
         self.windows.parts(time.0, time.0.saturating_add(1)).next().is_some()
     }
 
-    /// The parts of a period that are inside windows, or the whole period if there are no windows at all.
+    /// Returns the parts of a period in which a window was open. Returns the whole period if the run has no windows.
     pub fn parts(&self, from: Nanos, to: Nanos) -> Vec<(u64, u64)> {
         self.windows.parts(from.0, to.0).collect()
     }
 
-    /// Adds a sample of a thread. Add the sample before the gap to which it belongs is accounted for.
+    /// Adds a CPU sample of a thread. Add the sample before the gap in which it was taken is accounted for.
     pub fn add_sample(&mut self, sampled: &CpuSample) {
         if sampled.context < ContextId::FIRST {
             return;
@@ -317,7 +321,7 @@ impl Timeline {
         self.forget_samples();
     }
 
-    /// Adds a wait of a thread. Add the wait before the gap to which it belongs is accounted for.
+    /// Adds an off-CPU wait of a thread. Add the wait before the gap in which it occurred is accounted for.
     pub fn add_wait(&mut self, blocked: &OffCpuWait) {
         if blocked.context >= ContextId::FIRST {
             Arc::make_mut(&mut self.samples).add_blocked(blocked);
@@ -335,12 +339,12 @@ impl Timeline {
         }
     }
 
-    /// Replaces the account in `profile` by this one, and keeps this one unchanged.
+    /// Stores the busy and idle times in `profile`. The timeline does not change.
     pub fn fill(&self, profile: &mut Profile) {
         self.clone().end(profile);
     }
 
-    /// Replaces the account in `profile` by this one. Call when all rows were pushed.
+    /// Stores the final busy and idle times in `profile`. Call after the last row.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
         let steady = all.cut_steady_part(profile);
@@ -353,7 +357,7 @@ impl Timeline {
         let is_known = |device| times.iter().any(|time| time.device == device);
         all.charges.set_parts(steady.as_ref());
         let charges = all.charges.shared();
-        let mut idle = Vec::with_capacity(charges.len()); // a vector that grows takes up to three times as much
+        let mut idle = Vec::with_capacity(charges.len()); // a vector that grows would take up to three times as much
         let charges = charges.into_iter().filter(|((device, ..), _)| is_known(*device));
         idle.extend(charges.map(|((device, part, charge), sum)| {
             let mut values = [0; MAX_SAMPLE_VALUES];
@@ -372,8 +376,8 @@ impl Timeline {
         profile.set_steady(steady);
     }
 
-    /// Finds the steady part, now that all rows are known, and cuts the account at its beginning and end. If these
-    /// times are accounted for already, the part is extended to the nearest cuts.
+    /// Finds the steady part, and cuts the account at its beginning and end. Call after the last row. If one of these
+    /// times is already accounted for, the steady part is extended to the nearest cut.
     fn cut_steady_part(&mut self, profile: &Profile) -> Option<SteadyPart> {
         let SteadyPart { rule, begin, end } = self.launches.as_ref()?.find(0, Some(profile))?.part;
         let accounted = self.accounted_until();
@@ -387,8 +391,8 @@ impl Timeline {
         Some(SteadyPart { rule, begin: Nanos(begin), end: Nanos(end) })
     }
 
-    /// Adds cuts at the beginnings and ends of loops, before these times are accounted for. The cuts are needed now,
-    /// because the longest loop is known only at the end.
+    /// Adds cuts at the beginning and end of each loop before these times are accounted for. Later it would be too
+    /// late, and only the end of the run shows which loop is the longest.
     fn cut_at_loops(&mut self) {
         let Some(launches) = &self.launches else { return };
         let accounted = self.accounted_until();
@@ -404,7 +408,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the time up to which at least one device is accounted for: the maximum over all devices.
+    /// Returns the latest time up to which any device is accounted for.
     fn accounted_until(&self) -> u64 {
         self.devices.iter().map(DeviceAccount::cursor).max().unwrap_or(0)
     }
@@ -426,7 +430,7 @@ impl Timeline {
         self.host_states.rename(context);
     }
 
-    /// Heap bytes of the sums by context.
+    /// Number of heap bytes that the sums per context take.
     pub fn charge_bytes(&self) -> usize {
         map_bytes(&self.charges.sums)
             + map_bytes(&self.charges.found)
@@ -471,8 +475,8 @@ impl Timeline {
     fn index_of(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = DeviceAccount::new(id);
-            // The device was idle in all windows that were forgotten. All of them count as start-up, even if they came
-            // after it, because only their total length is known.
+            // The device was idle in all windows that were already forgotten. All of these windows count as start-up,
+            // even if they were later, because only their total duration is known.
             if self.windows.forgotten_ns() > 0 {
                 let nanos = self.windows.forgotten_ns();
                 device.charge_windows(0, nanos, &mut self.charges.adder_for(id));
@@ -482,7 +486,7 @@ impl Timeline {
         })
     }
 
-    /// Accounts for all time before `time`, even if few activities wait. Called because too many windows are stored.
+    /// Accounts for all time before `time`, even if few activities wait. Called if too many windows are stored.
     fn account_before(&mut self, time: u64) {
         self.cut_at_loops();
         let (devices, mut inputs, charges) = self.accounting();
@@ -492,7 +496,7 @@ impl Timeline {
         self.forget_windows();
     }
 
-    /// Splits `self` into the devices, the data that their accounts need, and the charges.
+    /// Splits `self` into three borrows: the devices, the inputs of their accounts, and the charges.
     fn accounting(&mut self) -> (&mut [DeviceAccount], AccountInputs<'_>, &mut IdleByCause) {
         let inputs = AccountInputs {
             windows: &self.windows,
@@ -512,7 +516,7 @@ impl Timeline {
     }
 }
 
-/// Converts a charge into a sample: the blamed code, and the kind of idle time.
+/// Converts a charge into a sample that has the culprit's stack and the kind of idle time.
 fn sample(charge: IdleCause) -> Sample {
     let idle = |cause| Leaf::new(&[LeafFrame::Idle(cause)]);
     match charge {

@@ -1,14 +1,14 @@
-//! Sampled stacks of threads while a GPU waited for these threads. The two calls of a thread around a late launch are
-//! known (`call_history`). Samples of the thread show its activity between these calls.
+//! Stores the CPU samples and off-CPU waits of threads while a GPU waited for these threads. `call_history` knows the
+//! two calls of a thread before a late launch. Samples show what the thread did between these two calls.
 //!
-//! But a sample represents a period that is longer than most gaps. So before time is charged, samples are summed over
-//! all gaps between the same two calls (`divide_idle`). Time that a thread spent waiting has no samples. If context
-//! switches were recorded, the part of a wait that is inside a gap is charged to the waiting stack. Otherwise this time
-//! stays attributed to the two calls.
+//! A sample represents a period that is longer than most gaps. So samples are first summed over all gaps between the
+//! same two calls, and only then is the idle time divided (`divide_idle`). There are no samples from the time during
+//! which a thread waited. If context switches were recorded, the part of a wait that is inside a gap is charged to the
+//! waiting stack. Otherwise this time stays attributed to the two calls.
 //!
-//! If another thread made the first of the two calls, the late thread often waits for that thread: PyTorch's thread for
-//! the backward pass waits until the main thread hands it work. Then the activity of the other thread is the reason, and
-//! its stacks take the place of the wait.
+//! If another thread made the first of the two calls, the late thread often waits for that thread. For example,
+//! PyTorch's thread for the backward pass waits until the main thread hands it work. In this case, the stacks of the
+//! other thread during the wait are used instead of the stack of the wait.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -16,24 +16,24 @@ use std::collections::VecDeque;
 use super::idle_culprit::IdleAmount;
 use gpuflame_model::record::{ContextId, CpuSample, IdMap, OffCpuWait, ThreadId, map_bytes};
 
-/// Maximum number of samples (16 bytes each) and of waits (24 bytes each). Gaps are accounted for soon after they have
-/// ended, so older samples and waits are not needed.
+/// Maximum number of stored samples (16 bytes each) and waits (24 bytes each). Gaps are accounted for soon after they
+/// end, so older samples and waits are not needed.
 const MAX_SAMPLES: usize = 1 << 16;
-/// Number of samples and waits at which to drop those that cannot belong to any future gap.
+/// Number of samples and waits at which those that cannot be inside any future gap are dropped.
 const SAMPLES_HIGH_WATER: usize = 1 << 12;
 
-/// Samples and waits of all threads. See the module's documentation.
+/// CPU samples and off-CPU waits of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct SampleHistory {
     threads: IdMap<ThreadId, VecDeque<StoredSample>>,
     waits: IdMap<ThreadId, VecDeque<StoredWait>>,
     count: usize,
-    /// Number of samples and waits at which unneeded ones are dropped next.
+    /// Number of samples and waits at which unneeded entries are dropped the next time.
     drop_at: usize,
     max_samples: usize,
 }
 
-/// A sample of a thread.
+/// A CPU sample of a thread.
 #[derive(Clone, Copy, Debug)]
 struct StoredSample {
     time: u64,
@@ -41,7 +41,7 @@ struct StoredSample {
     context: ContextId,
 }
 
-/// A wait and its stack. The waits of one thread do not overlap.
+/// An off-CPU wait and its stack. The waits of one thread do not overlap.
 #[derive(Clone, Copy, Debug)]
 struct StoredWait {
     from: u64,
@@ -60,13 +60,13 @@ impl Default for SampleHistory {
 }
 
 impl SampleHistory {
-    /// Creates an instance that uses at most about `bytes` bytes.
+    /// Creates a history that uses at most about `bytes` bytes.
     pub(super) fn bounded(bytes: usize) -> Self {
         let max_samples = (bytes / size_of::<StoredSample>()).min(MAX_SAMPLES);
         Self { max_samples, drop_at: SAMPLES_HIGH_WATER.min(max_samples), ..Self::default() }
     }
 
-    /// Adds a sample. Samples of a thread arrive in order of time unless the clock was set.
+    /// Adds a sample. The samples of a thread arrive in order of time unless the clock was set.
     pub(super) fn add(&mut self, sampled: &CpuSample) {
         let CpuSample { time, period, thread, context } = *sampled;
         let entries = self.threads.entry(thread).or_default();
@@ -75,7 +75,7 @@ impl SampleHistory {
         self.count += 1;
     }
 
-    /// Adds a wait, under the same condition as [`SampleHistory::add`].
+    /// Adds a wait. The waits of a thread arrive in order of time unless the clock was set.
     pub(super) fn add_blocked(&mut self, blocked: &OffCpuWait) {
         let OffCpuWait { time, duration, thread, context } = *blocked;
         let entries = self.waits.entry(thread).or_default();
@@ -84,8 +84,8 @@ impl SampleHistory {
         self.count += 1;
     }
 
-    /// Stacks of a thread in `from..to`. A sample's stack comes with the sample's period, and a wait's stack with the
-    /// part of the wait inside that time.
+    /// Stacks of a thread in `from..to`, each with its time in ns: the period of a sample, or the part of a wait inside
+    /// `from..to`.
     pub(super) fn within(
         &self,
         thread: ThreadId,
@@ -97,8 +97,8 @@ impl SampleHistory {
             .chain(waited.map(|(context, from, to)| (context, to.saturating_sub(from))))
     }
 
-    /// Like [`SampleHistory::within`], for a thread that makes its call after a call of `other`. While the thread waits, the
-    /// stacks are those of `other`, if that thread is sampled.
+    /// Stacks in `from..to`, as [`SampleHistory::within`], for a thread whose call followed a call of the thread
+    /// `other`. If `other` is sampled, its stacks replace the waits of `thread`.
     pub(super) fn within_hand_over(
         &self,
         (thread, other): (ThreadId, Option<ThreadId>),
@@ -113,7 +113,7 @@ impl SampleHistory {
         self.samples_within(thread, from, to).chain(meanwhile).collect()
     }
 
-    /// Stacks of the samples in `from..to`, each with the sample's period.
+    /// Stacks of the samples in `from..to`, each with the period of the sample in ns.
     fn samples_within(&self, thread: ThreadId, from: u64, to: u64) -> impl Iterator<Item = (ContextId, u64)> {
         let found = self.threads.get(&thread).into_iter().flat_map(move |entries| {
             let first = entries.partition_point(|sample| sample.time < from);
@@ -122,7 +122,7 @@ impl SampleHistory {
         found.map(|sample| (sample.context, u64::from(sample.period)))
     }
 
-    /// Stacks of the waits, each with the start and end of its part in `from..to`.
+    /// Stacks of the waits that overlap `from..to`, each with the start and end of the overlap.
     fn waits_within(
         &self,
         thread: ThreadId,
@@ -140,13 +140,13 @@ impl SampleHistory {
         self.count == 0
     }
 
-    /// Whether there are so many samples and waits that [`SampleHistory::forget`] should be called.
+    /// Whether there are enough samples and waits that [`SampleHistory::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
         self.count >= self.drop_at
     }
 
-    /// Drops samples and waits in periods that cannot contain a gap any more, according to `is_over`. If there are still
-    /// too many samples and waits, drops the older half.
+    /// Drops the samples and waits for whose time `is_over` returns true, which means that no future gap can contain
+    /// this time. If there are still too many samples and waits, drops the older half.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         self.threads.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.time, one.time + 1)));
         self.waits.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.from, one.to)));
@@ -184,16 +184,16 @@ fn drop_older_half<T>(entries: &mut VecDeque<T>) {
     entries.drain(..entries.len().div_ceil(2));
 }
 
-/// Releases memory that is not needed, and returns the number of remaining entries.
+/// Releases unused memory, and returns the number of remaining entries.
 fn shrink<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
     threads.retain(|_, entries| !entries.is_empty());
     threads.values_mut().for_each(|entries| entries.shrink_to(2 * entries.len()));
     threads.values().map(VecDeque::len).sum()
 }
 
-/// Divides `idle` time among the stacks `found` in it, given the CPU time that the stacks' samples represent. The entry
-/// `None` is the time without a stack. If the samples represent more than the idle time, the stacks share the idle time
-/// proportionally. The number of gaps is added to the largest part.
+/// Divides `idle` time among the stacks in `found`, each with the time in ns that its samples and waits represent. The
+/// entry `None` in the result is the remaining time without a stack. If the samples represent more than the idle time,
+/// the idle time is divided in proportion. The largest part gets the number of gaps.
 pub(super) fn divide_idle(
     idle: IdleAmount,
     mut found: Vec<(ContextId, u64)>,
@@ -286,7 +286,7 @@ mod tests {
             let (thread, context) = (ThreadId(thread), ContextId(context));
             samples.add_blocked(&OffCpuWait { time: Nanos(from), duration, thread, context });
         };
-        // Thread 1 waits from 200 to 300. Meanwhile thread 2 runs, and waits from 270 on.
+        // Thread 1 waits from 200 to 300. Thread 2 runs until 270, and then waits.
         wait(1, 200, 100, 7);
         wait(2, 270, 40, 8);
         let found = |other: u32| -> Vec<(u32, u64)> {
@@ -295,7 +295,7 @@ mod tests {
             found.map(|(context, nanos)| (context.0, nanos)).collect()
         };
         assert_eq!(found(2), [(120, 10), (350, 10), (20, 10), (21, 10), (8, 30)]);
-        // The same thread made both calls, or the other thread is not sampled.
+        // In the first case, thread 1 made both calls. In the second case, the other thread is not sampled.
         assert_eq!(found(0), [(120, 10), (350, 10), (7, 100)]);
         assert_eq!(found(3), [(120, 10), (350, 10), (7, 100)]);
     }

@@ -1,15 +1,15 @@
-//! States of one thread in order of time, 8 bytes each. The trace of a program that launches all the time has a state
-//! for each slice: a million in half a gigabyte.
+//! Stores the states of one thread in order of time, in 8 bytes per state. A trace has a state for each slice of a
+//! thread. A trace of half a gigabyte may contain a million states.
 
 use gpuflame_model::record::ContextId;
 
-/// States of a thread, each from its start to the start of the next one.
+/// States of a thread. Each state lasts until the next state begins.
 #[derive(Clone, Debug, Default)]
 pub struct StateHistory {
-    /// Lower half of each start, and the state.
+    /// Lower half of each state's start time, and the context of the state.
     states: Vec<(u32, ContextId)>,
-    /// Upper halves of the starts, each with the index of the first state to which it applies. The upper half changes
-    /// every 4.3 s.
+    /// Upper halves of the start times, each with the index of the first state that has this upper half. The upper half
+    /// changes every 4.3 s.
     upper: Vec<(u32, usize)>,
 }
 
@@ -23,8 +23,8 @@ impl StateHistory {
         self.states.push((lower, context));
     }
 
-    /// Returns the states from the one at `time` on, each with its start. If `time` is before the first state, returns
-    /// all states.
+    /// Returns the state at `time` and all later states, each with its start time. If `time` is before the first state,
+    /// returns all states.
     pub fn since(&self, time: u64) -> impl Iterator<Item = (u64, ContextId)> + '_ {
         let first = self.count_until(time).saturating_sub(1);
         let mut at = self.upper.partition_point(|(_, index)| *index <= first).saturating_sub(1);
@@ -61,7 +61,7 @@ impl StateHistory {
     }
 }
 
-/// Returns the upper and the lower half of a time.
+/// Returns the upper and the lower 32 bits of a time in ns.
 fn halves(time: u64) -> [u32; 2] {
     [(time >> 32) as u32, time as u32]
 }

@@ -1,19 +1,19 @@
-//! Sums of work by stream of a device.
+//! Sums the number and duration of activities for each stream of a device.
 
 use gpuflame_model::profile::StreamUse;
 use gpuflame_model::record::{Activity, DeviceId, GpuContextId, IdMap, StreamId, map_bytes};
 
-/// Maximum number of streams that are summed separately. A program that creates a stream per request must not fill memory
-/// with streams, so the work of further streams is summed together.
+/// Maximum number of streams that are summed separately. The work of further streams is summed together, because
+/// otherwise a program that creates a stream per request would fill the memory.
 const MAX_STREAMS: usize = 4096;
 
-/// Sums of the streams of one device. See the module's documentation.
+/// Sums of each stream of one device. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamSums {
     indices: IdMap<(GpuContextId, StreamId), u32>,
     sums: Vec<StreamSum>,
-    /// Index of the last activity's stream. This index is tried first, because consecutive activities usually have the
-    /// same stream.
+    /// Index of the last activity's stream. It is tried first, because consecutive activities are usually on the same
+    /// stream.
     last: usize,
     others: StreamSum,
 }
@@ -22,28 +22,28 @@ pub(super) struct StreamSums {
 struct StreamSum {
     stream: (GpuContextId, StreamId),
     count: u64,
-    /// Time in which at least one activity of the stream ran.
+    /// Total time in ns during which at least one activity of the stream ran.
     nanos: u64,
     recent: RecentTimes,
 }
 
-/// Number of busy times that a stream stores, because its activities may arrive out of order.
+/// Number of recent busy periods that are stored per stream, because activities may arrive out of order.
 const MAX_RECENT: usize = 4;
 
-/// Union of the newest times in which a stream was busy. Work on a stream may overlap: nodes of a graph, and kernels
-/// launched with programmatic dependent launch.
+/// The newest periods in which a stream was busy. Activities on one stream may overlap: nodes of a graph, and kernels
+/// with programmatic dependent launch.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentTimes {
-    /// Disjoint times, by start.
+    /// Disjoint periods, sorted by start.
     times: [(u64, u64); MAX_RECENT],
     len: usize,
-    /// End of the times that are no longer stored. The part of a delayed activity before this time counts as already
-    /// busy.
+    /// End of the latest period that is no longer stored. The stream counts as busy at all times before it, so that
+    /// part of a delayed activity is ignored.
     floor: u64,
 }
 
 impl RecentTimes {
-    /// Adds the time from `start` to `end`. Returns the part in which the stream was not yet busy, in ns.
+    /// Adds the busy period from `start` to `end`. Returns the part of it, in ns, in which the stream was not yet busy.
     fn add(&mut self, start: u64, end: u64) -> u64 {
         let start = start.max(self.floor);
         if start >= end {
@@ -100,7 +100,7 @@ impl StreamSums {
         self.sums.len() - 1
     }
 
-    /// Sums by stream. All streams beyond the limit are one entry without a stream.
+    /// Returns the sums of each stream. All streams beyond the limit are one entry without a stream.
     pub(super) fn uses(&self, device: DeviceId) -> impl Iterator<Item = StreamUse> {
         let known = self.sums.iter().map(|sum| (Some(sum.stream), sum));
         let others = (self.others.count > 0).then_some((None, &self.others));

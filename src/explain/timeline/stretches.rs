@@ -1,20 +1,21 @@
-//! Busy time of a device: the union of the times of its activities, computed in one pass and bounded space.
+//! Computes the busy time of a device, which is the union of the times of its activities, in one pass and in bounded
+//! space.
 //!
-//! Activities arrive roughly in order, but the tracer's buffers are not ordered relative to each other. So the newest
-//! stretches of busy time wait in this buffer; when it is full, the older ones are removed. Waiting stretches are in a
-//! vector that is sorted when it is full. This sorted vector costs less per activity than an ordered map, because the
-//! sort detects the ordered runs from CUPTI's buffers.
+//! Activities arrive roughly in order of time, but the tracer's buffers overlap in time. So the newest *stretches* of
+//! busy time wait in a reorder buffer. When the buffer is full, the older stretches are removed. The buffer is a vector
+//! that is sorted only when it is full. It costs less per activity than an ordered map, because each of CUPTI's buffers
+//! is already ordered and the sort makes use of that.
 
 use gpuflame_model::record::Caller;
 
-/// A stretch of time in which a device was busy without a pause.
+/// A period in which a device was busy without a pause.
 ///
-/// Comparisons use the fields in their order. If several pieces of work begin at the same time, the one that was called
-/// first therefore ends the previous gap, in whatever order the pieces arrived.
+/// Comparisons use the fields in the order of their declaration. If several activities begin at the same time, the one
+/// that was launched first therefore counts as the end of the gap before them, whatever the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BusyStretch {
     pub(super) start: u64,
-    /// The call that launched the work at the start of the stretch.
+    /// The call that launched the first work in the stretch.
     pub(super) call: LaunchSpan,
     pub(super) end: u64,
 }
@@ -22,26 +23,27 @@ pub(super) struct BusyStretch {
 const _: () =
     assert!(size_of::<BusyStretch>() == 32, "a stretch grew: 65,536 or more stretches wait per device");
 
-/// The call that launched a piece of work.
+/// The API call that launched a kernel, copy or fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LaunchSpan {
-    /// Time at which the call began; 0 if this is not known.
+    /// Time at which the call began. 0 if it is unknown.
     pub(super) time: u64,
-    /// Duration of the call in ns. 0 if it is not known, because the call was recorded when it began. `u32::MAX` means
-    /// that duration or longer.
+    /// Duration of the call in ns. 0 if it is unknown, because the call was recorded when it began. `u32::MAX` means
+    /// that the call took at least this long.
     pub(super) duration: u32,
     /// Context that launched the work.
     pub(super) caller: Caller,
 }
 
-/// Stretches that wait to be accounted for. See the module's documentation.
+/// A buffer of stretches that wait to be accounted for. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BusyStretches {
     waiting: Vec<BusyStretch>,
 }
 
 impl BusyStretches {
-    /// Adds a non-empty stretch. Returns false if there are already `room` stretches, so that some must be removed first.
+    /// Adds a non-empty stretch. Returns false if the buffer already has `room` stretches. In this case, some must be
+    /// removed first.
     pub(super) fn add(&mut self, new: BusyStretch, room: usize) -> bool {
         if let Some(newest) = self.waiting.last_mut()
             && newest.start < new.start
@@ -57,12 +59,12 @@ impl BusyStretches {
         has_room
     }
 
-    /// Sorts the stretches and merges stretches that touch.
+    /// Sorts the stretches, and merges stretches that overlap or touch.
     pub(super) fn merge(&mut self) {
         merge(&mut self.waiting);
     }
 
-    /// Whether a single stretch covers the whole time from `since` to `until`. Requires merged stretches.
+    /// Whether a single stretch covers the whole time from `since` to `until`. Call after [`BusyStretches::merge`].
     pub(super) fn covers(&self, since: u64, until: u64) -> bool {
         let at = self.waiting.partition_point(|stretch| stretch.start <= since);
         at > 0 && self.waiting[at - 1].end >= until
@@ -72,18 +74,18 @@ impl BusyStretches {
         self.waiting.len()
     }
 
-    /// Number of stretches that begin before `time`. Requires merged stretches.
+    /// Number of stretches that begin before `time`. Call after [`BusyStretches::merge`].
     pub(super) fn count_before(&self, time: u64) -> usize {
         self.waiting.partition_point(|stretch| stretch.start < time)
     }
 
-    /// Start of the stretch at `position`.
+    /// Start of the stretch at `position`. `u64::MAX` if there is none.
     pub(super) fn start_of(&self, position: usize) -> u64 {
         self.waiting.get(position).map_or(u64::MAX, |stretch| stretch.start)
     }
 
-    /// Removes and returns the stretches before `time`, in order. A stretch that begins before `time` and ends after it is
-    /// cut in two.
+    /// Removes and returns the stretches before `time`, in order of time. A stretch that begins before `time` and ends
+    /// after it is split in two.
     pub(super) fn take_before(&mut self, time: u64) -> Vec<BusyStretch> {
         merge(&mut self.waiting);
         let leaving = self.count_before(time);
@@ -109,7 +111,7 @@ impl BusyStretches {
     }
 }
 
-/// Sorts the stretches and merges stretches that touch.
+/// Sorts the stretches, and merges stretches that overlap or touch.
 pub(super) fn merge(stretches: &mut Vec<BusyStretch>) {
     stretches.sort();
     stretches.dedup_by(|next, kept| {

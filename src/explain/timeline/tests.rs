@@ -1,7 +1,8 @@
-//! Tests two kinds of timelines. Drawn ones have the expected charges beneath; random ones are compared with an oracle
-//! that marks every nanosecond.
+//! Tests `Timeline` with two kinds of rows. Some tests draw the rows as text, with the expected charges below them.
+//! Other tests use random rows, and compare the result with an oracle that marks every nanosecond.
 //!
-//! A column of a drawing is 5 us, so work within two columns of its call is in delivery. The rows of a drawing are:
+//! A column of a drawing is 5 us, so work that begins within two columns after its call counts as delivered without
+//! delay. The rows of a drawing are:
 //!
 //! ```text
 //! window     [---]           a window, from bracket to bracket
@@ -21,16 +22,16 @@ use gpuflame_model::record::testing::{Rng, kernel, launch};
 use gpuflame_model::record::{ContextId, GraphId, Launch, Nanos, Step, ThreadId};
 
 const COLUMN: u64 = 5_000;
-/// Origin of all times. The origin is not 0, because 0 would mean "not collected".
+/// Time in ns at the first column. It is not 0, because 0 would mean "not collected".
 const ORIGIN: u64 = 1_000_000_000;
 
 /// Rows and expected results of a drawing.
 #[derive(Default)]
 struct Drawing {
     rows: Vec<Row<'static>>,
-    /// Idle time by device, charge and cause.
+    /// Expected idle time by device, charged site and cause.
     idle: BTreeMap<(u32, SampleSite, String), u64>,
-    /// Window, busy and idle time by device.
+    /// Expected window time, busy time and idle time of each device.
     times: BTreeMap<u32, (u64, u64, u64)>,
 }
 
@@ -38,7 +39,7 @@ fn time(column: usize) -> u64 {
     ORIGIN + column as u64 * COLUMN
 }
 
-/// Returns the runs of equal letters, each with its begin and end.
+/// Returns each run of equal letters as (letter, first column, end column).
 fn runs(text: &str) -> Vec<(char, usize, usize)> {
     let mut found: Vec<(char, usize, usize)> = Vec::new();
     for (column, letter) in text.chars().enumerate().filter(|(_, letter)| *letter != ' ') {
@@ -123,7 +124,8 @@ impl Drawing {
         }
     }
 
-    /// Pushes the rows through join and timeline in this order, and compares the result with the expected one.
+    /// Passes the rows through the join and the timeline in this order, and compares the result with the expected
+    /// values.
     #[track_caller]
     fn check(&self, rows: &[Row<'_>]) {
         let profile = account(rows, Limits::default());
@@ -178,7 +180,7 @@ fn check(text: &str) {
         let (edges, mut rest): (Vec<_>, Vec<_>) =
             drawing.rows.iter().cloned().partition(|row| matches!(row, Row::Window { .. }));
         Rng::new(seed).shuffle(&mut rest, 100);
-        // The edges keep their order, but all of them may arrive after the other rows.
+        // The window edges keep their order, but they may all arrive before or after the other rows.
         drawing.check(&[edges.clone(), rest.clone()].concat());
         drawing.check(&[rest, edges].concat());
     }
@@ -334,7 +336,7 @@ charged 0       bbbb
     );
 }
 
-/// Returns the account of device 0. The account's parts must add up.
+/// Returns the account of device 0. Checks that busy and idle time add up to the window time.
 fn only(profile: &Profile) -> DeviceTime {
     let [time] = profile.times() else { panic!("{:?}", profile.times()) };
     assert_eq!(time.window, time.busy + time.idle, "{time:?}");
@@ -350,7 +352,8 @@ fn window(edge: WindowEdge, time: u64) -> Row<'static> {
 fn sums_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..300 {
         let mut rng = Rng::new(seed);
-        // State per nanosecond: inside a window, busy with recorded work, and busy with work that was launched outside.
+        // State at each nanosecond: whether a window is open, whether recorded work runs, and whether work runs that
+        // was launched outside of windows.
         let (mut open, mut busy, mut outside) = ([false; 4000], [false; 4000], [false; 4000]);
         let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + rng.below(500) as usize);
         while at < 3500 {
@@ -379,8 +382,8 @@ fn sums_match_the_oracle_for_rows_in_any_order() {
     }
 }
 
-/// Returns rows of work that takes 7 ns and recurs every 10 ns from 1,000 on, all of one graph. The launches are not
-/// known.
+/// Returns activities of 7 ns each that begin every 10 ns, starting at 1,000 ns. All belong to one graph, and have no
+/// launch.
 fn steady(count: u64) -> Vec<Row<'static>> {
     let work = |at| Activity { graph: GraphId(1), ..kernel(1, 1000 + at * 10, 1007 + at * 10) };
     (0..count).map(|at| Row::Activity(work(at))).collect()
@@ -401,7 +404,7 @@ fn nearly_ordered_rows_are_accounted_exactly() {
 
 #[test]
 fn forty_threads_may_deliver_ten_thousand_records_each_in_turn() {
-    // Forty threads take turns, and the tracer delivers a thread's buffer when the buffer is full.
+    // Forty threads launch in turn. The tracer delivers the buffer of a thread when the buffer is full.
     let (threads, records) = (40, 10_000);
     let mut rows = vec![Row::Launch(launch(1, 11))];
     for round in 0..4 {
@@ -451,7 +454,7 @@ fn one_window_per_step_does_not_grow_memory_and_stays_exact() {
         }
     }
     assert_eq!(timeline.heap_bytes(), most);
-    // A device that had no work before this point was idle in all earlier windows.
+    // A device that had no work so far was idle in all earlier windows.
     let rows = [
         window(WindowEdge::Open, 20_000_000),
         Row::Activity(Activity { device: DeviceId(1), ..kernel(99_999, 20_000_010, 20_000_020) }),
@@ -499,9 +502,9 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
     assert_eq!((others.count, others.nanos), (2 * (5000 - 4096), 20 * (5000 - 4096)));
 }
 
-/// Returns the rows of a run of loops, and the times at which loops begin and end, including the opening and closing of
-/// the window. Each loop is given by its stacks, its number of launches, and the pause after it. Every 10 us a launch
-/// is made, with 5 us of work.
+/// Returns the rows of a run that consists of loops, and the times at which the window opens, each loop begins and
+/// ends, and the window closes. Each loop is given by its stacks, its number of launches, and the pause in ns after it.
+/// A launch with 5 us of work is made every 10 us.
 fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
     const US: u64 = 1_000;
     let (mut at, mut id) = (ORIGIN + 3_000 * US, 0);
@@ -524,7 +527,8 @@ fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
     (rows, edges)
 }
 
-/// Returns the account of device 0, with start-up and shutdown separate. The idle samples must agree with it.
+/// Returns the account of device 0, with start-up and shutdown separate. Checks that the idle samples agree with the
+/// account.
 fn in_parts(rows: &[Row<'_>]) -> DeviceTime {
     let (mut join, mut timeline) = (Join::default(), Timeline::default().with_steady_part());
     for row in rows {
@@ -552,8 +556,8 @@ fn windows_of_parts(time: &DeviceTime) -> [u64; 3] {
 
 #[test]
 fn start_up_and_shutdown_are_exact_in_runs_that_are_accounted_for_while_they_last() {
-    // In the second case, the loops around the longest loop last longer than the time that can wait to be accounted
-    // for.
+    // In the second and third case, the loops before and after the longest loop are so long that they are accounted for
+    // before the run ends.
     for (before, count, after) in [(10, 200, 10), (100_000, 200_000, 90_000), (200_000, 100_000, 50_000)] {
         let (rows, edges) =
             loops(&[(&[10], before, 5_000_000), (&[20, 21, 21], count, 7_000_000), (&[30], after, 900_000)]);
@@ -574,7 +578,7 @@ fn start_up_and_shutdown_are_exact_in_runs_that_are_accounted_for_while_they_las
 #[test]
 fn steps_divide_a_run_and_a_run_without_repetition_is_not_divided() {
     let (mut rows, edges) = loops(&[(&[10], 50, 5_000_000), (&[20], 4, 7_000_000), (&[30], 1, 900_000)]);
-    // Two steps of two launches each; the second step ends before the last launch.
+    // Add two steps with two launches each. The second step ends before the last launch.
     for (number, time) in [(1, edges[3] - 1_000), (2, edges[3] + 19_000)] {
         let (time, end) = (Nanos(time), Some(Nanos(time + 20_000)));
         rows.insert(1, Row::Step(Step { time, end, thread: ThreadId(1), number, name: "" }));
@@ -586,9 +590,9 @@ fn steps_divide_a_run_and_a_run_without_repetition_is_not_divided() {
     assert_eq!(windows_of_parts(&in_parts(&rows)), [0, edges[5] - edges[0], 0]);
 }
 
-/// Returns the rows of a training run, with the times of its first launch and of the end of its last work. A step
-/// launches one forward stack four times, one backward stack twice, and two stacks once. The first step takes 31 ms,
-/// because code is loaded between the forward and the backward pass; all further steps take 1 ms.
+/// Returns the rows of a training run, the time of its first launch, and the time at which its last work ends. Each
+/// step launches one forward stack four times, one backward stack twice, and two more stacks once. The first step takes
+/// 31 ms, because code is loaded between the forward and the backward pass. All further steps take 1 ms.
 fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) {
     const US: u64 = 1_000;
     let begin = ORIGIN + 6_000_000 * US;
@@ -600,7 +604,8 @@ fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) 
                 at += 30_000 * US;
             }
             rows.push(Row::Launch(Launch { time: Nanos(at), duration: 1_000, ..launch(id, stack) }));
-            // Forward kernels are short, so they have neither half of the kernels nor half of the GPU time.
+            // Forward kernels are short, so they are less than half of the kernels and take less than half of the GPU
+            // time.
             let nanos = if stack == 10 { US } else { 4 * US };
             rows.push(Row::Activity(kernel(id, at + 2 * US, at + 2 * US + nanos)));
             (at, id) = (at + 10 * US, id + 1);
@@ -668,7 +673,7 @@ fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
     for (at, context) in [(0, 100), (1000, 101)] {
         timeline.add_launch(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
     }
-    // Samples of another thread have no effect, nor do samples before or after the gap (20 to 1000 us).
+    // Samples of another thread have no effect. The same holds for samples before or after the gap (20 to 1000 us).
     for (at, thread, context) in
         [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
     {

@@ -1,17 +1,17 @@
-//! Times at which a window was open. Idle time is charged only for these times.
+//! Stores the times at which windows were open. Idle time is charged only for these times.
 
 use std::collections::VecDeque;
 
-/// Maximum number of windows that are remembered individually. A program that opens a window per step has one every few
-/// milliseconds. Time before the oldest remembered window was already accounted for.
+/// Maximum number of windows that are stored individually. A limit is needed, because a program that opens a window per
+/// step opens one every few milliseconds. Time before the oldest stored window was already accounted for.
 const MAX_WINDOWS: usize = 4096;
 
-/// Windows that were opened so far. See the module's documentation.
+/// The windows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSpans {
-    /// Windows in order of time, without overlaps. The last window may still be open.
+    /// Stored windows in order of time. They do not overlap. The last window may still be open.
     spans: VecDeque<WindowSpan>,
-    /// Total length of forgotten windows in nanoseconds.
+    /// Total duration in ns of the windows that are no longer stored.
     forgotten_ns: u64,
     /// Whether a window was ever opened.
     any: bool,
@@ -20,13 +20,13 @@ pub(super) struct WindowSpans {
 #[derive(Clone, Copy, Debug)]
 struct WindowSpan {
     from: u64,
-    /// End of the window; `u64::MAX` while the window is open.
+    /// Time at which the window closed. `u64::MAX` while the window is open.
     to: u64,
 }
 
 impl WindowSpans {
-    /// Whether a window was ever opened. Rows from another tool may have no windows; then the whole time from the first
-    /// activity to the last counts as one window.
+    /// Whether a window was ever opened. Rows from another tool may have no windows. In this case, the whole time from
+    /// the first activity to the last counts as one window.
     pub(super) fn has_any(&self) -> bool {
         self.any
     }
@@ -46,12 +46,12 @@ impl WindowSpans {
         }
     }
 
-    /// Start of the newer half of the windows, if there are too many windows; otherwise `None`.
+    /// If too many windows are stored, the time at which the newer half of them begins. Otherwise `None`.
     pub(super) fn overflow_start(&self) -> Option<u64> {
         (self.spans.len() > MAX_WINDOWS).then(|| self.spans[MAX_WINDOWS / 2].from)
     }
 
-    /// Forgets windows that ended by `time`.
+    /// Forgets the windows that closed at or before `time`.
     pub(super) fn forget(&mut self, time: u64) {
         while let Some(first) = self.spans.front().filter(|first| first.to <= time) {
             self.forgotten_ns += first.to - first.from;
@@ -59,7 +59,7 @@ impl WindowSpans {
         }
     }
 
-    /// The parts of `from..to` in which a window was open.
+    /// Returns the parts of `from..to` in which a window was open.
     pub(super) fn parts(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
         let whole = (!self.any && from < to).then_some((from, to));
         let first = self.spans.partition_point(|window| window.to <= from);
@@ -69,23 +69,23 @@ impl WindowSpans {
         )
     }
 
-    /// Start of the window that was open at `time`; 0 if there are no windows at all.
+    /// Time at which the window that was open at `time` had opened. 0 if the run has no windows.
     pub(super) fn opened(&self, time: u64) -> u64 {
         let at = self.spans.partition_point(|window| window.to <= time);
         self.spans.get(at).map_or(0, |window| window.from)
     }
 
-    /// Total length of forgotten windows in nanoseconds.
+    /// Total duration in ns of the windows that are no longer stored.
     pub(super) fn forgotten_ns(&self) -> u64 {
         self.forgotten_ns
     }
 
-    /// Time at which the last window was closed; `None` while it is open.
+    /// Time at which the last window closed. `None` while the last window is open.
     pub(super) fn last_close(&self) -> Option<u64> {
         self.spans.back().map(|last| last.to).filter(|&to| to != u64::MAX)
     }
 
-    /// Total time in nanoseconds in which a window was open. A window that is still open is counted up to `now`.
+    /// Total time in ns during which a window was open. A window that is still open counts up to `now`.
     pub(super) fn total(&self, now: u64) -> u64 {
         let lengths = self.spans.iter().map(|window| match window.to {
             u64::MAX => now.saturating_sub(window.from),

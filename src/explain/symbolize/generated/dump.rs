@@ -1,5 +1,5 @@
-//! Reads a jitdump, which is a sequence of records in the byte order of the machine. The record of a function includes
-//! the function's code.
+//! Reads a jitdump: a file in which a JIT compiler describes the functions that it generated. A jitdump is a sequence
+//! of records in the byte order of the machine. The record of a function includes the function's code.
 //!
 //! ```text
 //! file   := magic:u32 version:u32 header-size:u32 ...  record*
@@ -8,9 +8,9 @@
 //!         | pid:u32 tid:u32 vma:u64 from:u64 to:u64 bytes:u64 index:u64              if kind is 1: it has moved
 //! ```
 //!
-//! The format is described in `tools/perf/Documentation/jitdump-specification.txt` of Linux. A moved function is
-//! identified by its index. If a function has moved to a requested address, the dump is read a second time to find its
-//! name.
+//! The Linux source describes the format in `tools/perf/Documentation/jitdump-specification.txt`. The record of a move
+//! contains only the function's index. If a function has moved to a requested address, the dump is therefore read a
+//! second time to find the function's name.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
@@ -19,17 +19,17 @@ use super::{Answers, MAX_DUMP_RECORDS, MAX_NAME_BYTES};
 use gpuflame_model::sorting;
 
 const MAGIC: u32 = 0x4A69_5444;
-/// Kind of a record about a function that was generated.
+/// Kind of the record of a generated function.
 const FUNCTION_RECORD: u32 = 0;
-/// Kind of a record about a function that was moved to another address.
+/// Kind of the record that moves a function to another address.
 const MOVED_RECORD: u32 = 1;
-/// Sizes of the parts that every record has.
+/// Sizes in bytes of the file header, of the header of each record, and of the fixed fields of both kinds of records.
 const HEADER_BYTES: u64 = 12;
 const RECORD_HEADER_BYTES: u64 = 16;
 const FUNCTION_FIELDS_BYTES: u64 = 40;
 const MOVED_FIELDS_BYTES: u64 = 48;
 
-/// New address of a moved function, which is identified by its index.
+/// The move of a function to a new address. The function is identified by its index.
 struct MovedRecord {
     index: u64,
     to: u64,
@@ -77,8 +77,8 @@ fn stop_at_truncation(read: io::Result<bool>) -> io::Result<bool> {
     }
 }
 
-/// Calls `each` for each record, with the record's kind and the number of bytes after its header. Returns false if a limit
-/// was reached before the end of the file.
+/// Calls `each` for each record, with the kind of the record and the number of bytes after the record's header. Returns
+/// false if a limit was reached before the end of the file.
 fn records(
     file: &mut BufReader<File>,
     mut each: impl FnMut(&mut BufReader<File>, u32, u64) -> io::Result<bool>,
@@ -107,7 +107,7 @@ struct FunctionRecord {
     name: Vec<u8>,
 }
 
-/// Reads a function record that has `rest` more bytes.
+/// Reads a function record. `rest` is the number of bytes after the record's header.
 fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<FunctionRecord> {
     let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
     let (address, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);
@@ -120,7 +120,7 @@ fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<FunctionRecord>
 }
 
 fn skip(file: &mut BufReader<File>, bytes: u64) -> io::Result<()> {
-    // The size is at most the size of a record, which is a u32.
+    // The cast cannot overflow: the value is at most the size of a record, which is a u32.
     file.seek_relative(bytes as i64)
 }
 

@@ -1,12 +1,12 @@
-//! Reads `perf`'s map of generated code. The map has one line per function, `START SIZE NAME`, with hexadecimal numbers;
-//! names may contain blanks.
+//! Reads a map of generated code in `perf`'s format. The map has one line per function: `START SIZE NAME`. The numbers
+//! are hexadecimal, and names may contain blanks.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 
 use super::{Answers, MAX_MAP_BYTES, MAX_NAME_BYTES};
 
-/// Maximum length of a line, with room for two numbers and a name. A longer line is accepted too, but its name is
+/// Maximum length of a line in bytes, which is enough for two numbers and a name. The name in a longer line is
 /// truncated.
 const MAX_LINE_BYTES: u64 = MAX_NAME_BYTES as u64 + 64;
 

@@ -1,11 +1,12 @@
-//! Names of functions that a process generated at run time. Such functions are in no file. The code generator writes
-//! their addresses to a file. The formats are those of `perf`: `/tmp/perf-PID.map` with one line per function, or a
-//! jitdump.
+//! Finds the names of functions that a process generated at run time (for example with a JIT compiler). The code of
+//! such functions is in no file, but the code generator may write their names and addresses to a file. Two formats of
+//! `perf` are read: `/tmp/perf-PID.map` with one line per function, and jitdump.
 //!
-//! Both files may contain any bytes, and all users may create files in their folders. So a file is opened only if it is
-//! a regular file of the process's own user (or root), never through a link, and never with a call that could block.
-//! The amount of data read is limited, and only entries for addresses that occur in stacks are kept. Neither format
-//! records how long a function stayed at its address, so an address that several functions had in turn gets no name.
+//! Files of both formats may contain any bytes, and any user may create files in their folders. So a file is opened
+//! only if it is a regular file that belongs to the process's user or to root. It is never opened through a link, or
+//! with a call that could block. The amount of data read is limited, and only entries for addresses that occur in
+//! stacks are kept. Neither format records how long a function stayed at its address. So an address at which several
+//! functions were one after another gets no name.
 
 mod dump;
 mod map;
@@ -21,39 +22,39 @@ use gpuflame_model::profile::Profile;
 use gpuflame_model::record::FrameKind;
 use gpuflame_model::sorting;
 
-/// Maximum number of bytes read from a map, which is enough for a million functions.
+/// Maximum number of bytes read from a map. This is enough for a million functions.
 const MAX_MAP_BYTES: u64 = 64 << 20;
 /// Maximum number of records read from a dump. Most bytes of a dump are code, which is skipped.
 const MAX_DUMP_RECORDS: usize = 1 << 20;
-/// Maximum number of (function, address) matches. Only a hostile file has more matches: thousands of real functions
-/// never overlap.
+/// Maximum number of (function, address) matches. More matches are possible only if thousands of functions overlap,
+/// which occurs only in a hostile file.
 const MAX_MATCHES: usize = 1 << 20;
-/// Maximum length of a name in bytes. The rest of a longer name is cut off.
+/// Maximum length of a name in bytes. Longer names are truncated.
 const MAX_NAME_BYTES: usize = 1 << 10;
 
-/// Files with names of generated code. Missing files are ignored.
+/// Paths of the files that may contain names of generated functions. Missing files are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct GeneratedCodeSources {
     /// Paths of maps in `perf`'s format.
     pub maps: Vec<PathBuf>,
     /// Paths of jitdumps.
     pub dumps: Vec<PathBuf>,
-    /// User id that must own the files. Files of root are accepted as well.
+    /// Id of the user who must own the files. Files of root are accepted as well.
     pub user: u32,
 }
 
-/// Names read from the sources.
+/// Names of generated functions, as read from the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedNames {
-    /// Names of functions by address.
+    /// Addresses, each with the name of the function that contains it.
     pub names: Vec<(u64, String)>,
-    /// Addresses that belonged to several functions in turn.
+    /// Addresses that belonged to several functions one after another. They have no name.
     pub several: Vec<u64>,
-    /// Remarks about the sources (maps and dumps), one sentence each.
+    /// Remarks about the maps and dumps, one sentence each.
     pub remarks: Vec<String>,
 }
 
-/// Returns the addresses of the profile's frames whose code is in no file. The first `known` frames are skipped.
+/// Returns the addresses of those frames in the profile whose code is in no file. Skips the first `known` frames.
 pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);
@@ -102,19 +103,19 @@ impl GeneratedCodeSources {
     }
 }
 
-/// Function that passes the contents of a file to `Answers`. Returns false if it reached a limit before the end of the
-/// file.
+/// Type of a function that passes the contents of a file to `Answers`. It returns false if it reached a limit before
+/// the end of the file.
 type ReadSource = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
-/// Opens a file. `None` if there is no such file; an error with the reason if the file must not be opened.
+/// Opens a file. Returns `None` if there is no such file, or an error with the reason if the file must not be opened.
 #[cfg(unix)]
 fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
     // Without `O_NONBLOCK`, opening a pipe that has no writer would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // Opening some devices has side effects, so the type of the file is checked before it is opened. The type is
-    // checked again after opening, when it can no longer change.
+    // Opening some devices has side effects, so the type of the file is checked before it is opened. It is checked
+    // again after opening, because another file may have taken its place.
     let is_there = path.symlink_metadata().and_then(|metadata| {
         if !metadata.is_file() {
             return Ok(None);
@@ -132,7 +133,7 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// Opens no file, because the owner of a file cannot be checked on this system.
+/// Never opens a file, because the owner of a file cannot be checked on this system.
 #[cfg(not(unix))]
 fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
     match path.exists() {
@@ -141,11 +142,11 @@ fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// Answers for the requested addresses, one for each address.
+/// The name found so far for each requested address.
 struct Answers {
     /// Requested addresses in ascending order.
     addresses: Vec<u64>,
-    /// The answer for each address, at the same position as in `addresses`.
+    /// The answer for each address, in the order of `addresses`.
     answers: Vec<Answer>,
     count: usize,
 }
@@ -163,7 +164,7 @@ impl Answers {
         Self { answers: vec![Answer::None; addresses.len()], addresses, count: 0 }
     }
 
-    /// Notes that a function of `size` bytes starts at `start`. Returns false if there are too many matches.
+    /// Adds a function of `size` bytes at `start`. Returns false if the limit on the number of matches was reached.
     fn add_function(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
         let Some(end) = start.checked_add(size) else { return true };
         let first = self.addresses.partition_point(|&address| address < start);
@@ -186,13 +187,13 @@ impl Answers {
         true
     }
 
-    /// Whether any requested address is in this address range.
+    /// Whether any requested address is in the range of `size` bytes at `start`.
     fn is_requested(&self, start: u64, size: u64) -> bool {
         let first = self.addresses.partition_point(|&address| address < start);
         self.addresses.get(first).is_some_and(|&address| address - start < size)
     }
 
-    /// Addresses that belonged to several functions in turn.
+    /// Returns the addresses that belonged to several functions one after another.
     fn several(&self) -> Vec<u64> {
         let all = self.addresses.iter().zip(&self.answers);
         all.filter(|(_, answer)| matches!(answer, Answer::Several)).map(|(address, _)| *address).collect()
@@ -230,7 +231,7 @@ mod tests {
             Self(path)
         }
 
-        /// Returns the result for these addresses from a map with these bytes.
+        /// Returns the names that a map with the content `map` gives for these addresses.
         fn find_names(&self, map: impl AsRef<[u8]>, addresses: &[u64]) -> GeneratedNames {
             let path = self.0.join("map");
             fs::write(&path, map).unwrap();
@@ -300,7 +301,7 @@ mod tests {
         let folder = Folder::new("huge");
         let path = folder.0.join("huge");
         fs::write(&path, "1000 10 first\n").unwrap();
-        // The file has a hole, which uses no disk space.
+        // Make the file sparse, so that it is large but uses no disk space.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let found = folder.sources(&path).find_names(&[0x1000].into());
         assert_eq!(names(&found), [(0x1000, "first")]);
@@ -357,7 +358,7 @@ mod tests {
         }
     }
 
-    /// The format is described in `tools/perf/Documentation/jitdump-specification.txt` of Linux.
+    /// The Linux source describes the format in `tools/perf/Documentation/jitdump-specification.txt`.
     #[test]
     fn a_jitdump_names_its_functions() {
         let folder = Folder::new("dump");
@@ -379,7 +380,7 @@ mod tests {
         let whole = [
             head(0x4A69_5444),
             load(0x1000, 0x10, "py::f:/a b.py"),
-            // These are a record about source lines and a record of an unknown kind.
+            // Add a record about source lines, and a record of an unknown kind.
             record(2, &[1; 100]),
             record(99, &[]),
             load(0x2000, 0x5000, "g"),
@@ -397,15 +398,15 @@ mod tests {
         let found = ask(&whole);
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g")]);
         assert_eq!(found.remarks, [""; 0]);
-        // Truncate the dump at every byte, as when a process is killed: the result has the complete functions and never
-        // a wrong one.
+        // Truncate the dump at every byte, as if the process had been killed. The result must contain no wrong name.
         for length in 0..40 + 16 + 80 {
             assert!(
                 names(&ask(&whole[..length])).iter().all(|name| *name == (0x1008, "py::f:/a b.py")),
                 "{length}"
             );
         }
-        // The first function moves twice, finally to the address of the second function. Moves are matched by index alone.
+        // The first function moves twice, the second time to the address of the second function. Moves are matched to
+        // functions by index alone.
         let moves = [
             moved(1, 0x1000, 0x9000, 0x10),
             moved(1, 0x9000, 0x6ff8, 0x10),
