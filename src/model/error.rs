@@ -1,8 +1,8 @@
-//! The error type of the crate: the failure, its location, and the user's next step.
+//! The error type of the crate. An error's message states the failure, its location, and what the user can do next.
 //!
 //! This module does not depend on other modules. Lower-level errors are converted to this type where they occur.
-//! Missing data (a frame without a name, an activity without a launch) is not an error, but has its own values, which
-//! are stored and shown: `profile::Unnamed`, `record::Missing`.
+//! Missing data (a frame without a name, an activity without a launch) is not an error. It is represented by values
+//! that are stored and shown: `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub enum ErrorKind {
     State,
 }
 
-/// An error: its kind, and one sentence for the user.
+/// An error, with its kind and one sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,

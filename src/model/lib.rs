@@ -1,5 +1,6 @@
-//! The data model of gpuflame: rows (the events of a run), their encoding in a recording, profiles made from rows, and
-//! options that are both settings of the recorder and flags of the command.
+//! The data model of gpuflame. It defines rows (the events of a run), the encoding of rows in a recording, and profiles
+//! that are computed from rows. It also defines options that exist both as settings of the recorder and as flags of the
+//! command.
 
 #![forbid(unsafe_code)]
 

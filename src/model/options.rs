@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind};
 use crate::profile::{Measure, View};
 
-/// Meaning of a frame's width.
+/// Quantity that the width of a frame represents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     /// GPU time in nanoseconds. The sum over a folded file is exact.
@@ -15,7 +15,7 @@ pub enum Unit {
     /// GPU time in microseconds. Each line is rounded separately, half up, so the sum over a file can be wrong by up to
     /// half a microsecond per line.
     Micros,
-    /// Number of activities, plus the number of launches without an activity.
+    /// Number of activities, plus number of launches without an activity.
     Count,
 }
 
@@ -33,34 +33,34 @@ pub enum GraphStacks {
     Launch,
 }
 
-/// Kind of object that the frame at the root of a stack names.
+/// Kind of object named by the frame that is added at the root of each stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// `[process app 4711]`.
     Process,
-    /// `[thread loader]`, the launching thread. The frame includes the thread id if several threads have that name.
+    /// `[thread loader]`, the launching thread. The name includes the thread id if several threads are called `loader`.
     Thread,
     /// `[GPU 0]`.
     Device,
-    /// `[stream 7]`; the frame includes the GPU if several streams have that number. Idle time has no such frame,
-    /// because it belongs to a whole GPU.
+    /// `[stream 7]`. The name includes the GPU if several streams have the id 7. Idle time has no such frame, because
+    /// it belongs to a whole GPU.
     Stream,
 }
 
-/// Treatment of those numbers in the names of ranges and Python functions that count steps and requests, or identify
-/// objects and threads.
+/// Treatment of numbers in the names of ranges and Python functions. Such numbers count steps or requests, or identify
+/// objects or threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameFolding {
-    /// Each number becomes `N`, so that all steps share one frame. Numbers of module instances are unchanged.
+    /// Each number is replaced by `N`, so that all steps share one frame. Numbers of module instances are unchanged.
     #[default]
     Folded,
-    /// Like `Folded`, but numbers of module instances, as in `nn.Module: Layer_17`, also become `N`.
+    /// Like `Folded`, but numbers of module instances, as in `nn.Module: Layer_17`, are also replaced by `N`.
     Modules,
     /// Numbers are unchanged.
     Kept,
 }
 
-/// Treatment of Python frames.
+/// Whether Python frames are captured, and how they are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PythonFrames {
     /// Python frames are shown among the native frames, each with the first line of its function.
@@ -70,35 +70,35 @@ pub enum PythonFrames {
     Off,
     /// Stacks with Python frames are shown without native frames.
     Only,
-    /// Python frames are shown with the line that was being executed.
+    /// Python frames are shown among the native frames, each with the line that was being executed.
     Lines,
 }
 
-/// CUPTI features that gpuflame leaves to other clients in the process.
+/// CUPTI features that gpuflame leaves to other CUPTI clients in the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Yield {
     /// If another client takes the activity records, gpuflame takes them back when a window opens.
     Nothing,
-    /// If another client takes the activity records, it keeps them until it is done.
+    /// If another client takes the activity records, gpuflame leaves them to it until the client is done.
     #[default]
     Records,
-    /// Same as `Records`. In addition, a client that asks for the callback subscription keeps the subscription until it
-    /// is done.
+    /// Same as `Records`. In addition, gpuflame leaves the callback subscription to a client that requests it, until
+    /// the client is done.
     Subscription,
 }
 
 /// Stack to which the work of PyTorch's backward pass is attributed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backward {
-    /// The work is attributed to autograd's thread, which launched the work.
+    /// The stack of autograd's thread, which launched the work.
     #[default]
     Autograd,
-    /// The work is attributed to the forward pass, if ranges show to which forward operator the work belongs.
+    /// The stack in the forward pass, if NVTX ranges show to which forward operator the work belongs.
     Forward,
 }
 
 impl Unit {
-    /// Returns the index of that value of `view` which this unit shows as width.
+    /// Returns the index in `view.values` of the value that this unit shows as width.
     pub fn value(self, view: &View) -> usize {
         match self {
             Self::Nanos | Self::Micros => 0,
@@ -106,8 +106,8 @@ impl Unit {
         }
     }
 
-    /// Whether to divide the values of `view` by a thousand, because microseconds are requested and the values are
-    /// nanoseconds.
+    /// Whether the values of `view` must be divided by a thousand. This is the case if they are nanoseconds and this
+    /// unit is microseconds.
     pub fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }

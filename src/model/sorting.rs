@@ -1,10 +1,10 @@
-//! Sorts lists that are short or rarely sorted. All element types share one compiled instance of the standard library's
-//! sort.
+//! Sort functions for lists that are short or rarely sorted. They take little code, because one compiled instance of
+//! the standard library's sort is used for all element types.
 //!
-//! A sort from the standard library is compiled again for each element type and each comparison, which adds 3 to 13 KB
-//! of code each time. These functions add about 300 bytes: they sort a list of positions, which needs 4 bytes per
-//! element and a call through a pointer per comparison. Use the standard library's sort if a list has many thousand
-//! elements or is sorted while rows are read.
+//! The standard library's sort is compiled again for each element type and each comparison, which adds 3 to 13 KB of
+//! code each time. The functions of this module add about 300 bytes each. They sort a list of positions, which takes 4
+//! bytes per element, and call a function pointer for each comparison. Use the standard library's sort if a list has
+//! many thousand elements, or is sorted while rows are read.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ pub fn sort<T: Ord>(items: &mut [T]) {
     sort_by(items, T::cmp);
 }
 
-/// Sorts `items` by `key`, which is computed twice per comparison. Items with equal keys keep their order.
+/// Sorts `items` by `key`, which is called twice per comparison. Items with equal keys keep their order.
 pub fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
     sort_by(items, |a, b| key(a).cmp(&key(b)));
 }
@@ -25,22 +25,22 @@ pub fn sort_by<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
     move_to_order(positions, &mut |a, b| items.swap(a, b));
 }
 
-/// Returns a map of the entries, inserted one by one. If a key repeats, its last value counts. `collect` is not used,
-/// because it would sort the entries first, with a sort that is compiled for this type.
+/// Returns a map with the given entries. If a key occurs more than once, the last value is used. Entries are inserted
+/// one by one, because `collect` would first sort them, with a sort that is compiled for their type.
 pub fn into_map<K: Ord, V>(entries: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, V> {
     let mut map = BTreeMap::new();
     map.extend(entries);
     map
 }
 
-/// Returns a set of the items, inserted one by one for the same reason as in [`into_map`].
+/// Returns a set with the given items. They are inserted one by one for the same reason as in [`into_map`].
 pub fn into_set<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeSet<T> {
     let mut set = BTreeSet::new();
     set.extend(items);
     set
 }
 
-/// Returns the positions of all items, in the order of the sorted items.
+/// Returns the positions of all items, in the order that the items have when sorted.
 #[inline(never)]
 fn sorted_positions(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<u32> {
     let count = u32::try_from(count).expect("a short list");
@@ -49,13 +49,12 @@ fn sorted_positions(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) ->
     positions
 }
 
-/// Calls `swap` until the order is that of `positions`: index `n` then contains the item whose original position is
-/// `positions[n]`.
+/// Reorders items by calling `swap`. Afterwards, index `n` contains the item that was at `positions[n]` before.
 #[inline(never)]
 fn move_to_order(mut positions: Vec<u32>, swap: &mut dyn FnMut(usize, usize)) {
     for first in 0..positions.len() {
         let mut place = first;
-        // Marks the index as done: its entry in the list becomes the index itself.
+        // An index is marked as done by setting its entry in the list to the index itself.
         loop {
             let from = std::mem::replace(&mut positions[place], place as u32) as usize;
             if from == first {

@@ -3,14 +3,15 @@
 /// Reason why a device was idle for a part of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The launch call had not started yet.
+    /// The call that launched the next work had not started yet.
     HostLate,
-    /// The launch call was in flight, or had returned so recently that the work had not yet reached the GPU.
+    /// The call that launched the next work was in flight, or had returned so recently that the work had not yet
+    /// reached the GPU.
     LaunchLatency,
-    /// The work was launched long before, and waited for an event, for another device or the host, or for preceding
-    /// work.
+    /// The next work was launched long before, and waited for an event, for another device, for the host, or for
+    /// preceding work.
     Dependency,
-    /// The launch of the next work is unknown, or the clocks of host and GPU contradict each other.
+    /// The call that launched the next work is unknown, or the clocks of host and GPU contradict each other.
     Unknown,
 }
 
@@ -28,7 +29,7 @@ impl Cause {
         }
     }
 
-    /// Returns the word for ledgers: lower case, no blanks.
+    /// Returns the word by which ledgers name the cause. The word is lower case and has no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::HostLate => "host_late",

@@ -1,5 +1,5 @@
-//! Coverage is the share of launches whose GPU work was recorded. A GPU looks idle while it runs work that has no
-//! record. So idle time is known only if nearly all work has records.
+//! Computes the coverage of a run: the share of launches whose GPU work was recorded. A GPU seems to be idle while it
+//! runs work that was not recorded. So idle time is known only if nearly all work was recorded.
 
 use std::collections::BTreeMap;
 
@@ -8,75 +8,77 @@ use super::views::{GPU, IDLE, View};
 use super::{Profile, add_to, format_nanos};
 use crate::record::{ContextId, FrameKind, Missing};
 
-/// Idle time counts as known if at least this share of launches, in percent, has activities.
+/// Minimum share of launches with an activity, in percent, for which idle time counts as known.
 const MIN_COVERED_PERCENT: u64 = 95;
-/// Maximum part (1/N) of the activities without times for which idle time counts as known. The same limit as for launches.
+/// Denominator N of the maximum part 1/N of activities that may lack times if idle time is to count as known. It
+/// corresponds to [`MIN_COVERED_PERCENT`].
 const MAX_UNTIMED_PART: u64 = 100 / (100 - MIN_COVERED_PERCENT);
-/// Maximum number of steps to list in a text.
+/// Maximum number of steps that a message lists.
 const MAX_NAMED_STEPS: usize = 8;
 
-/// Counts of launches with and without GPU work: for the whole run, and by step.
+/// Counts of launches with and without GPU work, for the whole run and by step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Launches of the whole run.
+    /// Counts of launches in the whole run.
     pub all: LaunchCoverage,
     /// Whether the run is a trace that another tool recorded. In a trace, steps without GPU work suggest that records
     /// are missing. Recordings of gpuflame need no such guess, because they count lost records.
     pub is_trace: bool,
     /// Number of steps, or of closed windows if the run has no steps.
     pub steps: u64,
-    /// Numbers, counted from 0, of the steps in which too few launches have an activity. The sums of a run count
-    /// launches per group of steps ([`StepGroup`](super::StepGroup)), so if a group has too few, all its steps are
-    /// listed.
+    /// Indices of the steps in which too few launches have an activity. Launches are counted per group of steps
+    /// ([`StepGroup`](super::StepGroup)). So if too few launches of a group have an activity, all steps of the group
+    /// are listed.
     pub uncovered_steps: Vec<u64>,
-    /// Numbers, counted from 0, of the steps in which nothing ran on a GPU.
+    /// Indices of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
     /// Number of activities.
     pub activities: u64,
-    /// Part of `activities` without times.
+    /// Number of activities without times.
     pub untimed: u64,
-    /// Number of launches after the last launch with an activity that have none, although their thread waited for them. So their
-    /// work was not in a queue when recording ended.
+    /// Number of launches without an activity that were made after the last launch with an activity, and for which
+    /// their thread has waited. The wait shows that their work was not in a queue when recording ended.
     pub waited_without_work: u64,
-    /// Waits of the host from which it follows that GPU work has no rows.
+    /// Waits of the host which show that some GPU work was not recorded.
     pub late_waits: Option<LateWaits>,
-    /// Idle time that GPU work without a row may explain, if it is most of the idle time.
+    /// Idle time that may in fact be GPU work that was not recorded. Set only if it is most of the idle time.
     pub beside_lost: Option<BesideLost>,
 }
 
-/// Waits of the host for a GPU that returned long after all recorded work had ended.
+/// Waits of the host for a GPU that returned long after all recorded GPU work had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateWaits {
-    /// Number of such waits.
+    /// Number of waits that returned late.
     pub count: u64,
     /// Number of waits for the GPU, including late ones.
     pub waits: u64,
-    /// Total time from the end of the recorded work to the return of the waits, in ns.
+    /// Total time in ns from the end of the recorded work to the return of each late wait.
     pub nanos: u64,
 }
 
-/// Idle time in which launched work waited, although only launches without an activity were before it.
+/// Idle time during which a launched kernel waited, although all recorded work before it on its stream had ended. A
+/// launch without an activity was between, so its work may have run during this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BesideLost {
-    /// Number of launches without an activity after which a GPU was idle.
+    /// Number of launches without an activity that may have caused such idle time.
     pub launches: u64,
-    /// This idle time, in ns.
+    /// Total of this idle time in ns.
     pub nanos: u64,
-    /// All idle time, in ns.
+    /// Total idle time of the run in ns.
     pub idle: u64,
 }
 
 /// Counts of launches that should have an activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaunchCoverage {
-    /// Number of launches, without launches that validly have no activity (such as a launch of an empty graph).
+    /// Number of launches. Launches that need no activity (such as a launch of an empty graph) are not counted.
     pub launches: u64,
-    /// Part of `launches` that has no activity.
+    /// Number of these launches that have no activity.
     pub uncovered: u64,
 }
 
 impl LaunchCoverage {
-    /// Adds `count` launches.
+    /// Adds `count` launches, which have activities if `is_covered`.
     pub fn add(&mut self, count: u64, is_covered: bool) {
         self.launches = self.launches.saturating_add(count);
         if !is_covered {
@@ -90,7 +92,7 @@ impl LaunchCoverage {
         self.uncovered = self.uncovered.saturating_add(other.uncovered);
     }
 
-    /// Whether enough launches have activities to report idle time.
+    /// Whether enough launches have an activity for idle time to count as known.
     pub fn is_sufficient(self) -> bool {
         let covered = u128::from(self.launches.saturating_sub(self.uncovered));
         covered * 100 >= u128::from(self.launches) * u128::from(MIN_COVERED_PERCENT)
@@ -150,13 +152,13 @@ impl Coverage {
             && u128::from(with_work) * 100 < u128::from(self.steps) * u128::from(MIN_COVERED_PERCENT)
     }
 
-    /// Lists the numbers of the steps in which nothing ran on a GPU: `2, 5 to 7, counted from 0`.
+    /// Returns the list of the steps in which nothing ran on a GPU, as text: `2, 5 to 7, counted from 0`.
     pub fn list_empty_steps(&self) -> String {
         list_steps(&self.empty_steps)
     }
 }
 
-/// Lists step numbers: `2, 5 to 7, counted from 0`.
+/// Formats step indices as text: `2, 5 to 7, counted from 0`.
 fn list_steps(steps: &[u64]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for &step in steps {
@@ -176,9 +178,9 @@ fn list_steps(steps: &[u64]) -> String {
     named.join(", ")
 }
 
-/// Whether the API call with this name should have an activity. Launches of graphs, copies and fills need no activity,
-/// because a graph may contain no work, and a copy or fill may have a size of 0. A call without a name counts as a
-/// kernel launch.
+/// Whether a launch by the API call with this name should have an activity. Launches of graphs, copies and fills need
+/// no activity, because a graph may be empty, and a copy or fill may have a size of 0. A call without a name counts as
+/// a kernel launch.
 fn requires_activity(call: Option<&str>) -> bool {
     call.is_none_or(|call| call.contains("Launch") && !call.contains("Graph"))
 }
@@ -202,10 +204,10 @@ impl Profile {
         }
     }
 
-    /// Computes the coverage of the whole run. The number of launches with activities is in
-    /// [`RowFacts`](super::RowFacts); launches without activities are counted from samples. Launches whose work was
-    /// probably in a queue at the end do not count. If the [`RowFacts`](super::RowFacts) are missing, as in sums of
-    /// earlier versions, `matched` is used as the number of launches with activities.
+    /// Computes the coverage of the whole run. [`RowFacts`](super::RowFacts) contains the number of launches with
+    /// activities. Launches without activities are counted from samples. Launches whose work was probably in a queue
+    /// when recording ended do not count. If there are no [`RowFacts`](super::RowFacts), as in sums written by earlier
+    /// versions, `matched` is used as the number of launches with activities.
     pub fn count_coverage(&mut self, matched: u64) {
         let facts = self.row_facts.unwrap_or_default();
         let mut all = LaunchCoverage::default();
@@ -223,8 +225,8 @@ impl Profile {
                 _ => add_to(&mut launches, sample.count()),
             }
         }
-        // Launches of a graph count only if another launch with the same context has led to work, because a graph may
-        // contain no work.
+        // Graph launches count only if another launch with the same context has an activity, because a graph may be
+        // empty.
         let mut of_graphs = 0;
         for sample in samples.filter(|sample| sample.device.is_some()) {
             let context = sample.site.launch().unwrap_or(ContextId::NONE);
@@ -239,7 +241,7 @@ impl Profile {
     }
 
     /// Returns the number of steps. In a run without steps, closed windows count as steps, as in
-    /// [`StepSpans`](crate::record::StepSpans). If the number of closed windows is unknown, returns 0.
+    /// [`StepSpans`](crate::record::StepSpans). Returns 0 if their number is unknown.
     pub fn step_count(&self) -> u64 {
         match self.steps().count {
             0 => self.row_facts.map_or(0, |facts| facts.closed_windows),
@@ -247,7 +249,8 @@ impl Profile {
         }
     }
 
-    /// Returns the samples of `view` that outputs show. If idle time is unknown, the idle view shows no samples.
+    /// Returns the samples of `view` that outputs show. If idle time is unknown, outputs show no samples of the idle
+    /// view.
     pub fn shown_samples(&self, view: &View) -> &[Sample] {
         if *view == IDLE && self.idle_doubt().is_some() { &[] } else { self.samples(view) }
     }

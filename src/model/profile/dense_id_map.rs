@@ -1,15 +1,15 @@
-//! A map for ids that are assigned consecutively, such as the ids of kernels. The map stores values in a vector,
-//! indexed by id. Fast look-ups matter, because at the end of a run every value is looked up several times, in order of
-//! id, and a hash map with a hundred thousand entries would take 0.2 us per look-up. Ids far beyond the vector's end,
-//! which any file may contain, go to a hash map.
+//! A map for ids that are assigned consecutively, such as the ids of kernels. The map stores values in a vector that is
+//! indexed by id. Look-ups must be fast, because at the end of a run every value is looked up several times, in order
+//! of id. A hash map with a hundred thousand entries would take 0.2 us per look-up. Ids far beyond the end of the
+//! vector, which a hostile file may contain, are stored in a hash map.
 
 use crate::record::{IdMap, NameId, map_bytes};
 
-/// Maximum distance of a new id from the vector's end. For a nearer id, the vector grows; all other ids go to the hash
-/// map.
+/// Maximum distance of a new id from the end of the vector at which the vector is extended. Ids that are further away
+/// are stored in the hash map.
 const MAX_GAP: usize = 1024;
-/// Maximum number of vector slots per stored value. If this maximum is exceeded after removals, all values move to the
-/// hash map.
+/// Maximum number of vector slots per stored value. If there are more slots after removals, all values move to the hash
+/// map.
 const MAX_SLOTS_PER_VALUE: usize = 4;
 
 /// Map whose keys are mostly consecutive ids. See the module's documentation.
@@ -60,8 +60,8 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.retain(|id, _| keep(*id));
         let used = self.dense.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.dense.truncate(used);
-        // If only few of the values remain, the empty slots would take more memory than the values: 12 MB for a million
-        // slots, and twice as much while the vector grows.
+        // If few values remain, the empty slots would take more memory than the values: 12 MB for a million slots, and
+        // twice as much while the vector grows.
         let near = self.dense.iter().flatten().count();
         if used > MAX_SLOTS_PER_VALUE * near + MAX_GAP {
             let row = (0..).zip(std::mem::take(&mut self.dense));
@@ -71,7 +71,7 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.shrink_to_fit();
     }
 
-    /// Returns the values in ascending order of id, except those in the hash map, which come last and unordered.
+    /// Returns the values in ascending order of id. The values in the hash map come last, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NameId, &T)> {
         let near = (0..).zip(&self.dense).filter_map(|(at, thing)| Some((NameId(at), thing.as_ref()?)));
         near.chain(self.sparse.iter().map(|(&id, thing)| (id, thing)))
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn sparse_and_dense_ids_are_found_and_the_first_value_wins() {
-        // The third id (2000) is far beyond the vector's end when it is added. Later ids make the vector grow past
+        // The third id (2000) is far beyond the end of the vector when it is added. Later ids extend the vector past
         // that slot.
         let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
         let mut numbered = DenseIdMap::default();
@@ -115,7 +115,8 @@ mod tests {
         assert_eq!((numbered.len(), numbered.dense.len(), numbered.values_mut().count()), (2, 4, 2));
     }
 
-    /// A program may generate new kernels for as long as it runs, while the profile retains only a few of them.
+    /// Models a program that generates new kernels for as long as it runs, while the profile retains only a few of
+    /// them.
     #[test]
     fn memory_depends_on_retained_entries_not_on_the_number_added() {
         let held = |count: u32| {

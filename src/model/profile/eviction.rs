@@ -1,7 +1,8 @@
-//! Shrinks a profile that must not grow further, by merging stacks, kernels and threads into "other" entries.
+//! Shrinks a profile that has reached its memory limit, by merging stacks, kernels and threads into "other" entries.
 //!
-//! These functions return new ids for the merged entries. A caller that stores sums by id adds each sum to the sum of
-//! its new id. Totals stay the same; only the merged stacks (or kernels, or threads) can no longer be distinguished.
+//! The functions return new ids for the merged entries. A caller that stores sums by id must add the sum of each old id
+//! to the sum of its new id. Totals stay the same, but the merged stacks (or kernels, or threads) can no longer be
+//! distinguished.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,8 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// Number of threads that keep their names before their first stack is known. Rarely do more threads start between two
-/// readings of the threads' logs.
+/// Number of newly named threads that keep their names although they have no stack yet. More threads rarely start
+/// between two reads of the threads' logs.
 const MAX_NEWEST_THREADS: usize = 256;
 /// Name of the frame for merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
@@ -34,7 +35,7 @@ impl Profile {
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
         let (mut replacements, mut stack) = (IdMap::default(), Vec::new());
-        // New position of each frame that is kept so far. This table saves look-ups by hash, because hundreds of
+        // New position of each frame that was already kept. The table avoids look-ups by hash, because hundreds of
         // thousands of stacks share a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
@@ -64,8 +65,7 @@ impl Profile {
         replacements
     }
 
-    /// Keeps only the names of the kernels selected by `keep`. All other kernels belong to [`NameId::OTHERS`] from
-    /// then on.
+    /// Keeps only the names of the kernels selected by `keep`. All other kernels are merged into [`NameId::OTHERS`].
     pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         self.kernels.retain(|id| id == NameId::OTHERS || keep(id));
         let others = self.strings.intern(OTHER_KERNELS);
@@ -85,8 +85,8 @@ impl Profile {
     }
 
     /// Keeps only the names of threads that have a context, and of the newest threads. The newest threads may have no
-    /// context yet, because the collector may read a thread's name earlier than its first context. Returns the number
-    /// of dropped names.
+    /// context yet, because the collector may read the name of a thread before its first context. Returns the number of
+    /// dropped names.
     pub fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
@@ -97,8 +97,8 @@ impl Profile {
         all - self.threads.len()
     }
 
-    /// Drops the displayed frames, the displayed stacks and the samples of every view; all are rebuilt before the
-    /// next output. Ids that are positions in these tables or among the strings may change.
+    /// Drops the displayed frames, the displayed stacks and the samples of every view. All are rebuilt before the next
+    /// output. Ids of displayed frames, displayed stacks and strings may change.
     pub fn drop_shown(&mut self) {
         self.renumbered += 1;
         self.samples = BTreeMap::new();
@@ -111,8 +111,8 @@ impl Profile {
         self.keep_strings();
     }
 
-    /// Returns the number of times that frames, stacks and strings may have been renumbered. When this number has
-    /// changed, a caller must drop all stored ids of frames, stacks and strings.
+    /// Returns how many times frames, stacks and strings may have been renumbered. After this number has changed, a
+    /// caller must drop all ids of frames, stacks and strings that it has stored.
     pub fn renumbered(&self) -> u32 {
         self.renumbered
     }
@@ -160,11 +160,11 @@ impl Profile {
         2 * self.kernel_text + self.kernels.heap_bytes()
     }
 
-    /// Returns the merged context of all stacks that called the API function of `call`, a label frame. Creates the
+    /// Returns the merged context for stacks that called the API function named by the label frame `call`. Creates the
     /// context on first use.
     pub fn merged_context(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
-            // Labels of API calls have small numbers. Only two special labels have the highest numbers.
+            // Labels of API calls have small ids. Only a few special labels have the highest ids.
             Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
             Some(FrameKind::Label(label)) if label.0 < 1 << 16 => {
                 ContextId(ContextId::OTHERS.0 + 2 + label.0)

@@ -1,36 +1,37 @@
-//! Defines a frame of a displayed stack, with its kind. Symbolization sets the kind, and drawing reads it. No code
-//! guesses a frame's kind from brackets in its name.
+//! Defines frames of displayed stacks, with their kind. Symbolization sets the kind, and drawing reads it. Code must
+//! not guess the kind of a frame from brackets in its name.
 
 use super::cause::Cause;
 use super::strings::StringId;
 use crate::record::Work;
 
-/// Frame shown in place of a sample's Python functions, if those functions are uncertain.
+/// Name of the frame that replaces the Python functions of a CPU sample, if these functions are uncertain.
 pub const PYTHON_NOT_READ: &str = "[Python frames not read]";
 
-/// Id of a displayed frame: dense, in order of first occurrence.
+/// Id of a displayed frame. Ids are consecutive, in order of first occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownFrameId(pub(super) u32);
 
 impl ShownFrameId {
-    /// Returns the frame's position, for tables parallel to the frames.
+    /// Returns the index of the frame, for tables with one entry per displayed frame.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A displayed frame: its kind, its name, and its source location and file if known.
+/// A displayed frame, with its kind, its name, and (if known) its source location and mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShownFrame {
-    /// Kind of thing that the frame represents.
+    /// Kind of the frame, such as a Python function or a kernel.
     pub kind: ShownFrameKind,
     /// Displayed name.
     pub name: StringId,
     /// Source location, if known.
     pub source: Option<SourceLocation>,
-    /// Mapped file that contains the frame's code; `None` if the frame is not code, or the code is not in a file.
+    /// Path of the mapped file that contains the frame's code. `None` if the frame is not code, or the code is not in a
+    /// file.
     pub module: Option<StringId>,
-    /// Reason why the frame's name is only an address; `None` if the frame has a name, or if no name was looked up.
+    /// Reason why the frame's name is only an address. `None` if the frame has a name, or if no name was looked up.
     pub unnamed: Option<Unnamed>,
 }
 
@@ -46,7 +47,7 @@ impl ShownFrame {
 pub struct SourceLocation {
     /// Path of the source file, as complete as it is known.
     pub file: StringId,
-    /// Number of the line that was about to run, or that contains the call; 0 if unknown.
+    /// Line number of the call, or of the code that was about to run. 0 if unknown.
     pub line: u32,
 }
 
@@ -59,7 +60,7 @@ pub enum Unnamed {
     ModuleUnknown,
     /// The file no longer exists.
     FileGone,
-    /// Another file is now at the path: its build id differs from the build id of the loaded file.
+    /// Another file is at the path now, with a different build id than the loaded file.
     FileReplaced,
     /// The file cannot be read, or is not an executable or library.
     FileUnreadable,
@@ -78,7 +79,7 @@ impl Unnamed {
         Self::NoSymbol,
     ];
 
-    /// Returns the reason in words.
+    /// Returns a few words that describe the reason.
     pub fn words(self) -> &'static str {
         match self {
             Self::Generated => "generated code, no file",
@@ -91,28 +92,28 @@ impl Unnamed {
     }
 }
 
-/// Kind of thing that a frame represents. Pictures choose the frame's colour by this kind.
+/// Kind of a displayed frame. It determines the frame's colour in pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ShownFrameKind {
-    /// Host code: C, C++, Rust.
+    /// Native host code, for example in C, C++ or Rust.
     Code,
     /// A Python function.
     Python,
     /// A CUDA API call.
     Call,
-    /// A range named by the application.
+    /// An NVTX range or a range of gpuflame's API, with a name given by the application.
     Range,
-    /// The process, thread, GPU or stream, as a frame at the root.
+    /// A process, thread, GPU or stream, as a frame at the root of a stack.
     Root,
     /// A kernel.
     Kernel,
-    /// A copy.
+    /// A memory copy.
     Copy,
-    /// A fill.
+    /// A memory fill.
     Set,
-    /// A whole graph, or the mark between the launch of a graph and the graph's nodes.
+    /// A whole CUDA graph, or the mark between the launch of a graph and the graph's nodes.
     Graph,
-    /// Traffic or faults of unified memory.
+    /// Migrations or page faults of unified memory.
     Unified,
     /// Allocated memory.
     Allocation,
@@ -120,7 +121,7 @@ pub enum ShownFrameKind {
     Free,
     /// Time in which a GPU was idle.
     Idle(Cause),
-    /// A mark of gpuflame for time that belongs to no stack.
+    /// A label of gpuflame for time that belongs to no stack.
     Marker,
     /// A frame for missing or lost data.
     Loss,
@@ -137,7 +138,7 @@ impl ShownFrameKind {
         }
     }
 
-    /// Returns the word for the `kind` column of tables.
+    /// Returns the word that the column `kind` of tables shows.
     pub fn word(self) -> &'static str {
         match self {
             Self::Code => "cpu",

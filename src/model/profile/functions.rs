@@ -1,9 +1,10 @@
-//! Stores the functions at native frames, which the recorded process found in its files when it exited.
+//! Stores the functions of native frames. The recorded process looked them up in its mapped files when it exited.
 
 use super::Profile;
 use crate::record::{Frame, FrameFunction};
 
-/// Functions at a frame: the function whose code this is, and the functions inlined into it, outermost first.
+/// Functions of a frame: the function that was compiled as a separate function, then the functions inlined into it,
+/// outermost first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Functions {
     all: Vec<StoredFunction>,
@@ -19,7 +20,7 @@ struct StoredFunction {
 }
 
 impl Profile {
-    /// Adds a function at a frame.
+    /// Adds a function to the functions of a frame.
     pub(super) fn add_function(&mut self, frame: Frame, function: &FrameFunction<'_>) {
         let FrameFunction { name, start, file, line } = *function;
         let known = self.functions.entry(frame).or_default();
@@ -27,7 +28,7 @@ impl Profile {
         known.all.push(StoredFunction { name: name.into(), file: file.into(), start, line });
     }
 
-    /// Returns the functions at a frame, as the recorded process found them; `None` if the recording does not contain
+    /// Returns the functions of a frame, as the recorded process found them. `None` if the recording does not contain
     /// them. A function without a name means that the frame's file has no symbol for the frame.
     pub fn functions(&self, frame: Frame) -> Option<impl Iterator<Item = FrameFunction<'_>>> {
         let functions = self.functions.get(&frame)?.all.iter();

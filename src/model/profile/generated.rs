@@ -1,10 +1,11 @@
-//! Stores the functions that were generated while the program ran, by address.
+//! Stores the names of functions that were generated while the program ran (for example by a JIT compiler), by address.
 
 use super::Profile;
 
 impl Profile {
-    /// Adds the name of the function at an address. If an address gets two names, the first name stays. An empty name
-    /// means that several functions have used the address, so that the name is unknown; it replaces any other name.
+    /// Adds the name of the function at an address. If a name is added twice for an address, the first name stays. An
+    /// empty name means that several functions have used the address, so that the name is ambiguous. It replaces any
+    /// other name.
     pub(super) fn add_generated(&mut self, address: u64, name: &str) {
         let known = self.generated.entry(address).or_insert_with(|| name.into());
         if name.is_empty() {
@@ -18,7 +19,8 @@ impl Profile {
         self.generated.get(&address).map(AsRef::as_ref).filter(|name: &&str| !name.is_empty())
     }
 
-    /// Returns all names of generated functions, by address. A name is empty if several functions were at the address.
+    /// Returns all names of generated functions with their addresses. A name is empty if several functions have used
+    /// the address.
     pub fn generated_names(&self) -> impl Iterator<Item = (u64, &str)> {
         self.generated.iter().map(|(address, name)| (*address, &**name))
     }

@@ -1,4 +1,4 @@
-//! Encodes JSON strings. The code is written by hand because the shared library does not otherwise need a JSON library.
+//! Encodes JSON strings. The code is hand-written because the shared library needs no JSON library for anything else.
 
 use std::fmt::Write;
 

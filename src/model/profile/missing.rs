@@ -1,17 +1,17 @@
-//! Computes, for every export, the sums of the samples of a view that have no stack or no time, one sum per reason, and
-//! the counts of losses.
+//! Computes two things for exports: the sums of a view's samples without a stack or a time, for each reason, and the
+//! counts of losses.
 
 use super::sample::{Sample, Values, add_values};
 use super::{Profile, View};
 use crate::record::{ContextId, Loss, Missing};
 
-/// Reasons with a sum, in display order.
+/// Reasons for which a sum is computed, in display order.
 const SHOWN: [Missing; 5] =
     [Missing::LaunchedBefore, Missing::DeviceGraph, Missing::NoStack, Missing::Untimed, Missing::Pending];
 
 impl Profile {
-    /// Returns each reason that applies to at least one sample of `view`, with the sum of those samples, in display
-    /// order. A sample without stack and time counts for both reasons.
+    /// Returns each reason that applies to at least one sample of `view`, with the sum of these samples, in display
+    /// order. A sample that has neither a stack nor a time counts for both reasons.
     pub fn missing(&self, view: &View) -> impl Iterator<Item = (Missing, Values)> {
         let mut sums = SHOWN.map(|missing| (missing, Values::default()));
         for sample in self.samples(view) {
@@ -23,8 +23,8 @@ impl Profile {
         sums.into_iter().filter(|(_, [_, count, ..])| *count > 0)
     }
 
-    /// Returns the kinds of loss that occurred, with their counts, in the order of [`Loss::ALL`]. A launch captured
-    /// into a graph is not lost: its work runs whenever the graph is launched.
+    /// Returns the kinds of loss that occurred, with their counts, in the order of [`Loss::ALL`]. Launches that were
+    /// captured into a graph are omitted, because their work is not lost: it runs whenever the graph is launched.
     pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.losses().filter(|(loss, _)| *loss != Loss::LaunchesCaptured)
     }

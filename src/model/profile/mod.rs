@@ -1,11 +1,11 @@
-//! A profile is the input of all exporters. A profile contains launching contexts and their stacks, samples (amounts
-//! attributed to stacks), names (strings), and losses.
+//! A profile is the input of all exporters. A profile contains launch contexts (a stack and a thread), samples (amounts
+//! attributed to stacks), names, and losses.
 //!
-//! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and stores each distinct value
-//! once. Stacks are nodes of a prefix tree, so a new context costs about 16 bytes for each frame that its stack does
-//! not share with other stacks. Module `aggregate` sets the samples, and module `symbolize` sets the names. Both
-//! modules may replace their data repeatedly as the profile grows. This module does not depend on a clock, a path or a
-//! file format.
+//! While the program runs, a profile processes the rows that define ids ([`Profile::push`]), and stores each distinct
+//! value once. Stacks are nodes of a prefix tree, so a new context costs about 16 bytes for each frame that its stack
+//! does not share with other stacks. Module `aggregate` sets the samples, and module `symbolize` sets the displayed
+//! names. Both modules may replace their data repeatedly as the profile grows. This module does not depend on a clock,
+//! a path or a file format.
 
 mod cause;
 mod coverage;
@@ -64,26 +64,27 @@ pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
-/// Adds `more` to `sum`; saturates on overflow.
+/// Adds `more` to `sum`. Saturates on overflow.
 pub fn add_to(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Maximum number of provenance facts: enough for a machine of 16 GPUs, and for merged ranks.
+/// Maximum number of facts about the origin of a recording. Enough for a machine with 16 GPUs, and for merged
+/// recordings of several ranks.
 const MAX_PROVENANCE_FACTS: usize = 256;
 
-/// Id of a distinct frame of a profile: dense, in order of first occurrence.
+/// Id of a distinct captured frame of a profile. Ids are consecutive, in order of first occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId(u32);
 
 impl FrameId {
-    /// Returns the frame's position in the frame table, for use with parallel tables.
+    /// Returns the index of the frame in [`Profile::frames`], for tables with one entry per frame.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A distinct stack of frames, as captured.
+/// Id of a distinct captured stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(NodeId);
 
@@ -94,18 +95,18 @@ impl StackId {
     }
 }
 
-/// A distinct stack of frames, as displayed.
+/// Id of a distinct displayed stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownStackId(NodeId);
 
-/// Thread and stack that a [`ContextId`] stands for.
+/// Thread and stack to which a [`ContextId`] refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// Launching thread.
+    /// Thread that made the launches.
     pub thread: ThreadId,
-    /// Quality of the stack.
+    /// Flags about defects of the stack.
     pub flags: ContextFlags,
-    /// Stack, as captured.
+    /// Stack as it was captured.
     pub stack: StackId,
 }
 
@@ -117,24 +118,24 @@ pub struct Profile {
     frame_index: Index,
     stacks: PrefixTree,
     contexts: IdMap<ContextId, Context>,
-    /// The first context with a given stack and flags on a given thread. If threads are merged, thread 0 stands for all
-    /// threads.
+    /// The first context for each combination of stack, flags and thread. If threads are merged, the thread in the key
+    /// is 0 for all threads.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
     codes: IdMap<CodeId, python_code::PythonCode>,
-    /// Names of generated functions (code without a file), by address.
+    /// Names of generated functions (code that is in no file), by address.
     generated: BTreeMap<u64, Box<str>>,
-    /// Functions at native frames, as the recorded process found them.
+    /// Functions of native frames, as the recorded process found them.
     functions: BTreeMap<Frame, functions::Functions>,
     kernels: Kernels,
-    /// Size in bytes that the texts of kernel names take in the string table.
+    /// Number of bytes that kernel names take in the string table.
     kernel_text: usize,
     process: Option<(u32, StringId)>,
-    /// Provenance facts (such as host and driver version), in order of arrival.
+    /// Facts about the origin of the recording (such as host and driver version), in order of arrival.
     provenance: Vec<(Provenance, String)>,
     threads: BTreeMap<ThreadId, StringId>,
-    /// Threads that were named last, whose stacks may not be known yet.
+    /// Threads that were named most recently. Their stacks may not be known yet.
     newest_threads: Vec<ThreadId>,
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
@@ -158,16 +159,17 @@ pub struct Profile {
     shown_index: Index,
     shown: PrefixTree,
     shown_contexts: IdMap<ContextId, ShownStackId>,
-    /// Number of frames that the stacks before and after a pause share, keyed by the calls before and after the pause.
+    /// Number of frames that the stacks before and after a pause have in common. Keyed by the call before and the call
+    /// after the pause.
     pauses: BTreeMap<(ContextId, ContextId), SharedFrames>,
-    /// Number of times that frames, stacks and strings may have been renumbered.
+    /// How many times frames, stacks and strings may have been renumbered.
     renumbered: u32,
 }
 
-/// Filling a profile from rows.
+/// Methods that fill a profile from rows.
 impl Profile {
-    /// Adds a provenance fact. Merged recordings contain duplicates, which are dropped. The number of stored facts is
-    /// limited, because a recording may contain any number.
+    /// Adds a fact about the origin of the recording. Merged recordings contain duplicates, which are dropped. The
+    /// number of stored facts is limited, because a recording may contain any number of facts.
     fn add_provenance(&mut self, what: Provenance, text: &str) {
         let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
         if !is_known && self.provenance.len() < MAX_PROVENANCE_FACTS {
@@ -175,8 +177,8 @@ impl Profile {
         }
     }
 
-    /// Takes a row that defines an id, a window edge or a loss; ignores launches and activities. If two rows define
-    /// the same id, the first row wins.
+    /// Processes a row that defines an id, a window edge or a loss. Ignores launches and activities. If two rows define
+    /// the same id, the first row is used.
     pub fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Context { id, thread, flags, frames } => self.add_context(*id, *thread, *flags, frames),
@@ -236,10 +238,10 @@ impl Profile {
         }
     }
 
-    /// Takes a context as [`Profile::push`] does, but merges contexts that have the same stack and flags and are on the
-    /// same thread, or (with `any_thread`) on any thread. Returns the id to use: `id`, or the id of the existing
-    /// context with that stack. Without merging, a program that starts a thread per request would fill the profile with
-    /// copies of the same stacks.
+    /// Adds a context as [`Profile::push`] does, but merges it with an existing context that has the same stack, flags
+    /// and thread. With `any_thread`, contexts on different threads are merged as well. Otherwise, a program that
+    /// starts a thread per request would fill the profile with copies of the same stacks. Returns the id to use: `id`,
+    /// or the id of the existing context.
     pub fn merge_context(
         &mut self,
         id: ContextId,
@@ -257,12 +259,12 @@ impl Profile {
         first
     }
 
-    /// Replaces the coverage.
+    /// Replaces the counts of launches with and without GPU work.
     pub fn set_coverage(&mut self, coverage: Coverage) {
         self.coverage = coverage;
     }
 
-    /// Returns the share of launches whose GPU work was recorded.
+    /// Returns the counts of launches with and without GPU work.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
@@ -286,8 +288,8 @@ impl Profile {
         stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
-    /// Records the edge of a window. Stores only the first opening and the last closing, so that edges do not
-    /// accumulate in a program that opens a window for every step.
+    /// Adds a window edge. Stores only the first opening and the last closing, so that edges do not accumulate in a
+    /// program that opens a window for every step.
     fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
         match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
             None => self.windows.push((edge, time)),
@@ -297,7 +299,7 @@ impl Profile {
     }
 }
 
-/// Returns the position of `frame` in `frames`; adds `frame` on first occurrence.
+/// Returns the position of `frame` in `frames`. Adds `frame` on first occurrence.
 fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32 {
     let hash = hash_one(&frame);
     if let Some(at) = index.find(hash, |at| frames[at as usize] == frame) {
@@ -314,19 +316,19 @@ fn range_frame(domain: &str, text: &str) -> String {
     if domain.is_empty() { format!("[range]{text}") } else { format!("[range {domain}]{text}") }
 }
 
-/// Access to the definitions from rows.
+/// Methods that return the definitions from rows.
 impl Profile {
     /// Returns the interned strings.
     pub fn strings(&self) -> &StringTable {
         &self.strings
     }
 
-    /// Returns all distinct frames; the position is [`FrameId::index`].
+    /// Returns all distinct captured frames. The position of a frame is its [`FrameId::index`].
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// Returns the definition of a context; `None` if the context's row was lost.
+    /// Returns the definition of a context. `None` if the row that defines it was lost.
     pub fn context(&self, id: ContextId) -> Option<&Context> {
         self.contexts.get(&id)
     }
@@ -343,17 +345,17 @@ impl Profile {
         ids
     }
 
-    /// Returns the tree of all stacks, whose symbols are positions in [`Profile::frames`].
+    /// Returns the prefix tree of all captured stacks. Its symbols are positions in [`Profile::frames`].
     pub fn stack_tree(&self) -> &PrefixTree {
         &self.stacks
     }
 
-    /// Returns the frames of a stack, leaf first.
+    /// Returns the frames of a captured stack, leaf first.
     pub fn stack(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
         self.stacks.symbols_to_root(stack.0).map(FrameId)
     }
 
-    /// Returns the text of a label; `None` if the label's row was lost.
+    /// Returns the text of a label. `None` if the row that defines it was lost.
     pub fn label(&self, id: LabelId) -> Option<&str> {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
@@ -368,22 +370,23 @@ impl Profile {
         self.ranges.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
 
-    /// Returns the displayed name of a range, with the range's domain; `None` if the range's row was lost.
+    /// Returns the displayed name of a range, which contains the range's domain. `None` if the row that defines the
+    /// range was lost.
     pub fn range(&self, id: RangeId) -> Option<&str> {
         self.ranges.get(&id).map(|&id| self.strings.get(id))
     }
 
-    /// Returns the provenance facts, in order of arrival.
+    /// Returns the facts about the origin of the recording, in order of arrival.
     pub fn provenance(&self) -> impl ExactSizeIterator<Item = (Provenance, &str)> {
         self.provenance.iter().map(|(what, text)| (*what, text.as_str()))
     }
 
-    /// Returns the process id and the name of the program; `None` if the profile received no process row.
+    /// Returns the process id and the name of the program. `None` if there was no process row.
     pub fn process(&self) -> Option<(u32, &str)> {
         self.process.map(|(id, name)| (id, self.strings.get(name)))
     }
 
-    /// Returns the name of a kernel, as reported by the tracer; `None` if the kernel's row was lost.
+    /// Returns the name of a kernel as the tracer reported it. `None` if the row that defines it was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(id).map(|name| self.strings.get(name.symbol))
     }
@@ -415,7 +418,7 @@ impl Profile {
         &self.modules
     }
 
-    /// Returns the times of the first opening and the last closing of a window, if any.
+    /// Returns the edges of windows: the first opening and the last closing, if there are any.
     pub fn windows(&self) -> &[(WindowEdge, Nanos)] {
         &self.windows
     }
@@ -426,17 +429,17 @@ impl Profile {
     }
 }
 
-/// Samples, and the sums that accompany the samples.
+/// Methods for samples, and for the sums in addition to samples.
 impl Profile {
-    /// Replaces the samples of `view`. Samples are kept sorted, so that outputs do not depend on the order in which
-    /// the GPU's buffers arrived.
+    /// Replaces the samples of `view`. Samples are sorted, so that outputs do not depend on the order in which activity
+    /// buffers arrived.
     pub fn set_samples(&mut self, view: &View, mut samples: Vec<Sample>) {
         samples.sort_unstable();
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops the samples of every view, and the sums of works, devices and streams, all of which stay empty until they
-    /// are set again.
+    /// Drops the samples of every view, and the sums of kinds of work, devices and streams. All of them are empty until
+    /// they are set again.
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
@@ -451,60 +454,61 @@ impl Profile {
         self.windows = Vec::new();
     }
 
-    /// Returns the samples of `view`. There is one sample per stack, leaf frames and GPU (and stream).
+    /// Returns the samples of `view`. There is one sample for each combination of stack, leaf frames and GPU (and
+    /// stream, if requested).
     pub fn samples(&self, view: &View) -> &[Sample] {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the profile has samples of `view`. If `view` combines other views, the first of them is ignored, because
-    /// every profile has its samples.
+    /// Whether the profile has samples of `view`. If `view` combines other views, the first of these views is ignored,
+    /// because every profile has samples of it.
     pub fn has(&self, view: &View) -> bool {
         let mut others = view.parts.iter().skip(1);
         !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
     }
 
-    /// Replaces the statistics of work and of devices, and sorts both.
+    /// Replaces the statistics of each kind of work and the totals of devices. Sorts both.
     pub fn set_works(&mut self, mut works: Vec<WorkStats>, mut devices: Vec<DeviceUse>) {
         sorting::sort_by_key(&mut works, |w| (w.work, w.device));
         sorting::sort_by_key(&mut devices, |d| d.device);
         (self.works, self.devices) = (works, devices);
     }
 
-    /// Replaces the launch delays, and replaces the copies by direction and kinds of memory.
+    /// Replaces the launch delays, and the sums of copies by direction and kinds of memory.
     pub fn set_delays_and_copies(&mut self, delays: Vec<WorkDelays>, copies: Vec<(CopyPath, Weight)>) {
         (self.delays, self.copies) = (delays, copies);
     }
 
-    /// Returns launch delays by kind of work and device. Empty unless the profile contains the sums of a process that
-    /// exited.
+    /// Returns the launch delays by kind of work and device. Empty unless the profile contains the final sums of a
+    /// process.
     pub fn delays(&self) -> &[WorkDelays] {
         &self.delays
     }
 
-    /// Returns copies by direction and kinds of memory. Empty unless the profile contains the sums of a process that
-    /// exited.
+    /// Returns the sums of copies by direction and kinds of memory. Empty unless the profile contains the final sums of
+    /// a process.
     pub fn copies(&self) -> &[(CopyPath, Weight)] {
         &self.copies
     }
 
-    /// Replaces the durations by stack and kind of work.
+    /// Replaces the duration sums (with squares) by stack and kind of work.
     pub fn set_spreads(&mut self, spreads: Vec<DurationSpread>) {
         self.spreads = spreads;
     }
 
-    /// Returns the durations by stack and kind of work; empty if they were not recorded.
+    /// Returns the duration sums (with squares) by stack and kind of work. Empty if squares were not summed.
     pub fn spreads(&self) -> &[DurationSpread] {
         &self.spreads
     }
 
-    /// Replaces the times of devices and the sums of streams, and sorts both.
+    /// Replaces the busy and idle times of devices and the sums of streams. Sorts both.
     pub fn set_times(&mut self, mut times: Vec<DeviceTime>, mut streams: Vec<StreamUse>) {
         sorting::sort_by_key(&mut times, |time| time.device);
         sorting::sort(&mut streams);
         (self.times, self.streams) = (times, streams);
     }
 
-    /// Replaces the counts of recorded dependencies.
+    /// Replaces the counts of calls and records about CUDA events and waits.
     pub fn set_dependencies(&mut self, dependencies: Dependencies) {
         self.dependencies = dependencies;
     }
@@ -514,7 +518,7 @@ impl Profile {
         self.steady = steady;
     }
 
-    /// Returns the steady part of the run; `None` if it could not be distinguished from start-up and shutdown.
+    /// Returns the steady part of the run (the run without start-up and shutdown). `None` if no steady part was found.
     pub fn steady(&self) -> Option<SteadyPart> {
         self.steady
     }
@@ -524,18 +528,18 @@ impl Profile {
         self.row_facts = facts;
     }
 
-    /// Returns the facts about single launches and activities; `None` if they are unknown, for example because an
+    /// Returns the facts about single launches and activities. `None` if they are unknown, for example because an
     /// earlier version wrote the sums.
     pub fn row_facts(&self) -> Option<RowFacts> {
         self.row_facts
     }
 
-    /// Replaces the totals of the steps.
+    /// Replaces the totals over all steps of the program.
     pub fn set_steps(&mut self, steps: StepTotals) {
         self.steps = steps;
     }
 
-    /// Returns the totals of the steps.
+    /// Returns the totals over all steps of the program.
     pub fn steps(&self) -> StepTotals {
         self.steps
     }
@@ -550,35 +554,35 @@ impl Profile {
         &self.step_series
     }
 
-    /// Returns the counts of recorded dependencies.
+    /// Returns the counts of calls and records about CUDA events and waits.
     pub fn dependencies(&self) -> &Dependencies {
         &self.dependencies
     }
 
-    /// Returns the durations per kind of work and device.
+    /// Returns statistics of durations for each kind of work and device.
     pub fn works(&self) -> &[WorkStats] {
         &self.works
     }
 
-    /// Returns the devices that ran any work, with the sums of that work.
+    /// Returns the devices that ran any GPU work, with the totals of this work.
     pub fn devices(&self) -> &[DeviceUse] {
         &self.devices
     }
 
-    /// Returns the time breakdown per device.
+    /// Returns the busy and idle time of each device.
     pub fn times(&self) -> &[DeviceTime] {
         &self.times
     }
 
-    /// Returns the sums per stream.
+    /// Returns the busy time of each stream.
     pub fn streams(&self) -> &[StreamUse] {
         &self.streams
     }
 }
 
-/// Names for display. Until names are set, exporters show addresses.
+/// Methods for displayed frames and names. Until names are set, exporters show addresses.
 impl Profile {
-    /// Interns a string, for use with the setters below.
+    /// Interns a string. Call before the setters below, which take string ids.
     pub fn intern(&mut self, text: &str) -> StringId {
         self.strings.intern(text)
     }
@@ -601,7 +605,7 @@ impl Profile {
         self.shown_contexts.insert(context, ShownStackId(node));
     }
 
-    /// Makes room for the displayed stacks of `count` more contexts.
+    /// Reserves capacity for the displayed stacks of `count` more contexts.
     pub fn reserve_shown(&mut self, count: usize) {
         self.shown_contexts.reserve(count);
     }
@@ -613,7 +617,7 @@ impl Profile {
         self.pauses.clear();
     }
 
-    /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for the context.
+    /// Returns the displayed stack of `context`. `None` if [`Profile::set_shown`] was not called for the context.
     pub fn shown(&self, context: ContextId) -> Option<ShownStackId> {
         self.shown_contexts.get(&context).copied()
     }
@@ -623,17 +627,17 @@ impl Profile {
         self.shown.symbols_to_root(shown.0).map(ShownFrameId)
     }
 
-    /// Returns all distinct frames, as displayed.
+    /// Returns all distinct displayed frames.
     pub fn shown_frames(&self) -> &[ShownFrame] {
         &self.shown_frames
     }
 
-    /// Returns the displayed frame.
+    /// Returns the displayed frame with this id.
     pub fn shown_frame(&self, id: ShownFrameId) -> &ShownFrame {
         &self.shown_frames[id.0 as usize]
     }
 
-    /// Sets the displayed name of a kernel that has a name row.
+    /// Sets the displayed name of a kernel. Has no effect if the row that defines the kernel's name was lost.
     pub fn set_shown_kernel(&mut self, kernel: NameId, text: StringId) {
         let Some(name) = self.kernels.get_mut(kernel) else { return };
         let before = name.shown.replace(text).unwrap_or(name.symbol);
@@ -642,8 +646,8 @@ impl Profile {
         }
     }
 
-    /// Returns the displayed name of a kernel: demangled if available, otherwise as the tracer reported it. Returns
-    /// `None` if the kernel's row was lost.
+    /// Returns the displayed name of a kernel, or the name that the tracer reported if no displayed name was set.
+    /// `None` if the row that defines the kernel was lost.
     pub fn kernel(&self, id: NameId) -> Option<&str> {
         self.kernel_text(id).map(|text| self.strings.get(text))
     }

@@ -22,7 +22,7 @@ impl PythonCode {
 }
 
 impl Profile {
-    /// Adds a function. If two functions have the same id, the first function wins.
+    /// Adds a function. If two functions have the same id, the first function is used.
     pub(super) fn add_code(&mut self, code: &CodeObject<'_>) {
         self.codes.entry(code.id).or_insert_with(|| PythonCode {
             version: code.version,
@@ -33,7 +33,7 @@ impl Profile {
         });
     }
 
-    /// Returns the function of a Python frame; `None` if the function's row was lost.
+    /// Returns the function of a Python frame. `None` if the row that defines the function was lost.
     pub fn code(&self, id: CodeId) -> Option<CodeObject<'_>> {
         self.codes.get(&id).map(|code| code.row(id))
     }

@@ -1,4 +1,5 @@
-//! A sample consists of a stack, the frames at its leaf, a GPU and stream, and amounts. Every view consists of samples.
+//! Defines samples. A sample consists of a stack, the frames that are added at its leaf, a GPU and stream, and amounts.
+//! Every view consists of samples.
 
 use super::cause::Cause;
 use super::frame::ShownFrameKind;
@@ -11,22 +12,22 @@ use crate::record::{
 /// Maximum number of values per sample.
 pub const MAX_SAMPLE_VALUES: usize = 4;
 
-/// Amounts of a sample: one amount per entry of its view's [`values`](super::View::values). The first amount determines
-/// the width of the sample. If the view counts occurrences, the second amount is their number.
+/// Amounts of a sample, one for each entry in the [`values`](super::View::values) of the sample's view. The first
+/// amount determines the width of the sample. If the view counts occurrences, the second amount is their number.
 pub type Values = [u64; MAX_SAMPLE_VALUES];
 
-/// A stack of a view, and the amounts attributed to the stack.
+/// A stack with the amounts that a view attributes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
-    /// Mark at the root, before the frames of the stack.
+    /// Mark that is shown at the root, outside the frames of the stack.
     pub root_mark: Option<RootMark>,
     /// Stack to which the sample is attributed.
     pub site: SampleSite,
-    /// Frames on top of the stack.
+    /// Frames that are added at the leaf of the stack.
     pub leaf: Leaf,
-    /// GPU; `None` if no GPU was involved.
+    /// GPU to which the amounts belong. `None` if no GPU was involved.
     pub device: Option<DeviceId>,
-    /// Stream; `None` if no GPU was involved or streams were not requested.
+    /// Stream to which the amounts belong. `None` if no GPU was involved, or if streams were not requested.
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Amounts, in the order of the view's values.
     pub values: Values,
@@ -57,9 +58,10 @@ pub fn add_values(sum: &mut Values, more: Values) {
 /// A mark at the root of a stack, for idle time at the edge of a window or outside the steady part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RootMark {
-    /// Idle time from a window's opening to the first work in the window. The sample's stack is that of this work.
+    /// Idle time from the opening of a window to the first GPU work in the window. The sample's stack is the one that
+    /// launched this work.
     Opening,
-    /// Idle time from the last work in a window to the window's end.
+    /// Idle time from the last GPU work in a window to the closing of the window.
     Closing,
     /// Idle time before the steady part of the run.
     StartUp,
@@ -86,24 +88,25 @@ pub enum SampleSite {
     Context(ContextId),
     /// There is no stack. A label at the root of the flame graph shows the reason.
     Missing(Missing),
-    /// A graph node, which has two stacks.
+    /// A graph node. It has two stacks: of the launch of the graph, and of the creation of the node.
     Node {
         /// Context that launched the graph.
         launch: Result<ContextId, Missing>,
-        /// Origin of the node.
+        /// Context that created the node, or the reason why it is unknown.
         created: Created,
     },
-    /// Time of a thread between two of its calls, attributed to the pause and to neither call.
+    /// Time that is attributed to the pause of a thread between two API calls.
     Between {
-        /// Call this before the pause.
+        /// Context of the call before the pause.
         after: ContextId,
-        /// Thread of the call `after`, if a different thread made the call `before`. [`ThreadId::OTHERS`] stands for
-        /// threads that were merged.
+        /// Thread that made the call `after`, if it is not the thread that made the call `before`. [`ThreadId::OTHERS`]
+        /// represents all threads that were merged.
         thread: Option<ThreadId>,
-        /// Call this after the pause.
+        /// Context of the call after the pause.
         before: ContextId,
     },
-    /// No stack: idle time that no launch has ended, or traffic that the driver has caused.
+    /// There is no stack. Used for idle time that no launch has ended, and for memory traffic that the driver has
+    /// caused.
     NoStack,
 }
 
@@ -119,20 +122,21 @@ impl SampleSite {
     }
 }
 
-/// Frames on top of a sample's stack, outermost first: no frame, the work that was launched, or a path of several
-/// frames.
+/// Frames that are added at the leaf of a sample's stack, outermost first. There may be no frame, one frame for the GPU
+/// work that was launched, or several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf([Option<LeafFrame>; Self::MAX_FRAMES]);
 
 impl Leaf {
-    /// Maximum number of frames: a kernel, a location in the kernel, and the reason for a stall at that location.
+    /// Maximum number of frames. The longest leaf has a kernel, a location in the kernel, and the reason for a stall at
+    /// that location.
     pub const MAX_FRAMES: usize = 3;
-    /// Empty leaf: the sample ends with its stack.
+    /// A leaf without frames.
     pub const NONE: Self = Self([None; Self::MAX_FRAMES]);
-    /// A launch without an activity.
+    /// The leaf of a launch without an activity.
     pub const PENDING: Self = Self([Some(LeafFrame::Missing(Missing::Pending)), None, None]);
 
-    /// Creates a leaf from `frames`; drops frames beyond [`Leaf::MAX_FRAMES`].
+    /// Creates a leaf from `leaf_frames`. Drops frames beyond [`Leaf::MAX_FRAMES`].
     pub fn new(leaf_frames: &[LeafFrame]) -> Self {
         debug_assert!(leaf_frames.len() <= Self::MAX_FRAMES, "{leaf_frames:?} do not fit into a leaf");
         Self(std::array::from_fn(|at| leaf_frames.get(at).copied()))
@@ -159,28 +163,28 @@ impl Leaf {
     }
 }
 
-/// A frame on top of a sample's stack.
+/// A frame that is added at the leaf of a sample's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LeafFrame {
-    /// GPU work.
+    /// A kernel, copy, fill or graph.
     Work(Work),
-    /// Reason why something is unknown.
+    /// The launch, the stack or the time is missing for this reason.
     Missing(Missing),
-    /// Lost GPU work: work that was counted but not recorded.
+    /// GPU work that was counted but not recorded.
     Lost(Loss),
     /// The GPU was idle because of this cause.
     Idle(Cause),
-    /// The GPU was idle to the end, because no work followed.
+    /// The GPU was idle until the window closed, because no work followed.
     IdleUntilClose,
     /// Memory of this kind was allocated.
     Allocate(MemoryKind),
     /// Memory of this kind was freed. The kind is unknown if the memory was allocated before recording began.
     Free(Option<MemoryKind>),
-    /// Traffic or faults of unified memory.
+    /// Migrations or page faults of unified memory.
     Unified(UnifiedKind),
     /// The thread was on a CPU.
     OnCpu,
-    /// The thread was off-CPU, waiting.
+    /// The thread waited off-CPU.
     OffCpu,
     /// Any other frame, by its kind and name.
     Named(ShownFrameKind, StringId),

@@ -1,4 +1,4 @@
-//! Stores the steps of a run with their durations and GPU work, in a form whose size does not depend on the number of
+//! Stores the durations and the GPU work of a run's steps. The size is bounded, even if the run has any number of
 //! steps.
 
 use super::LaunchCoverage;
@@ -11,15 +11,15 @@ use crate::stats::Histogram;
 pub struct StepSeries {
     /// Groups of consecutive steps. Each group has one step unless the run has thousands of steps.
     pub groups: Vec<StepGroup>,
-    /// Kinds of steps, in order of their first step.
+    /// Kinds of steps (steps with the same name), in the order in which they first occurred.
     pub kinds: Vec<StepKind>,
     /// The longest steps, longest first.
     pub longest: Vec<SingleStep>,
 }
 
 impl StepSeries {
-    /// Returns the `percent`th percentile of the durations of a kind of steps, by nearest rank, in ns. The result is
-    /// exact if each group has one step, and otherwise as exact as [`Histogram::percentile`].
+    /// Returns the `percent`th percentile of the durations of one kind of steps, by nearest rank, in ns. The result is
+    /// exact if each group has one step. Otherwise it is as exact as [`Histogram::percentile`].
     pub fn percentile(&self, kind: usize, percent: u8) -> u64 {
         let is_of_kind = |group: &&StepGroup| group.kind.map(usize::from) == Some(kind) && group.nanos() > 0;
         let mut durations: Vec<u64> = self.groups.iter().filter(is_of_kind).map(StepGroup::nanos).collect();
@@ -31,7 +31,7 @@ impl StepSeries {
         durations.get(rank - 1).copied().unwrap_or(0)
     }
 
-    /// Returns the numbers, counted from 0, of all steps in groups that have too few launches with an activity.
+    /// Returns the indices of all steps in groups in which too few launches have an activity.
     pub(super) fn uncovered_steps(&self) -> Vec<u64> {
         let (mut numbers, mut before) = (Vec::new(), 0);
         for group in &self.groups {
@@ -48,22 +48,23 @@ impl StepSeries {
 /// A group of consecutive steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepGroup {
-    /// Number of the first step in its process, counted from 1.
+    /// Sequence number of the first step in the process, starting at 1.
     pub number: u64,
-    /// Beginning of the first step.
+    /// Time at which the first step began.
     pub begin: Nanos,
-    /// End of the last step, or its beginning if the end is unknown.
+    /// Time at which the last step ended, or began if its end is unknown.
     pub end: Nanos,
     /// Number of steps.
     pub steps: u64,
-    /// Index of the steps' kind in [`StepSeries::kinds`]; `None` if the group has steps of several kinds.
+    /// Index in [`StepSeries::kinds`] of the kind of all steps in the group. `None` if the group has steps of several
+    /// kinds.
     pub kind: Option<u8>,
-    /// Sum of the durations, in ns, of all work except communication that began during the steps. Time in which several
-    /// works overlap counts several times.
+    /// Total duration in ns of all GPU work except communication that began during the steps. Time during which several
+    /// activities overlap counts several times.
     pub work: u64,
-    /// Sum of the durations of communication that began during the steps, in ns.
+    /// Total duration in ns of communication kernels that began during the steps.
     pub communication: u64,
-    /// Launches during the steps.
+    /// Counts of launches during the steps.
     pub coverage: LaunchCoverage,
 }
 
@@ -77,35 +78,35 @@ impl StepGroup {
 /// Steps with the same name.
 #[derive(Clone, Debug, Default)]
 pub struct StepKind {
-    /// Name of the ranges that began the steps, without a number at its end; empty if calls of `gpuflame_step()` began
-    /// them.
+    /// Name of the ranges that began the steps, without the number at its end. Empty if calls of `gpuflame_step()`
+    /// began the steps.
     pub name: String,
-    /// Number of steps whose durations are known. (In a recording, the end of the last step before a window closes is
+    /// Number of steps with a known duration. (In a recording, the duration of the last step before a window closes is
     /// unknown.)
     pub count: u64,
-    /// Sum of the durations, in ns.
+    /// Total duration of the steps in ns.
     pub nanos: u64,
     /// Duration of the longest step, in ns.
     pub max: u64,
-    /// Number of the longest step in its process, counted from 1.
+    /// Sequence number of the longest step in the process, starting at 1.
     pub longest: u64,
-    /// Durations, in ns.
+    /// Distribution of the durations in ns.
     pub durations: Histogram,
 }
 
 /// A single step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SingleStep {
-    /// Number of the step in its process, counted from 1.
+    /// Sequence number of the step in the process, starting at 1.
     pub number: u64,
-    /// Beginning of the step.
+    /// Time at which the step began.
     pub begin: Nanos,
-    /// Duration in ns.
+    /// Duration of the step in ns.
     pub nanos: u64,
     /// Index of the step's kind in [`StepSeries::kinds`].
     pub kind: u8,
-    /// Work during the step, as in [`StepGroup::work`].
+    /// GPU work that began during the step, as in [`StepGroup::work`].
     pub work: u64,
-    /// Communication during the step, as in [`StepGroup::communication`].
+    /// Communication that began during the step, as in [`StepGroup::communication`].
     pub communication: u64,
 }

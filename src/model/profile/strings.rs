@@ -8,12 +8,12 @@ use crate::record::hash_one;
 pub struct StringId(pub(super) u32);
 
 impl StringId {
-    /// Returns the id of the string at position `at`, in the order of storing.
+    /// Returns the id of the string that was stored as number `at`, counted from 0.
     pub fn from_index(at: u32) -> Self {
         Self(at)
     }
 
-    /// Returns the position of the string, in the order of storing.
+    /// Returns the position of the string in the order in which strings were stored.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -69,7 +69,7 @@ impl StringTable {
     }
 }
 
-/// Returns the bytes of memory that a string uses: its text, its end offset, and a bucket of the index.
+/// Returns the number of bytes that a string takes in the table: its text, its end offset, and a bucket of the index.
 pub(super) fn bytes(text: &str) -> usize {
     text.len() + size_of::<usize>() + 6
 }

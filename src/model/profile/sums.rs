@@ -1,5 +1,5 @@
 //! Defines the sums over a run that a profile contains in addition to samples: durations per kind of work, totals of
-//! devices and streams, and counts of dependencies.
+//! devices and streams, and counts of event calls and waits.
 
 use std::collections::BTreeMap;
 
@@ -9,46 +9,46 @@ use crate::record::{
 };
 use crate::stats::Histogram;
 
-/// Durations of one kind of work under one stack, on one GPU (and stream).
+/// Sums of the durations of one kind of work, launched from one stack, on one GPU (and stream).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurationSpread {
-    /// Stack of the work.
+    /// Stack that launched the work.
     pub site: SampleSite,
     /// Kind of work.
     pub work: Work,
     /// GPU that ran the work, if it is known.
     pub device: Option<DeviceId>,
-    /// Stream of the work, if streams are summed separately.
+    /// Stream that ran the work, if streams are summed separately.
     pub stream: Option<(GpuContextId, StreamId)>,
-    /// Number of durations.
+    /// Number of activities.
     pub count: u64,
-    /// Sum of the durations, in nanoseconds.
+    /// Total duration in nanoseconds.
     pub nanos: u64,
-    /// Sum of the squared durations.
+    /// Sum of the squared durations in ns.
     pub squares: u128,
 }
 
-/// Number of activities, with their total time and bytes.
+/// Number of activities, with their total duration and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
     /// Number of activities (or launches).
     pub count: u64,
-    /// GPU time in nanoseconds.
+    /// Total GPU time in nanoseconds.
     pub nanos: u64,
-    /// Bytes moved or set.
+    /// Total number of bytes moved or set.
     pub bytes: u64,
 }
 
-/// Counts of recorded dependencies; all are 0 if dependencies were not requested.
+/// Counts of calls and records that show dependencies. All are 0 if dependencies were not requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
-    /// Calls that recorded an event on a stream.
+    /// Number of calls that recorded a CUDA event on a stream.
     pub record_calls: u64,
-    /// Calls that made a stream wait for an event.
+    /// Number of calls that made a stream wait for a CUDA event.
     pub wait_calls: u64,
-    /// Event records reported by the tracer.
+    /// Number of event records that the tracer reported.
     pub event_records: u64,
-    /// Waits reported by the tracer, by kind.
+    /// Number of waits that the tracer reported, for each kind of wait.
     pub syncs: BTreeMap<SyncKind, u64>,
 }
 
@@ -58,7 +58,7 @@ impl Dependencies {
         *self == Self::default()
     }
 
-    /// Returns the number of waits that the tracer reported, and the number for each word of [`SyncKind`].
+    /// Returns the total number of waits that the tracer reported, and the number for each word of [`SyncKind`].
     pub fn waits(&self) -> (u64, Vec<(&'static str, u64)>) {
         let named = [SyncKind::EVENT, SyncKind::STREAM_WAIT, SyncKind::STREAM, SyncKind::CONTEXT];
         let of = |kind: SyncKind| (kind.word(), self.syncs.get(&kind).copied().unwrap_or(0));
@@ -69,11 +69,11 @@ impl Dependencies {
     }
 }
 
-/// Longest plausible duration of an activity, in ns.
+/// Longest duration of an activity, in ns, that counts as plausible.
 pub const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
 
-/// Counts of properties of single launches and activities, which checks of a run report. The properties are counted
-/// while rows are joined, because sums do not contain the rows.
+/// Numbers of launches and activities with certain properties, for checks of a run. They are counted while rows are
+/// joined, because sums do not contain single rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowFacts {
     /// Number of windows that were opened and closed.
@@ -86,20 +86,21 @@ pub struct RowFacts {
     pub zero_length: u64,
     /// Number of activities that took longer than [`MAX_PLAUSIBLE_NS`].
     pub too_long: u64,
-    /// GPU time of activities that began before their launch, in nanoseconds.
+    /// Total GPU time in nanoseconds of activities that began before their launch.
     pub early_ns: u64,
-    /// Number of launches with several activities.
+    /// Number of launches that have several activities.
     pub shared_launches: u64,
     /// Number of launches that have no activity, and were made after the last launch with an activity.
     pub pending_at_end: u64,
-    /// Number of `pending_at_end` launches that should have an activity, and were made while a GPU still ran earlier
-    /// work. The work of these launches was probably in a queue when recording ended.
+    /// Number of those `pending_at_end` launches that should have an activity and were made while a GPU still ran
+    /// earlier work. Their work was probably in a queue when recording ended.
     pub queued: u64,
-    /// Number of `pending_at_end` launches of graphs whose work was probably in a queue when recording ended.
+    /// Number of those `pending_at_end` launches that launched a graph whose work was probably in a queue when
+    /// recording ended.
     pub queued_graphs: u64,
-    /// Whether recording probably ended before the work of the `pending_at_end` launches. Recording is assumed to
-    /// have ended too early if the time of the first of these launches, plus the longest time from any launch to the
-    /// end of its work, is not before the end of the last event.
+    /// Whether recording probably ended before the work of the `pending_at_end` launches. To decide this, the longest
+    /// time from any launch to the end of its work is added to the time of the first of these launches. If the sum is
+    /// not before the end of the last call or activity, recording ended too early.
     pub ends_before_gpu: bool,
 }
 
@@ -110,59 +111,60 @@ pub struct WorkStats {
     pub work: Work,
     /// Device that ran the work.
     pub device: DeviceId,
-    /// Number, time and bytes of the work on that device.
+    /// Number, total duration and bytes of the work on that device.
     pub weight: Weight,
     /// Shortest duration, in nanoseconds.
     pub min: u64,
     /// Longest duration, in nanoseconds.
     pub max: u64,
-    /// 50th, 95th and 99th percentile of the durations by nearest rank, in nanoseconds. Percentiles are exact up to
-    /// 1,024 ns, and within 1 % beyond.
+    /// 50th, 95th and 99th percentile of the durations by nearest rank, in nanoseconds. Percentiles up to 1,024 ns are
+    /// exact. Higher ones have an error of at most 1 %.
     pub percentiles: [u64; 3],
 }
 
-/// Total work of a device.
+/// Total GPU work of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUse {
     /// Device that ran the work.
     pub device: DeviceId,
     /// Number of activities with usable times.
     pub count: u64,
-    /// Sum of the durations of the activities, in nanoseconds. If activities overlap, this sum exceeds the time in
-    /// which the device was busy.
+    /// Total duration of the activities in nanoseconds. If activities overlap, this is more than the time during which
+    /// the device was busy.
     pub nanos: u64,
 }
 
-/// Busy time of a stream. Activities of a stream may overlap: nodes of a graph, and kernels launched with programmatic
+/// Busy time of a stream. Activities on a stream may overlap if they are nodes of a graph, or kernels with programmatic
 /// dependent launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamUse {
     /// Device of the stream.
     pub device: DeviceId,
-    /// Stream; `None` if the entry is the sum of all streams beyond the first few thousand.
+    /// GPU context and stream id. `None` if the entry is the sum over all streams beyond the first few thousand.
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Number of activities with usable times.
     pub count: u64,
-    /// Time in which at least one activity of the stream ran, in nanoseconds. For the entry of all streams beyond the
-    /// first few thousand, the sum of the durations of all activities.
+    /// Time in nanoseconds during which at least one activity of the stream ran. For the sum over all streams beyond
+    /// the first few thousand, the total duration of their activities.
     pub nanos: u64,
 }
 
-/// Times between the calls that launched work and the starts of the work.
+/// Delays from the start of a launch call to the start of the work that it launched.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchDelays {
     /// Distribution of the delays, in nanoseconds.
     pub histogram: Histogram,
-    /// Sum of the delays, in nanoseconds.
+    /// Total delay in nanoseconds.
     pub sum: u64,
     /// Maximum delay, in nanoseconds.
     pub max: u64,
-    /// Number of activities that began before their call. Any such activity shows that one of the two clocks is wrong.
+    /// Number of activities that began before the call that launched them. Any such activity shows that the CPU's or
+    /// the GPU's clock is wrong.
     pub started_before_call: u64,
 }
 
 impl LaunchDelays {
-    /// Adds work that started at `start` and was launched by a call at `launched`.
+    /// Adds an activity that began at `start` and was launched by a call at `launched`.
     pub fn record(&mut self, launched: Nanos, start: Nanos) {
         let delay = start.since(launched);
         self.started_before_call += u64::from(start < launched);
@@ -187,37 +189,38 @@ pub struct WorkDelays {
     pub work: Work,
     /// Device that ran the work.
     pub device: DeviceId,
-    /// Delays.
+    /// Delays of all activities of this kind on the device.
     pub delays: LaunchDelays,
 }
 
-/// Copies with usable times on one device that have the same direction and the same kinds of memory.
+/// Key for sums of memory copies: the device, the direction, and both kinds of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyPath {
     /// Device of the copies.
     pub device: DeviceId,
-    /// Direction.
+    /// Direction of the copies.
     pub kind: CopyKind,
-    /// Kind of memory that is read, such as pageable or pinned.
+    /// Kind of memory that was read, such as pageable or pinned.
     pub from: MemoryKind,
-    /// Kind of memory that is written.
+    /// Kind of memory that was written.
     pub to: MemoryKind,
 }
 
-/// Steps of a run (see [`StepSpans`](crate::record::StepSpans)). All fields are 0 if the run has no steps.
+/// Totals over the steps of a run (see [`StepSpans`](crate::record::StepSpans)). All fields are 0 if the run has no
+/// steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTotals {
     /// Number of steps.
     pub count: u64,
-    /// Smallest number of a step. A value of 1 means that the run includes the first step of its process.
+    /// Smallest sequence number of a step. 1 means that the run includes the first step of the process.
     pub first_number: u64,
-    /// Beginning of the first step.
+    /// Time at which the first step began.
     pub first: Nanos,
-    /// Beginning of the last step.
+    /// Time at which the last step began.
     pub last: Nanos,
     /// One of the threads that began steps.
     pub thread: ThreadId,
-    /// Whether several threads began steps, so that one iteration of the program may consist of several steps.
+    /// Whether several threads began steps. If so, one iteration of the program may consist of several steps.
     pub has_several_threads: bool,
 }
 
@@ -234,28 +237,28 @@ impl StepTotals {
     }
 }
 
-/// The steady part of a run: the program's repeated work, without start-up and shutdown.
+/// The steady part of a run: the time in which the program repeats its work, without start-up and shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteadyPart {
-    /// Evidence from which the steady part was derived.
+    /// Rule by which the steady part was found.
     pub rule: SteadyRule,
-    /// Beginning of the part; [`Nanos(0)`](Nanos) if the run has no start-up.
+    /// Time at which the steady part begins. [`Nanos(0)`](Nanos) if the run has no start-up.
     pub begin: Nanos,
-    /// End of the part: the end of the last work that was launched in the part.
+    /// Time at which the steady part ends, which is when the last work launched in it ended.
     pub end: Nanos,
 }
 
-/// Evidence for the steady part of a run.
+/// Rule by which the steady part of a run is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SteadyRule {
-    /// The part begins with the first step and ends when the work of the last launch in a step has ended.
+    /// The steady part begins with the first step, and ends when the work of the last launch in a step has ended.
     Steps,
-    /// The part is the longest run of a repeated sequence of stacks.
+    /// The steady part is the longest loop that launches the same stacks in each iteration.
     Repeated,
 }
 
 impl SteadyRule {
-    /// Returns the words that denote the part in sentences such as `busy 12 % of the 3.7 s of steps`.
+    /// Returns the words for the steady part in sentences such as `busy 12 % of the 3.7 s of steps`.
     pub fn words(self) -> &'static str {
         match self {
             Self::Steps => "steps",
@@ -267,9 +270,9 @@ impl SteadyRule {
 /// Busy and idle time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyIdle {
-    /// Time in which work ran.
+    /// Time during which GPU work ran.
     pub busy: u64,
-    /// Time in which no work ran.
+    /// Time during which no GPU work ran.
     pub idle: u64,
 }
 
@@ -280,25 +283,26 @@ impl BusyIdle {
     }
 }
 
-/// Breakdown of a device's time, in which `window = busy + idle`.
+/// Busy and idle time of a device. `window = busy + idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTime {
-    /// Device whose time is broken down.
+    /// Device to which the times belong.
     pub device: DeviceId,
-    /// Nanoseconds in which a window was open, plus nanoseconds in which recorded work ran after the window closed. If
-    /// the rows come from another tool and have no windows, the time from the first activity to the last activity.
+    /// Nanoseconds during which a window was open, plus nanoseconds during which recorded work ran after the window
+    /// closed. If the rows come from another tool and have no windows, this is the time from the start of the first
+    /// activity to the end of the last.
     pub window: u64,
-    /// Nanoseconds in which at least one of the device's activities ran.
+    /// Nanoseconds during which at least one activity ran on the device.
     pub busy: u64,
-    /// Nanoseconds of `window` in which no activity ran.
+    /// Nanoseconds of `window` during which no activity ran.
     pub idle: u64,
-    /// Nanoseconds of activities that were reported too late to be added to `busy`. Up to this much of `idle` may in
-    /// reality have been busy time.
+    /// Total nanoseconds of activities that arrived too late to be added to `busy`. Up to this much of `idle` may in
+    /// fact be busy time.
     pub late: u64,
-    /// Number of activities that were reported too late to be added to `busy`.
+    /// Number of activities that arrived too late to be added to `busy`.
     pub late_count: u64,
-    /// Largest time in nanoseconds by which an activity seems to have started before the call that launched it. The
-    /// device's clock is behind the host's clock by at least this much.
+    /// Maximum time in nanoseconds by which an activity seems to have started before the call that launched it. The
+    /// device's clock is behind the host's clock by at least this time.
     pub early: u64,
     /// Number of activities that started before the call that launched them.
     pub early_count: u64,
@@ -306,15 +310,15 @@ pub struct DeviceTime {
     pub first: Nanos,
     /// End time of the last recorded activity.
     pub last: Nanos,
-    /// Parts of `busy` and `idle` that were before the steady part of the run.
+    /// The parts of `busy` and `idle` before the steady part of the run.
     pub start_up: BusyIdle,
-    /// Parts of `busy` and `idle` that were after the steady part of the run.
+    /// The parts of `busy` and `idle` after the steady part of the run.
     pub shutdown: BusyIdle,
 }
 
 impl DeviceTime {
-    /// Returns the busy and idle time of the device in the steady part of the run. If the run has no steady part,
-    /// returns its times of the whole run.
+    /// Returns the device's busy and idle time in the steady part of the run. If the run has no steady part, returns
+    /// those of the whole run.
     pub fn steady(&self) -> BusyIdle {
         let Self { busy, idle, start_up, shutdown, .. } = self;
         BusyIdle {

@@ -1,8 +1,9 @@
-//! A prefix tree stores chains of 32-bit symbols. Chains that begin with the same symbols share these symbols.
+//! A prefix tree: stores chains of 32-bit symbols. Chains that begin with the same symbols share the storage for these
+//! symbols.
 //!
-//! Prefix trees store stacks of frames, displayed stacks, and flame graphs. Each node contains consecutive symbols
-//! between which no chain ends or branches off. A chain that shares few symbols with other chains therefore costs 4
-//! bytes per symbol and about 40 bytes for its node. With a node per symbol, a chain would cost 13 to 19 bytes per
+//! Prefix trees are used for captured stacks, displayed stacks, and flame graphs. Each node contains consecutive
+//! symbols between which no chain ends or branches off. So a chain that shares few symbols with other chains costs 4
+//! bytes per symbol, and about 40 bytes for its node. With one node per symbol, a chain would cost 13 to 19 bytes per
 //! symbol.
 
 use std::hash::Hash;
@@ -11,8 +12,8 @@ use std::ops::Range;
 use super::index::Index;
 use crate::record::hash_one;
 
-/// A node of a [`PrefixTree`]. A node also identifies a chain: the symbols from the root to the end of the node. Adding
-/// other chains to the tree does not change this chain.
+/// Id of a node of a [`PrefixTree`]. A node also identifies a chain: the symbols from the root to the end of the node.
+/// Adding other chains to the tree does not change this chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(u32);
 
@@ -20,7 +21,7 @@ impl NodeId {
     /// The empty chain.
     pub const ROOT: Self = Self(u32::MAX);
 
-    /// Returns the node's position in tables parallel to the tree. The root has position 0.
+    /// Returns the index of the node, for tables with one entry per node. The root has index 0.
     pub fn index(self) -> usize {
         self.0.wrapping_add(1) as usize
     }
@@ -29,7 +30,7 @@ impl NodeId {
 #[derive(Clone, Copy, Debug)]
 struct TreeNode {
     parent: NodeId,
-    /// Start of the node's symbols in `symbols`. The number of the node's symbols, `len`, is at least 1.
+    /// Position of the node's first symbol in `symbols`. The node has `len` symbols, at least 1.
     first: u32,
     len: u32,
 }
@@ -40,7 +41,7 @@ impl TreeNode {
     }
 }
 
-/// Prefix tree; see the module's documentation.
+/// A prefix tree. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct PrefixTree {
     nodes: Vec<TreeNode>,
@@ -59,10 +60,10 @@ impl PrefixTree {
         }
     }
 
-    /// Returns the node of the chain that continues the chain of `from` with `symbols`. Creates the missing nodes.
+    /// Returns the node for the chain of `from` followed by `symbols`. Creates missing nodes.
     pub fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        // `Peekable` is not used, because moving it waits for all preceding stores to complete, which costs 0.1 us per
-        // chain when nodes are created.
+        // `Peekable` is not used: moving it would have to wait for preceding stores, which costs 0.1 us per chain when
+        // nodes are created.
         let mut symbols = symbols.into_iter();
         let (mut at, mut next) = (from, symbols.next());
         while let Some(first) = next {
@@ -78,7 +79,7 @@ impl PrefixTree {
         at
     }
 
-    /// Returns the symbols of a chain, from its end to the root.
+    /// Returns the symbols of the chain that ends at `from`, from its end to the root.
     pub fn symbols_to_root(&self, from: NodeId) -> impl Iterator<Item = u32> {
         let mut at = from;
         let runs = std::iter::from_fn(move || {
@@ -89,8 +90,8 @@ impl PrefixTree {
         runs.flatten()
     }
 
-    /// Returns all nodes except the root, in no particular order: the node, its parent, and the symbols that the node
-    /// adds.
+    /// Returns all nodes except the root, in no particular order. Each item is the node, its parent, and the symbols
+    /// that the node adds to its parent's chain.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, NodeId, &[u32])> {
         let node = |(at, node): (u32, &TreeNode)| (NodeId(at), node.parent, &self.symbols[node.run()]);
         (0..).zip(&self.nodes).map(move |(at, it)| node((at, it)))
@@ -111,7 +112,7 @@ impl PrefixTree {
         self.symbols.len()
     }
 
-    /// Drops the index. The tree is then read-only, because no chain can be added without the index.
+    /// Drops the index. Afterwards, chains can no longer be added to the tree.
     pub fn without_index(self) -> Self {
         Self { index: Index::default(), ..self }
     }
@@ -187,7 +188,7 @@ mod tests {
         let mut tree = PrefixTree::default();
         let abc = chain(&mut tree, &[1, 2, 3]);
         let abd = chain(&mut tree, &[1, 2, 4]);
-        // The nodes hold the symbols 1 2, 3 and 4.
+        // The three nodes contain the symbols (1, 2), (3) and (4).
         assert_eq!((tree.node_count(), tree.symbols()), (3, 4));
         assert_eq!(chain(&mut tree, &[1, 2, 3]), abc);
         assert_eq!(tree.symbols_to_root(abd).collect::<Vec<_>>(), [4, 2, 1]);
@@ -229,7 +230,7 @@ mod tests {
             assert_eq!(chain(&mut tree, symbols), id);
             assert_eq!(*known.entry(symbols).or_insert(id), id, "{symbols:?}");
         }
-        // Every node is needed, because the symbols of a node end only at a fork or at the end of a chain.
+        // Every node is needed: each of them ends at a fork or at the end of a chain.
         assert!(tree.node_count() <= 2 * known.len());
     }
 }

@@ -5,45 +5,47 @@ use super::ids::{
 };
 use super::kinds::kinds;
 
-/// A piece of work done by a GPU.
+/// An activity: one kernel, copy or fill that a GPU ran, or a whole graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// Correlation id of the launch that started the activity.
+    /// Correlation id of the launch that caused the activity.
     pub correlation: CorrelationId,
     /// Device on which the activity ran.
     pub device: DeviceId,
     /// GPU context in which the activity ran.
     pub context: GpuContextId,
-    /// Stream of that context.
+    /// Stream on which the activity ran, an id within `context`.
     pub stream: StreamId,
-    /// Hardware channel; `None` if the tracer does not report the channel.
+    /// Hardware channel on which the activity ran. `None` if the tracer does not report it.
     pub channel: Option<u32>,
-    /// Start time; 0 if CUPTI did not collect the time.
+    /// Time at which the activity began. 0 if CUPTI did not collect it.
     pub start: Nanos,
-    /// End time; 0 if CUPTI did not collect the time, or the activity was still running when the trace ended.
+    /// Time at which the activity ended. 0 if CUPTI did not collect it, or if the activity was still running when the
+    /// trace ended.
     pub end: Nanos,
-    /// Graph execution to which the activity belongs; 0 if none.
+    /// Executable graph to which the activity belongs. 0 if it belongs to no graph.
     pub graph: GraphId,
-    /// Node of that graph; 0 if none.
+    /// Graph node that the activity ran. 0 if it belongs to no graph node.
     pub graph_node: GraphNodeId,
-    /// Node from which `graph_node` was instantiated or last updated; 0 if the tracer does not report it.
+    /// Node from which `graph_node` was instantiated or last updated. 0 if the tracer does not report it.
     pub source_node: GraphNodeId,
-    /// Whether the GPU itself launched the activity. An activity that the GPU launched has no launch on the CPU side.
+    /// Whether the GPU itself launched the activity. Such an activity has no launch on the CPU side.
     pub device_launched: bool,
-    /// Origin of the activity's graph node. `None` if the activity is not part of a graph, or if the origin is not yet
-    /// resolved. Recordings do not contain the origin: readers derive it from the graph rows that precede the activity.
+    /// Creator of the activity's graph node. `None` if the activity does not belong to a graph, or if the creator was
+    /// not looked up yet. Recordings do not contain the creator. Readers derive it from the rows about graphs before
+    /// the activity.
     pub created: Option<Created>,
-    /// Kind of work with the fields of that kind: a kernel, a copy, a fill or a graph.
+    /// Kind of work (a kernel, copy, fill or graph), with the fields that only this kind has.
     pub detail: Detail,
 }
 
 impl Activity {
-    /// Returns the GPU time in nanoseconds; `None` if the times were not collected, or the end is before the start.
+    /// Returns the duration in nanoseconds. `None` if the times were not collected, or if the end is before the start.
     pub fn duration(&self) -> Option<u64> {
         if self.start.0 == 0 || self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 
-    /// Returns the kind of work, without the fields that only that kind has.
+    /// Returns the kind of work, without the fields that only this kind has.
     pub fn work(&self) -> Work {
         match self.detail {
             Detail::Kernel(k) => Work::Kernel(k.name),
@@ -53,7 +55,7 @@ impl Activity {
         }
     }
 
-    /// Returns the number of bytes moved or set; 0 for kernels and graphs.
+    /// Returns the number of bytes copied or filled. 0 for kernels and graphs.
     pub fn bytes(&self) -> u64 {
         match self.detail {
             Detail::Kernel(_) | Detail::Graph => 0,
@@ -63,7 +65,7 @@ impl Activity {
     }
 }
 
-/// Kind of work that flame graphs distinguish: a kernel by name, a copy by direction, a fill, or a graph.
+/// Kind of GPU work, as flame graphs distinguish them: kernels by name, copies by direction, fills, and graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Work {
     /// A kernel.
@@ -76,14 +78,14 @@ pub enum Work {
     Graph,
 }
 
-/// Origin of a graph node.
+/// Creator of a graph node, or the reason why it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Created {
     /// The node was created on this stack.
     Context(ContextId),
     /// The node was created before recording began, or is a copy of such a node.
     BeforeRecording,
-    /// The origin is unknown: the tracer did not announce the node, or gpuflame could not store the announcement.
+    /// The creator is unknown: the tracer did not report the creation of the node, or gpuflame could not store it.
     Unknown,
 }
 
@@ -97,7 +99,7 @@ impl Created {
         }
     }
 
-    /// Returns the word for ledgers and tables: lower case, no blanks.
+    /// Returns the word for ledgers and tables, which is lower case and has no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::Context(_) => "created",
@@ -107,7 +109,7 @@ impl Created {
     }
 }
 
-/// Fields of an activity that depend on its kind.
+/// Kind of an activity, with the fields that only this kind has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Detail {
     /// A kernel ran.
@@ -116,28 +118,28 @@ pub enum Detail {
     Copy(CopyDetail),
     /// Memory was filled.
     Set(SetDetail),
-    /// A whole graph ran, without activities for its nodes.
+    /// A whole graph ran. There are no activities for its nodes.
     Graph,
 }
 
 /// Launch parameters of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelDetail {
-    /// Mangled name of the kernel.
+    /// Id of the kernel's mangled name.
     pub name: NameId,
-    /// Blocks in x, y, z.
+    /// Number of blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads per block in x, y, z.
+    /// Number of threads per block in x, y and z.
     pub block: [u32; 3],
-    /// Registers per thread.
+    /// Number of registers per thread.
     pub registers: u16,
-    /// Shared memory fixed at compile time, in bytes per block.
+    /// Shared memory declared at compile time, in bytes per block.
     pub static_shared: u32,
     /// Shared memory requested at launch, in bytes per block.
     pub dynamic_shared: u32,
 }
 
-/// Parameters of a copy.
+/// Parameters of a memory copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyDetail {
     /// Direction of the copy.
@@ -152,11 +154,11 @@ pub struct CopyDetail {
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
-    /// Number of copies for which the activity stands; greater than one if the driver combined a batch of copies.
+    /// Number of copies that the activity represents. It is greater than 1 if the driver combined a batch of copies.
     pub copies: u32,
 }
 
-/// Parameters of a fill.
+/// Parameters of a memory fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SetDetail {
     /// Kind of memory that was written.
@@ -170,7 +172,8 @@ pub struct SetDetail {
 }
 
 kinds! {
-    /// Direction of a copy, in CUPTI's numbers. Newer versions of CUPTI may report numbers that are not listed here.
+    /// Direction of a copy, with the values that CUPTI uses. Newer versions of CUPTI may report values that are not
+    /// listed here.
     CopyKind(u8) {
         /// Host to device.
         HTOD = 1, "HtoD";
@@ -198,7 +201,8 @@ kinds! {
 }
 
 kinds! {
-    /// Kind of memory, in CUPTI's numbers. Newer versions of CUPTI may report numbers that are not listed here.
+    /// Kind of memory, with the values that CUPTI uses. Newer versions of CUPTI may report values that are not listed
+    /// here.
     MemoryKind(u16) {
         /// CUPTI does not report the kind of memory.
         UNKNOWN = 0, "unknown";

@@ -35,7 +35,8 @@ pub(super) fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
     }
 }
 
-/// Reads an activity; `Ok(None)` if the payload is too short. The error is the reason why the payload is invalid.
+/// Decodes an activity. Returns `Ok(None)` if the payload is too short. The error is the reason why the payload is
+/// invalid.
 pub(super) fn decode_activity(fields: &mut Fields<'_>) -> Result<Option<Activity>, &'static str> {
     let Some(mut activity) = decode_activity_head(fields) else { return Ok(None) };
     let Some(kind) = fields.u8() else { return Ok(None) };
@@ -52,7 +53,7 @@ pub(super) fn decode_activity(fields: &mut Fields<'_>) -> Result<Option<Activity
     }))
 }
 
-/// Decodes all fields of an activity except the last one, `detail`.
+/// Decodes all fields of an activity except `detail`, which is the last field.
 fn decode_activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
     Some(Activity {
         correlation: CorrelationId(fields.u32()?),

@@ -1,12 +1,12 @@
-//! A caller is the stack that launched work or created a graph node, or the reason why that stack is unknown, packed
-//! into four bytes.
+//! Defines callers. A caller is the context that launched GPU work or created a graph node, or the reason why this
+//! context is unknown, packed into four bytes.
 
 use super::activity::Created;
 use super::ids::ContextId;
 use super::missing::Missing;
 
-/// A `Result<ContextId, Missing>` (launching context) or a [`Created`] (origin of a node), packed into 31 bits. Tables
-/// contain one caller per sum, time span or node, and may use the highest bit for their own purposes.
+/// A `Result<ContextId, Missing>` (context of a launch) or a [`Created`] (creator of a graph node), packed into 31
+/// bits. Tables that contain callers may use the highest bit of the word for other purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Caller(u32);
 
@@ -17,14 +17,14 @@ impl Caller {
     pub const OUTSIDE: Self = Self(ContextId::OUTSIDE.0);
     /// The launch was made before recording began.
     pub const LAUNCHED_BEFORE: Self = Self(MAX_WORD);
-    /// The work belongs to a graph that the GPU launched by itself.
+    /// The work belongs to a graph that the GPU itself launched.
     pub const DEVICE_GRAPH: Self = Self(MAX_WORD - 1);
     /// The node was created before recording began, or is a copy of such a node.
     pub const CREATED_BEFORE: Self = Self(MAX_WORD - 2);
     /// The creator of the node is unknown.
     pub const CREATOR_UNKNOWN: Self = Self(MAX_WORD - 3);
 
-    /// Returns the origin of a node as a caller, given the context in the node's row.
+    /// Returns the creator of a graph node as a caller. `context` is the context in the node's row.
     pub fn creator(context: ContextId) -> Self {
         match context {
             ContextId::NONE => Self::CREATOR_UNKNOWN,
@@ -33,7 +33,7 @@ impl Caller {
         }
     }
 
-    /// Returns the launching context, or the reason why the context is unknown.
+    /// Returns the context that launched the work, or the reason why it is unknown.
     pub fn launched(self) -> Result<ContextId, Missing> {
         match self {
             Self::NO_STACK | Self::CREATED_BEFORE | Self::CREATOR_UNKNOWN => Err(Missing::NoStack),
@@ -44,7 +44,7 @@ impl Caller {
         }
     }
 
-    /// Returns the origin of the node.
+    /// Returns the caller as the creator of a graph node.
     pub fn created(self) -> Created {
         match self {
             Self::CREATED_BEFORE => Created::BeforeRecording,
@@ -63,12 +63,12 @@ impl Caller {
     }
 }
 
-/// Highest packed value. Contexts are numbered up from 0, and the reasons are numbered down from this value.
+/// Highest packed value. Context ids count up from 0, and reasons count down from this value.
 const MAX_WORD: u32 = (1 << 31) - 1;
 
 impl From<ContextId> for Caller {
-    /// Packs the context of a launch, which may be one of the two special ids. A context id is never as large as the
-    /// number of a reason, except in a damaged file, because no program has that many contexts.
+    /// Packs the context of a launch. The context may be [`ContextId::NONE`] or [`ContextId::OUTSIDE`]. Only a damaged
+    /// file contains a context id that is as large as the value of a reason, because no program has that many contexts.
     fn from(context: ContextId) -> Self {
         if context.0 < Self::CREATOR_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
     }

@@ -1,5 +1,5 @@
-//! A chunk is a row that contains other rows, and is written in one piece. If the process dies while it writes a chunk,
-//! the chunk's checksum is wrong.
+//! A chunk is a row that contains other rows and is written with a single write. If the process dies while it writes a
+//! chunk, the checksum of the chunk is wrong.
 
 use std::mem;
 
@@ -8,11 +8,11 @@ use super::metadata::{CheckpointMark, RecordingState, WriterId};
 use super::payload::Payload;
 use super::{Frame, FrameFunction, Row};
 
-/// Number of bytes before the first row of a chunk: the tag and length of the chunk row, and the checksum of its
-/// rows.
+/// Number of bytes before the first row in a chunk: the tag and length of the chunk row, and the checksum of the rows
+/// in it.
 const HEADER_BYTES: usize = 5 + 4;
 
-/// Buffer of rows to write in one piece. The buffer starts with space for the chunk's own header.
+/// A buffer of rows that are written with a single write. It begins with space for the header of the chunk.
 #[derive(Debug)]
 pub struct Chunk(Vec<u8>);
 
@@ -23,13 +23,13 @@ impl Default for Chunk {
 }
 
 impl Chunk {
-    /// Returns the header with which a file of chunks begins.
+    /// Returns the header of a new file that consists of chunks.
     pub fn file_header() -> [u8; 16] {
         header(RecordingState::default())
     }
 
-    /// Returns the file header for `state`. This header can be written even if the disk is full, because it overwrites
-    /// the existing header.
+    /// Returns the file header for `state`. The new header can be written even if the disk is full, because it
+    /// overwrites the existing header.
     pub fn header(state: RecordingState) -> [u8; 16] {
         header(state)
     }
@@ -54,13 +54,14 @@ impl Chunk {
         append(&mut self.0, |_| tag::END);
     }
 
-    /// Adds a row which states that recording stopped for lack of memory, although the process continues to run.
+    /// Adds a row which states that recording stopped because memory was exhausted, although the process continues to
+    /// run.
     pub fn memory_exhausted(&mut self) {
         append(&mut self.0, |_| tag::MEMORY_EXHAUSTED);
     }
 
-    /// Adds a function at a frame. `path` is the number of the source file's path, or 0. `function` contains the text
-    /// of the path only if no earlier row contains this text.
+    /// Adds a function of a frame. `path` is the id of the source file's path, or 0 if there is none. `function`
+    /// contains the path itself only if no earlier row contains it.
     pub fn function(&mut self, frame: Frame, function: &FrameFunction<'_>, path: u32) {
         append(&mut self.0, |out| put_function(out, frame, function, path));
     }

@@ -1,4 +1,4 @@
-//! Reads the rows of a recording one at a time, so that memory use depends only on the largest row. Module `encode`
+//! Reads the rows of a recording one after another. Memory use depends only on the largest row. Module `encode`
 //! documents the format.
 
 use std::io::{BufRead, Read};
@@ -13,27 +13,27 @@ use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Maximum length of a row in bytes. A greater length means that the recording is damaged.
+/// Maximum length of a row in bytes. A row with a greater length means that the recording is damaged.
 const MAX_ROW_BYTES: u32 = 64 << 20;
 const HEADER_BYTES: u64 = 16;
 
 /// Reads the rows of a recording.
 ///
-/// If a row is complete but invalid, [`Reader::next_row`] returns an error, and its next call returns the following
-/// row. If a row is truncated, the recording ends: `next_row` returns one error, and then `None`. The same applies to
+/// If a row is complete but invalid, [`Reader::next_row`] returns an error, and the next call returns the row after it.
+/// If a row is truncated, the recording ends there: `next_row` returns one error, and then `None`. The same applies to
 /// invalid and truncated chunks.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     input: R,
     payload: Vec<u8>,
     frames: Vec<Frame>,
-    /// Contents of the current chunk. `chunk_at` is the offset of the next row in the chunk.
+    /// Rows of the current chunk as bytes. `chunk_at` is the offset of the next row in the chunk.
     chunk: Vec<u8>,
     chunk_at: usize,
     unpacker: Unpacker,
-    /// The error to return after the rows of a truncated pack.
+    /// Error to return after the complete rows of a truncated pack.
     cut: Option<Error>,
-    /// Offset in the file of the next row that is not in a chunk.
+    /// File offset of the next row that is not in a chunk.
     position: u64,
     records: u64,
     skipped: u64,
@@ -43,7 +43,7 @@ pub struct Reader<R: BufRead> {
     state: RecordingState,
     sums: SumsReader,
     stacks: StacksReader,
-    /// Paths of source files, in the order of their numbers.
+    /// Paths of source files, in the order of their ids.
     paths: Vec<Box<str>>,
     mark: Option<CheckpointMark>,
     writer: Option<WriterId>,
@@ -53,7 +53,8 @@ impl<R: BufRead> Reader<R> {
     /// Opens a recording and reads its header.
     ///
     /// # Errors
-    /// `Format` if the input is not a recording or has a newer format; any error of `input`.
+    /// Returns a `Format` error if the input is not a recording or has a newer format, and any error from reading
+    /// `input`.
     pub fn new(mut input: R) -> Result<Self> {
         let mut header = Vec::new();
         input.by_ref().take(HEADER_BYTES).read_to_end(&mut header)?;
@@ -97,8 +98,8 @@ impl<R: BufRead> Reader<R> {
     /// Returns the next row, or `None` at the end of the recording. Skips rows whose kind this version does not know.
     ///
     /// # Errors
-    /// `Format` if the row is truncated or invalid (the message has the row's number and offset); any error of the
-    /// input.
+    /// Returns a `Format` error if the row is truncated or invalid (the message contains the row's index and offset),
+    /// and any error from reading the input.
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
         loop {
             if self.unpacker.has_next() {
@@ -147,17 +148,17 @@ impl<R: BufRead> Reader<R> {
         self.position
     }
 
-    /// Whether the last row read is the end row, which the writer appends when the recording is complete.
+    /// Whether the last row that was read is the end row. The writer appends it when the recording is complete.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Whether recording stopped for lack of memory, although the process continued to run.
+    /// Whether recording stopped because memory was exhausted, although the process continued to run.
     pub fn is_memory_exhausted(&self) -> bool {
         self.is_memory_exhausted
     }
 
-    /// Returns the state from the header. The flags about a process that died are only valid if the recording has no
+    /// Returns the state from the header. The flags about a process that died are valid only if the recording has no
     /// end row.
     pub fn state(&self) -> RecordingState {
         self.state
@@ -168,22 +169,22 @@ impl<R: BufRead> Reader<R> {
         self.skipped
     }
 
-    /// Returns the last checkpoint mark read so far.
+    /// Returns the last checkpoint mark that was read. `None` if none was read so far.
     pub fn mark(&self) -> Option<&CheckpointMark> {
         self.mark.as_ref()
     }
 
-    /// Returns the identity of the writer; `None` if the recording has no writer row.
+    /// Returns the identity of the writer. `None` if no writer row was read so far.
     pub fn writer(&self) -> Option<&WriterId> {
         self.writer.as_ref()
     }
 
-    /// Whether the recording holds sums instead of single rows.
+    /// Whether the recording contains sums instead of single rows.
     pub fn has_sums(&self) -> bool {
         self.sums.has_sums()
     }
 
-    /// Returns the offset of the last row read. For a row in a chunk, returns the offset of the chunk.
+    /// Returns the file offset of the last row that was read. For a row in a chunk, returns the offset of the chunk.
     fn row_offset(&self) -> u64 {
         match self.chunk.len() {
             0 => self.position - 5 - self.payload.len() as u64,
@@ -191,7 +192,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Verifies the checksum of the chunk in the payload. The next calls of `read` then return the rows of the chunk.
+    /// Verifies the checksum of the chunk in the payload. The next calls to `read` return the rows in the chunk.
     fn open_chunk(&mut self) -> Result<()> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
         let sum = Fields(&self.payload).u32();
@@ -203,7 +204,7 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// Prepares to read the rows of the pack in the payload.
+    /// Makes the following calls return the rows of the pack in the payload.
     fn open_pack(&mut self) -> Result<()> {
         match self.unpacker.open(&mut self.payload) {
             true => Ok(()),
@@ -226,7 +227,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Processes a row about the recording itself: a checkpoint mark or the identity of the writer.
+    /// Processes a row that describes the recording itself, such as a checkpoint mark or the identity of the writer.
     fn apply_metadata(&mut self, tag: u8) -> Result<()> {
         let makes_sense = match tag {
             tag::MARK => {
@@ -245,8 +246,8 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Returns the function in the payload. If the row contains only the number of the source file's path, takes the
-    /// path from an earlier row.
+    /// Returns the function in the payload. If the row contains only the id of the source file's path, the path is
+    /// taken from an earlier row.
     fn function(&mut self) -> Result<Row<'_>> {
         let (record, at) = (self.records, self.row_offset());
         let invalid = |what| invalid_row(record, at, what);
@@ -265,7 +266,7 @@ impl<R: BufRead> Reader<R> {
         invalid_row(self.records, self.row_offset(), what)
     }
 
-    /// Reads the payload of the next row, in a chunk or in the file, and returns the row's tag.
+    /// Reads the payload of the next row, which may be in the current chunk or in the file. Returns the row's tag.
     fn read(&mut self) -> Result<Option<u8>> {
         if self.chunk_at < self.chunk.len() {
             return self.read_inner().map(Some);
@@ -275,7 +276,7 @@ impl<R: BufRead> Reader<R> {
         if self.ended {
             return Ok(None);
         }
-        // If anything below fails, the start of the next row is unknown, so no more rows can be read.
+        // If a step below fails, the start of the next row is unknown, so no more rows can be read.
         self.ended = true;
         self.records += 1;
         let head = self.fill(5)?;
@@ -300,7 +301,7 @@ impl<R: BufRead> Reader<R> {
             if tag != tag::PACKED {
                 return Err(error);
             }
-            // The complete rows of the pack are returned first.
+            // Return the complete rows of the pack before the error.
             self.cut = Some(error);
         }
         self.position += 5 + available;
@@ -324,8 +325,8 @@ impl<R: BufRead> Reader<R> {
         Ok(tag)
     }
 
-    /// Reads up to `length` bytes into the payload and returns their number. Because a damaged file may contain any
-    /// `length`, the buffer grows only as bytes are read.
+    /// Reads up to `length` bytes into the payload, and returns the number of bytes read. A damaged file may contain
+    /// any `length`, so the buffer grows only as bytes are read.
     fn fill(&mut self, length: u64) -> Result<u64> {
         self.payload.clear();
         let read = self.input.by_ref().take(length).read_to_end(&mut self.payload);
@@ -354,7 +355,8 @@ fn format_error(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, message)
 }
 
-/// Whether this version can interpret the row. A row about an unknown kind of loss counts as a row with an unknown tag.
+/// Whether this version can interpret a row with this tag. A row about an unknown kind of loss counts as a row with an
+/// unknown tag.
 fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
@@ -382,7 +384,7 @@ fn loss_of(number: u8) -> Option<Loss> {
     Loss::ALL.into_iter().find(|&loss| loss as u8 == number)
 }
 
-/// Decodes the row in `payload`. If the row is invalid, returns the reason. Ignores additional bytes at the end,
+/// Decodes the row in `payload`. If the row is invalid, the error is the reason. Ignores additional bytes at the end,
 /// because a later version may have added fields.
 fn decode_row<'a>(
     tag: u8,
@@ -481,7 +483,7 @@ fn decode_host_state(fields: &mut Fields<'_>) -> Option<HostState> {
     })
 }
 
-/// Result of parsing; `Ok(None)` if the payload is too short.
+/// Result of parsing. `Ok(None)` means that the payload is too short.
 type Parsed<T> = std::result::Result<Option<T>, &'static str>;
 
 fn decode_context<'a>(fields: &mut Fields<'a>, frames: &'a mut Vec<Frame>) -> Option<Row<'a>> {
@@ -525,7 +527,7 @@ fn decode_generated<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     Ok(Some(Row::Generated { address, name }))
 }
 
-/// Decodes the frame, the function, and the number of the source file's path.
+/// Decodes the payload of a function row: the frame, the function, and the id of the source file's path.
 fn decode_function<'a>(fields: &mut Fields<'a>) -> Parsed<(Frame, FrameFunction<'a>, u32)> {
     let (Some(frame), Some(start), Some(line)) = (fields.u64(), fields.u64(), fields.u32()) else {
         return Ok(None);
@@ -627,7 +629,8 @@ fn decode_unified(fields: &mut Fields<'_>) -> Option<Unified> {
     })
 }
 
-/// Returns the Linux path with these bytes. On other systems, bytes that are not UTF-8 are replaced.
+/// Converts bytes from a recording, which was made on Linux, to a path. On other systems, bytes that are not UTF-8 are
+/// replaced.
 fn path_of_bytes(bytes: &[u8]) -> PathBuf {
     #[cfg(unix)]
     return <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).into();
@@ -713,11 +716,11 @@ fn decode_host_node<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     }))
 }
 
-/// Whether the recording at `path` ends with the end row, and so is complete. The recording of a killed process has no
-/// end row.
+/// Whether the recording at `path` is complete, which means that it ends with the end row. The recording of a killed
+/// process has no end row.
 ///
 /// # Errors
-/// Any I/O error of the file.
+/// Returns any error from opening or reading the file.
 pub fn has_end_row(path: &std::path::Path) -> std::io::Result<bool> {
     use std::io::Seek;
     let mut file = std::fs::File::open(path)?;

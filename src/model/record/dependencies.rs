@@ -1,60 +1,61 @@
 //! Defines the rows about dependencies between the host and streams, for tools that replay a run. A recording contains
 //! these rows only on request.
 //!
-//! A call records an event on a stream, or makes a stream wait for an event. An [`EventCall`] contains the call's
-//! stack, time and handles. The tracer reports the same operation in an [`EventRecord`] or [`SyncRecord`] with the same
-//! correlation id, and identifies the event by a number: handles are reused after an event is destroyed, numbers are
-//! not. If the stream was being captured, the call only became part of a graph: there is an [`EventCall`], but the
-//! tracer reports nothing.
+//! An API call records a CUDA event on a stream, or makes a stream wait for a CUDA event. For each such call there is
+//! an [`EventCall`] with its time, and with the handles of the stream and the event. For the same operation, the tracer
+//! reports an [`EventRecord`] or [`SyncRecord`] with the same correlation id. The tracer identifies the event by an id,
+//! because the handle of a destroyed event is reused. If the stream was being captured, the call only added a node to a
+//! graph. In this case there is an [`EventCall`], but the tracer reports nothing.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, Nanos, StreamId, SyncId,
 };
 use super::kinds::kinds;
 
-/// A point on a stream at which an event was recorded. The event fires once all earlier work on the stream is done.
+/// A point on a stream at which a CUDA event was recorded. The event is complete when all earlier work on the stream is
+/// done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRecord {
     /// Correlation id of the call.
     pub correlation: CorrelationId,
     /// GPU context to which the stream belongs.
     pub context: GpuContextId,
-    /// Stream, as numbered by CUPTI.
+    /// CUPTI's id of the stream.
     pub stream: StreamId,
-    /// Event, as numbered by CUPTI.
+    /// CUPTI's id of the event.
     pub event: EventId,
-    /// Number that identifies this record of the event, and to which waits refer. `None` if the tracer does not report
-    /// the number (CUPTI before 12.8).
+    /// Id of this record of the event, to which waits refer. `None` if the tracer does not report it (CUPTI before
+    /// 12.8).
     pub sync: Option<SyncId>,
 }
 
-/// A wait of the host, or a call that made a stream wait.
+/// CUPTI's record of a call in which the host waited, or which made a stream wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncRecord {
-    /// Kind of wait: whether the host or a stream waits, and for what kind of object.
+    /// Kind of wait: whether the host or a stream waits, and the kind of object for which it waits.
     pub kind: SyncKind,
-    /// Start time of the call; 0 if CUPTI did not collect the time.
+    /// Time at which the call began. 0 if CUPTI did not collect it.
     pub start: Nanos,
-    /// End time of the call; 0 if CUPTI did not collect the time.
+    /// Time at which the call ended. 0 if CUPTI did not collect it.
     pub end: Nanos,
     /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// GPU context for which the call waited, or GPU context of the stream or event.
+    /// GPU context for which the call waited, or GPU context to which the stream or event belongs.
     pub context: GpuContextId,
-    /// Stream that waits for an event, or stream for which the host waits; `None` for other kinds of wait.
+    /// Stream that waits for an event, or stream for which the host waits. `None` for other kinds of wait.
     pub stream: Option<StreamId>,
-    /// Event for which the host or stream waited, if any.
+    /// CUPTI's id of the event for which the host or stream waited, if it waited for an event.
     pub event: Option<EventId>,
-    /// Number of the awaited event record; `None` if the tracer does not report the number.
+    /// Id of the event record for which the host or stream waited. `None` if the tracer does not report it.
     pub sync: Option<SyncId>,
-    /// Return code of the call; 0 means that the awaited work is done.
+    /// Return code of the call. 0 means that the awaited work is done.
     pub result: u32,
 }
 
 kinds! {
-    /// Kind of wait, in gpuflame's own numbers. Later versions may write numbers that are not listed here.
+    /// Kind of wait. The values are gpuflame's own. Later versions may write values that are not listed here.
     SyncKind(u32) {
-        /// A kind of wait that has no number here.
+        /// Any other kind of wait.
         OTHER = 0, "other";
         /// The host waits for an event.
         EVENT = 1, "event";
@@ -69,26 +70,28 @@ kinds! {
     word
 }
 
-/// A successful call that records an event, or makes a stream wait for an event. Each such call writes one row.
+/// A successful API call that records a CUDA event, or makes a stream wait for a CUDA event. Each such call writes one
+/// row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventCall {
-    /// Start time of the call, ns since 1970.
+    /// Time at which the call began, in ns since 1970.
     pub time: Nanos,
-    /// Duration in nanoseconds; `u32::MAX` means at least `u32::MAX` nanoseconds.
+    /// Duration of the call in nanoseconds. `u32::MAX` means at least `u32::MAX` nanoseconds.
     pub duration: u32,
-    /// Correlation id of the call, which its [`EventRecord`] or [`SyncRecord`] has as well.
+    /// Correlation id of the call. The call's [`EventRecord`] or [`SyncRecord`] has the same id.
     pub correlation: CorrelationId,
-    /// Stack that made the call.
+    /// Context of the call: its stack and API function.
     pub context: ContextId,
-    /// Operation of the call on the event.
+    /// What the call did with the event.
     pub event_use: EventUse,
     /// Handle of the event.
     pub event: u64,
-    /// Handle of the stream, as the program passed it. The values 0 to 2 denote default streams.
+    /// Handle of the stream, as the program passed it to the call. The values 0 to 2 are the handles of default
+    /// streams.
     pub stream: u64,
 }
 
-/// Operation of a call on an event.
+/// What an API call does with a CUDA event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum EventUse {
@@ -98,19 +101,19 @@ pub enum EventUse {
     Wait = 1,
 }
 
-/// An edge of a graph: in each launch of the graph, the node `to` begins after the node `from`.
+/// An edge of a graph. In each launch of the graph, the node `to` begins after the node `from` has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GraphEdge {
     /// Graph that owns both nodes.
     pub graph: GraphId,
-    /// Node for which `to` waits. `None` if `to` waits for something that is not recorded, so that the other edges of
-    /// `to` do not explain when `to` begins.
+    /// Node for which `to` waits. `None` if `to` waits for something that is not recorded. In this case, the other
+    /// edges of `to` do not explain when `to` begins.
     pub from: Option<GraphNodeId>,
     /// Node that waits.
     pub to: GraphNodeId,
 }
 
-/// A launch with attributes.
+/// Attributes of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchAttributes {
     /// Correlation id of the call.
@@ -119,24 +122,22 @@ pub struct LaunchAttributes {
     pub is_programmatic: bool,
 }
 
-/// An execution of a graph node that calls a function on the host. GPU work that waits for the node waits for the
-/// function.
+/// A run of a graph node that calls a function on the host. GPU work that depends on the node waits for this function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostNode {
     /// Correlation id of the graph's launch.
     pub correlation: CorrelationId,
-    /// GPU whose stream waits for the function.
+    /// GPU to which the waiting stream belongs.
     pub device: DeviceId,
-    /// GPU context of the stream.
+    /// GPU context to which the waiting stream belongs.
     pub context: GpuContextId,
     /// Stream that waits for the function.
     pub stream: StreamId,
-    /// Start of the function.
+    /// Time at which the function began.
     pub start: Nanos,
-    /// End of the function.
+    /// Time at which the function ended.
     pub end: Nanos,
     /// Graph to which the node belongs.
     pub graph: GraphId,
-    /// The node.
     pub node: GraphNodeId,
 }

@@ -1,4 +1,4 @@
-//! Writes rows to a recording (`.gfr`). The format that is documented here also applies to `decode`.
+//! Writes rows to a recording (`.gfr`), and documents the format for this module and for `decode`.
 //!
 //! ```text
 //! recording := "gpuflame" format:u32 state:u32 row*           format is 2; 1 is the same without tags 39 to 44, 0 also
@@ -83,12 +83,12 @@
 //! text      := length:u32 byte[length]                       UTF-8, but any bytes in paths, build ids and line tables
 //! ```
 //!
-//! All numbers are little-endian and nothing is aligned.
+//! All numbers are little-endian. Fields are not aligned.
 //!
-//! A process that does not record single rows writes a table of sums instead. The process writes the table repeatedly,
-//! and each time appends only the changed entries. Readers ignore entries after the last `mark`, because these may be
-//! incomplete. A mark also states that `open` launches had no activity yet, and that the next mark was due
-//! `interval_ms` later.
+//! A process that does not record single rows writes a table of sums instead. It writes the table repeatedly, and each
+//! time appends only the entries that changed. Readers ignore entries after the last `mark`, because these entries may
+//! be incomplete. A mark also contains the number `open` of launches that had no activity yet, and the time
+//! `interval_ms` until the next mark was due.
 //!
 //! ```text
 //! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
@@ -133,10 +133,11 @@
 //!           kind of memory; 9 freed, kind unknown; 10 unified, by kind; 11 lost, by loss
 //! ```
 //!
-//! A packed row is stored as differences from the previous row of the same kind in the same pack; the first row of a
-//! kind is stored as differences from 0. All fields of an activity except its id and times are its shape. Shapes are
-//! numbered in the order of their appearance in the file, and `stored` is the number of shapes in earlier packs. Before
-//! each shape whose number is a multiple of 1024 (0, 1024, 2048, ...), all earlier shapes are forgotten.
+//! A pack is a row that contains launches and activities in compact form. Times and ids in it are stored as differences
+//! from the previous row of the same kind in the pack, or from 0 for the first row of a kind. All fields of an activity
+//! except its id and times are its *shape*. Shapes are numbered in the order in which they appear in the file, and
+//! `stored` is the number of shapes in earlier packs. Before each shape whose number is a multiple of 1024 (0, 1024,
+//! 2048, ...), all earlier shapes are forgotten.
 //!
 //! ```text
 //! entry      := head:u8 fields        the lowest two bits of the head tell the kind
@@ -164,7 +165,7 @@ use crate::error::Result;
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
 pub(super) const FORMAT: u32 = 2;
 
-/// Tags of the rows, as listed above.
+/// Tags of rows, as listed in the module's documentation.
 pub(super) mod tag {
     pub(crate) const LAUNCH: u8 = 1;
     pub(crate) const ACTIVITY: u8 = 2;
@@ -215,14 +216,14 @@ pub(super) mod tag {
     pub(crate) const LAUNCH_ATTRIBUTES: u8 = 47;
 }
 
-/// Writes rows to a recording one after another. Launches and activities wait until their pack is full, or until a row
-/// of another kind or a flush follows. Rows of all other kinds are passed to `W` at once.
+/// Writes rows to a recording. Launches and activities are collected in a pack. The pack is written when it is full,
+/// before a row of another kind, and on a flush. Rows of other kinds are written to `W` immediately.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
     buffer: Vec<u8>,
     packer: Packer,
-    /// Number of bytes written.
+    /// Number of bytes written to `W` so far.
     written: u64,
 }
 
@@ -230,7 +231,7 @@ impl<W: Write> Writer<W> {
     /// Starts a recording by writing its header.
     ///
     /// # Errors
-    /// Any error of `out`.
+    /// Returns any error from writing to `out`.
     pub fn new(mut out: W) -> Result<Self> {
         let header = header(RecordingState::default());
         out.write_all(&header)?;
@@ -240,7 +241,7 @@ impl<W: Write> Writer<W> {
     /// Appends a row.
     ///
     /// # Errors
-    /// Any error of the writer. After an error, the recording may end in a truncated row.
+    /// Returns any error from writing to `W`. After an error, the recording may end in a truncated row.
     pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
         match row {
             Row::Launch(launch) => self.packer.launch(launch),
@@ -258,7 +259,7 @@ impl<W: Write> Writer<W> {
         self.put(|out| put_writer(out, id))
     }
 
-    /// Writes a checkpoint mark: everything that happened before `mark.time` has been written.
+    /// Writes a checkpoint mark, which states that all data up to `mark.time` was written.
     ///
     /// # Errors
     /// Any error of the writer.
@@ -266,7 +267,8 @@ impl<W: Write> Writer<W> {
         self.put(|out| put_mark(out, mark))
     }
 
-    /// Writes a row which states that recording stopped for lack of memory, although the process continues to run.
+    /// Writes a row which states that recording stopped because memory was exhausted, although the process continues to
+    /// run.
     ///
     /// # Errors
     /// Any error of the writer.
@@ -274,7 +276,7 @@ impl<W: Write> Writer<W> {
         self.put(|_| tag::MEMORY_EXHAUSTED)
     }
 
-    /// Writes the pending pack, and then a row that is not packed.
+    /// Writes the pending pack, and then a row that is not in a pack.
     fn put(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
         self.write_pack()?;
         self.write_now(put)
@@ -300,12 +302,12 @@ impl<W: Write> Writer<W> {
         Ok(self.out.write_all(&self.buffer)?)
     }
 
-    /// Returns the number of bytes of all rows so far, including the rows that wait to be packed.
+    /// Returns the number of bytes of all rows so far, including the rows in the pending pack.
     pub fn bytes(&self) -> u64 {
         self.written + self.packer.len() as u64
     }
 
-    /// Flushes all rows to the file.
+    /// Writes the pending pack, and flushes `W`.
     ///
     /// # Errors
     /// Any error of the writer.
@@ -325,7 +327,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Returns the header with which every recording begins.
+/// Returns the file header of a recording.
 pub(super) fn header(state: RecordingState) -> [u8; 16] {
     let mut header = [0; 16];
     header[..8].copy_from_slice(MAGIC);

@@ -1,6 +1,6 @@
-//! Decodes the fields of rows.
+//! Decodes the fields of rows. `payload` contains the encoders.
 
-/// Remaining bytes of a payload. Each decoder returns `None` if too few bytes remain.
+/// The remaining bytes of a row's payload. Each decoder returns `None` if too few bytes remain.
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -34,31 +34,33 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Returns an optional 32-bit number: a byte that states whether there is a value, then the value.
+    /// Returns an optional 32-bit number, encoded as a byte that states whether there is a value, followed by the
+    /// value.
     pub fn option(&mut self) -> Option<Option<u32>> {
         let (is_there, value) = (self.u8()?, self.u32()?);
         Some((is_there != 0).then_some(value))
     }
 
-    /// Returns an optional 64-bit number: a byte that states whether there is a value, then the value.
+    /// Returns an optional 64-bit number, encoded as a byte that states whether there is a value, followed by the
+    /// value.
     pub fn long_option(&mut self) -> Option<Option<u64>> {
         let (is_there, value) = (self.u8()?, self.u64()?);
         Some((is_there != 0).then_some(value))
     }
 
-    /// Returns a byte string: its length in four bytes, then the bytes.
+    /// Returns a byte string, encoded as its length in four bytes, followed by the bytes.
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()?;
         self.take(length as usize)
     }
 
-    /// Returns a number that was stored as the difference from `base`.
+    /// Returns a number that is encoded as its difference from `base`.
     pub fn difference(&mut self, base: u64) -> Option<u64> {
         let difference = self.varint()?;
         Some(base.wrapping_add(difference >> 1 ^ (difference & 1).wrapping_neg()))
     }
 
-    /// Returns a number in LEB128 encoding; `None` if it does not fit into 64 bits.
+    /// Returns a number in LEB128 encoding. `None` if it does not fit into 64 bits.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {

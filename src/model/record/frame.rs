@@ -1,4 +1,4 @@
-//! A stack frame, packed into one tagged 64-bit word.
+//! Defines a captured stack frame, which is packed into one tagged 64-bit word.
 //!
 //! ```text
 //!  63    60 59            48 47                                     0
@@ -11,29 +11,30 @@
 //! +--------+----------------+----------------------------------------+
 //! ```
 //!
-//! With Linux's default address layout, user-space addresses fit in 47 bits on x86-64 and in 48 bits on aarch64.
+//! The address field is large enough: with Linux's default address layout, user-space addresses fit into 47 bits on
+//! x86-64 and into 48 bits on aarch64.
 
 use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
 
-/// A frame of a stack: a tag and a payload. The module's documentation shows the layout.
+/// A captured frame of a stack, consisting of a tag and a payload. The module's documentation shows the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Frame(pub u64);
 
-/// A [`Frame`], unpacked.
+/// The content of a [`Frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// Machine code. `address` is the address to look up, which is one byte before a return address.
+    /// Native machine code.
     Native {
-        /// Address to look up: an address inside the calling instruction, or the exact address of an interrupted
-        /// frame.
+        /// Address whose function is looked up: one byte before a return address (which is inside the call
+        /// instruction), or the exact address at which a thread was interrupted.
         address: u64,
-        /// Epoch of the module, which selects among the modules that were at this address at different times.
+        /// Epoch of the module. It distinguishes the modules that were at this address at different times.
         epoch: ModuleEpoch,
     },
-    /// Text from the label table.
+    /// A text from the table of labels.
     Label(LabelId),
-    /// A range that was open.
+    /// An NVTX range (or a range of gpuflame's API) that was open.
     Range(RangeId),
     /// A Python function.
     Python {
@@ -42,19 +43,19 @@ pub enum FrameKind {
         /// Offset in bytes into the function's instructions.
         at: u32,
     },
-    /// A frame whose tag this version does not know. Recordings of newer versions may contain such frames.
+    /// A frame with a tag that this version does not know. Recordings of newer versions may contain such frames.
     Unknown(u8),
 }
 
-/// Kind of thing that the text of a label names.
+/// Kind of object that a label names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LabelKind {
     /// An API call, an operator, or a mark of gpuflame.
     #[default]
     Call,
-    /// A Python function that another tool named.
+    /// A Python function, in a trace of another tool.
     Python,
-    /// A range or a step that another tool named.
+    /// A range or a step, in a trace of another tool.
     Range,
 }
 
@@ -65,32 +66,32 @@ const TAG_RANGE: u64 = 2;
 const TAG_LABEL: u64 = 3;
 const TAG_EXACT: u64 = 4;
 const LABEL_KIND_BIT: u32 = 48;
-/// Maximum instruction offset in a frame: about 10,000,000 lines into a function.
+/// Maximum instruction offset that a Python frame can store. It corresponds to about 10,000,000 lines of a function.
 const MAX_INSTRUCTION_OFFSET: u32 = (1 << 28) - 1;
 
 impl Frame {
-    /// Creates a frame of native code from its return address.
+    /// Creates a frame of native code from a return address.
     pub fn native(return_address: u64, epoch: ModuleEpoch) -> Self {
         Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS_MASK))
     }
 
-    /// Creates a frame of native code that was interrupted at `address` by a signal. This address is looked up
-    /// unchanged.
+    /// Creates a frame of native code that a signal interrupted at `address`. The function is looked up at this exact
+    /// address.
     pub const fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
         Self(tag(TAG_EXACT, epoch) | (address & ADDRESS_MASK))
     }
 
-    /// Creates a text frame.
+    /// Creates a frame with the text of a label.
     pub fn label(label: LabelId) -> Self {
         Self((TAG_LABEL << 60) | u64::from(label.0))
     }
 
-    /// Creates a text frame, and sets the kind of thing that its text names.
+    /// Creates a frame with the text of a label that names an object of `kind`.
     pub fn label_of(kind: LabelKind, label: LabelId) -> Self {
         Self(Self::label(label).0 | (kind as u64) << LABEL_KIND_BIT)
     }
 
-    /// Returns the kind of thing that a text frame names.
+    /// Returns the kind of object that a label frame names.
     pub fn label_kind(self) -> LabelKind {
         match self.0 >> LABEL_KIND_BIT & 0xfff {
             1 => LabelKind::Python,
@@ -99,22 +100,22 @@ impl Frame {
         }
     }
 
-    /// Creates a range frame.
+    /// Creates a frame for an open range.
     pub fn range(range: RangeId) -> Self {
         Self((TAG_RANGE << 60) | u64::from(range.0))
     }
 
-    /// Creates a frame of the Python function `code`, at `at` bytes into its instructions.
+    /// Creates a frame of the Python function `code`. `at` is the offset in bytes into the function's instructions.
     pub fn python(code: CodeId, at: u32) -> Self {
         Self(TAG_PYTHON << 60 | u64::from(at.min(MAX_INSTRUCTION_OFFSET)) << 32 | u64::from(code.0))
     }
 
-    /// Whether the frame is code whose module is unknown.
+    /// Whether the frame is native code whose module is unknown.
     pub fn is_of_unknown_module(self) -> bool {
         matches!(self.kind(), FrameKind::Native { epoch: ModuleEpoch::UNKNOWN, .. })
     }
 
-    /// Unpacks the frame's word.
+    /// Returns the content of the frame.
     pub fn kind(self) -> FrameKind {
         let epoch = ModuleEpoch(((self.0 >> 48) & 0xfff) as u16);
         match self.0 >> 60 {

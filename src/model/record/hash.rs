@@ -1,12 +1,12 @@
-//! Provides hash maps whose keys are the ids of this crate.
+//! Provides hash maps for keys that are ids of this crate, with a fast hash function.
 //!
-//! No attacker controls the ids, because the process itself assigns them; they are small integers or addresses. Each
-//! launch and activity is looked up once or twice in maps keyed by ids, and SipHash would cost more than all other
-//! work. The hash has no random part, so for the same rows, maps iterate in the same order in every run.
+//! The hash need not resist attacks, because the process itself assigns the ids, which are small integers or addresses.
+//! Each launch and activity is looked up once or twice in such maps, and SipHash would take more time than all other
+//! processing of a row. The hash has no random part, so maps with the same rows iterate in the same order in every run.
 //!
-//! Measured with 1,000 ids and addresses, a look-up takes 2 ns with this hash and with `foldhash`, 3 to 17 ns with
-//! `fnv`, and 10 to 22 ns with SipHash. So `foldhash` would be a new dependency without a gain. `libgpuflame.so`
-//! already contains `fnv`, because `gimli` uses it, but `fnv` is slower.
+//! In a measurement with 1,000 ids and addresses, a look-up took 2 ns with this hash and with `foldhash`, 3 to 17 ns
+//! with `fnv`, and 10 to 22 ns with SipHash. So `foldhash` would be a new dependency without a benefit.
+//! `libgpuflame.so` already contains `fnv`, because `gimli` uses it, but `fnv` is slower.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -14,10 +14,11 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 /// A map keyed by an id of [`crate::record`], or by an address.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// Hasher that multiplies by 2^64 / golden ratio, and then XORs the high half into the low half. The multiplication
-/// spreads both consecutive and evenly spaced ids, but best in the high bits. The XOR is needed because the map takes
-/// its bucket from the low bits and its tag from the high bits, so both must be well spread. Other crates inline it: a
-/// call for each field would take 4 % of the time in which a trace with 900,000 kernels is read.
+/// A hasher that multiplies by 2^64 / golden ratio, and then XORs the high half into the low half. The multiplication
+/// spreads consecutive and evenly spaced ids well, but mostly over the high bits. The XOR is needed because the map
+/// takes the bucket from the low bits and the tag from the high bits, so both must be well spread. The hasher can be
+/// inlined into other crates. Otherwise the calls for each field would take 4 % of the time needed to read a trace with
+/// 900,000 kernels.
 #[derive(Clone, Copy, Default)]
 pub struct IdHasher(u64);
 
@@ -77,13 +78,13 @@ impl Hasher for IdHasher {
     }
 }
 
-/// Returns the hash of one value, for tables other than `HashMap`.
+/// Returns the hash of a value, for tables other than `HashMap`.
 #[inline]
 pub fn hash_one(thing: &(impl Hash + ?Sized)) -> u64 {
     BuildHasherDefault::<IdHasher>::default().hash_one(thing)
 }
 
-/// Returns the heap size of a map: the map's entries, plus a tag byte per bucket.
+/// Returns the heap size of a map in bytes. Each bucket takes the size of an entry and a tag byte.
 pub fn map_bytes<K, V>(map: &IdMap<K, V>) -> usize {
     if map.capacity() == 0 {
         return 0;

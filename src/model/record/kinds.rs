@@ -1,8 +1,8 @@
-//! Defines kinds that are stored as numbers. A newer tracer or a later version of gpuflame may add kinds, so a number
-//! that this version does not know is stored unchanged.
+//! Defines types for kinds that are stored as numbers. A newer tracer or a later version of gpuflame may add kinds, so
+//! a number that this version does not know is stored unchanged.
 
-/// Generates a type of kinds from one list: a constant for each kind, and the word by which the kind is displayed.
-/// Numbers that are not in the list are displayed as the word after `else`.
+/// Generates a type for kinds from a list. For each kind, the type has a constant and a word that is displayed for the
+/// kind. Numbers that are not in the list are displayed as the word after `else`.
 macro_rules! kinds {
     (
         $(#[$about:meta])* $name:ident($number:ty) {

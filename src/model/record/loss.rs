@@ -1,54 +1,56 @@
 //! Defines the kinds of loss, and their names in ledgers and tables.
 
-/// Kind of loss. Each kind has a line in the ledger and a row in every export.
+/// Kind of lost or incomplete data. The ledger has a line for each kind, and every export has a row for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Launch records dropped because no buffer for them was free.
+    /// Launches that were not recorded because no buffer was free.
     LaunchesDropped = 1,
-    /// Activity records dropped by the tracer itself, or for lack of memory.
+    /// Activity records that were dropped by the tracer, or because memory was exhausted.
     ActivitiesDropped = 2,
-    /// Activity records that could not be read (unknown layout, or a kind that was never requested).
+    /// Activity records that could not be read, because their layout is unknown or their kind was never requested.
     ActivitiesUnreadable = 3,
-    /// Launches that a signal handler made inside gpuflame's own callback, and that are counted but not recorded.
+    /// Launches that a signal handler made while it had interrupted gpuflame's callback. They are counted but not
+    /// recorded.
     StacksNested = 4,
-    /// Stacks dropped for lack of memory.
+    /// Stacks dropped because memory was exhausted.
     StacksDropped = 5,
-    /// Stacks deeper than the capture buffer.
+    /// Stacks with more frames than the capture buffer can hold.
     StacksTruncated = 6,
-    /// Stacks with a frame that was found only through its frame pointer.
+    /// Stacks with a frame that was found only through a frame pointer.
     StacksGuessed = 7,
-    /// Stacks whose walk ended before the root.
+    /// Stacks for which unwinding ended before the root.
     StacksCut = 8,
-    /// Asynchronous launches that the driver rejected. No other count includes these launches. (A synchronous copy
-    /// counts as a launch without an activity, because it has already been recorded when it fails.)
+    /// Asynchronous launches that the driver rejected. No other count includes these launches. (A rejected synchronous
+    /// copy counts as a launch without an activity instead, because it is recorded before it fails.)
     LaunchesFailed = 9,
-    /// Launches that only added a node to a graph during capture, and therefore have no activity.
+    /// Launches that only added a node to a graph during stream capture, and therefore have no activity.
     LaunchesCaptured = 10,
-    /// Graph nodes, and copies of graph nodes, that gpuflame could not store, because they had no id or memory was
+    /// Graph nodes and copies of graph nodes that gpuflame did not store, because they had no id or because memory was
     /// exhausted.
     GraphNodesDropped = 11,
-    /// Ranges that are missing from stacks, have no name, or stay in stacks after their end, because there were too
-    /// many ranges.
+    /// Ranges that are missing in stacks, have no name, or stay in stacks after their end, because there were too many
+    /// ranges.
     RangesDropped = 12,
-    /// Calls that waited, used events, or allocated or freed memory, and were dropped because the buffers were full.
+    /// Calls that were not recorded because the buffers were full. Such calls waited, used CUDA events, or allocated or
+    /// freed memory.
     HostCallsDropped = 13,
-    /// Stacks with a code frame whose module is unknown, because too many modules were at the address.
+    /// Stacks with a code frame whose module is unknown, because too many modules were mapped at its address.
     StacksModuleUnknown = 14,
-    /// Stacks merged into `[other stacks]` for lack of memory. This loss, `KernelsNotKeptApart` and `ThreadsNotNamed`
-    /// occur only in profiles, never in recordings, because the process that explains a recording may have enough
-    /// memory.
+    /// Stacks merged into `[other stacks]` because memory was short. This loss, `KernelsNotKeptApart` and
+    /// `ThreadsNotNamed` occur only in profiles, never in recordings, because the process that reads a recording may
+    /// have enough memory.
     StacksNotKeptApart = 15,
-    /// Kernels merged into `[other kernels]` for lack of memory.
+    /// Kernels merged into `[other kernels]` because memory was short.
     KernelsNotKeptApart = 16,
-    /// Threads whose names were dropped for lack of memory.
+    /// Threads whose names were dropped because memory was short.
     ThreadsNotNamed = 17,
-    /// Instants dropped because the program marked them faster than the collector drained them.
+    /// Marked instants that were dropped because the program marked them faster than the collector drained them.
     MarksDropped = 18,
     /// Stacks whose Python frames could not be read or stored.
     PythonDropped = 19,
-    /// Stacks in which the Python frames may be in the wrong places, because they do not match the interpreter calls
+    /// Stacks in which Python frames may be at the wrong positions, because they do not match the interpreter's frames
     /// among the native frames.
     PythonUnsure = 20,
     /// CPU samples dropped because they arrived faster than the sampler drained them.
@@ -57,13 +59,13 @@ pub enum Loss {
     BlocksDropped = 22,
     /// Steps dropped because they began faster than the collector drained them.
     StepsDropped = 23,
-    /// Rows omitted from the recording because it had reached `GPUFLAME_MAX_FILE`. Occurs only in recordings, because
-    /// the other files of the process contain these rows.
+    /// Rows that were not written to the recording because it had reached `GPUFLAME_MAX_FILE`. Occurs only in
+    /// recordings, because the process's other outputs include these rows.
     RowsOverLimit = 24,
 }
 
 impl Loss {
-    /// All kinds of loss, in the order in which the ledger prints the kinds.
+    /// All kinds of loss, in the order in which the ledger prints them.
     pub const ALL: [Self; 24] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
@@ -91,12 +93,12 @@ impl Loss {
         Self::RowsOverLimit,
     ];
 
-    /// Whether GPU time is missing because of this loss. Missing GPU time appears as idle time.
+    /// Whether GPU time is missing because of this loss. Missing GPU time looks like idle time.
     pub fn hides_gpu_time(self) -> bool {
         matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable | Self::RowsOverLimit)
     }
 
-    /// Returns the word for ledgers and tables: lower case, no blanks.
+    /// Returns the word for ledgers and tables, which is lower case and has no blanks.
     pub fn label(self) -> &'static str {
         match self {
             Self::LaunchesDropped => "launches_dropped",

@@ -12,19 +12,19 @@ pub struct CheckpointMark {
     pub time: Nanos,
     /// Milliseconds until the next mark is due.
     pub interval_ms: u32,
-    /// Number of launches without an activity at the time of the mark.
+    /// Number of launches that had no activity at the time of the mark.
     pub open: u64,
 }
 
-/// State of a recording, in its header.
+/// State of a recording, as stored in the file header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingState {
-    /// Whether a further mark was due after the last mark, but could not be written.
+    /// Whether another mark was due after the last mark, but could not be written.
     pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
     pub exited: bool,
-    /// Whether the recording has the sums of a process that exited and wrote its outputs. A recording of sums has an
-    /// end row.
+    /// Whether the recording contains the final sums of a process that exited and wrote its outputs. Such a recording
+    /// has an end row.
     pub finished: bool,
 }
 
@@ -38,16 +38,16 @@ impl RecordingState {
     }
 }
 
-/// Identity of the thread that writes a recording, unique among all threads of all machines at all times.
+/// Identity of the thread that writes a recording. It is unique among all threads of all machines at all times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterId {
     /// Process id.
     pub process: u32,
-    /// Thread id. After an `exec` the process still exists, but this thread does not.
+    /// Thread id. After an `exec`, the process still exists, but this thread does not.
     pub thread: u32,
     /// Start time of the thread, in clock ticks since boot.
     pub started: u64,
-    /// Number of the PID namespace in which `process` and `thread` are valid.
+    /// Inode number of the PID namespace in which `process` and `thread` are valid.
     pub namespace: u64,
     /// Boot id, which identifies the machine and the current boot.
     pub boot: String,

@@ -1,22 +1,22 @@
-//! Lists the reasons why a launch has no activity, or an activity has no launch or no time. The reasons are data, which
-//! are stored and shown, and never errors.
+//! Lists the reasons why a launch has no activity, or why an activity has no launch or no time. These reasons are
+//! stored and shown as data. They are never errors.
 
-/// Reason why work is shown under a label instead of its stack, or without a time.
+/// Reason why GPU work is shown under a label instead of its stack, or without a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
     /// Activity whose launch was made before recording began.
     LaunchedBefore,
-    /// Activity of a graph that was launched by the GPU itself.
+    /// Activity that belongs to a graph that the GPU itself launched.
     DeviceGraph,
-    /// Activity whose launch was recorded without a stack, or was not recorded (it was dropped, or no API call is
-    /// visible where it was made).
+    /// Activity whose launch was recorded without a stack, or was not recorded. A launch may not be recorded because it
+    /// was dropped, or because it was made without a visible API call.
     NoStack,
-    /// Activity whose start or end was not collected, or whose end precedes its start.
+    /// Activity whose start or end time was not collected, or whose end is before its start.
     Untimed,
-    /// Launch without an activity so far.
+    /// Launch that has no activity so far.
     Pending,
-    /// Activity launched while no window was open. The activity itself is not exported. Only idle time that ended when
-    /// the activity began shows this label.
+    /// Activity that was launched while no window was open. The activity itself is not exported. This label appears
+    /// only for idle time that ended when the activity began.
     Outside,
 }
 
@@ -33,7 +33,7 @@ impl Missing {
         }
     }
 
-    /// Returns the word for ledgers and tables: lower case, no blanks.
+    /// Returns the word for ledgers and tables, which is lower case and has no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::LaunchedBefore => "launched_before_recording",

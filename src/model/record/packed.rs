@@ -1,10 +1,10 @@
-//! Encodes launches and activities as packed rows, which take few bytes. The format is documented in `encode`.
+//! Encodes launches and activities in packs, in which a row takes only a few bytes. `encode` documents the format.
 //!
 //! A launch and its activity take 129 bytes as separate rows, and about 16 bytes in a pack. Times and ids are stored as
-//! differences from the previous row. All other fields of an activity are its *shape*. Because a program repeats the
-//! same kernels with the same sizes, a shape is stored once, and later rows refer to it by a number. Packing takes less
-//! time than LZ4 compression and gives smaller files: LZ4 made recordings of PyTorch 2.5 to 2.9 times smaller,
-//! Zstandard 4.7 times.
+//! differences from the previous row. All other fields of an activity are its *shape*. A program repeats the same
+//! kernels with the same sizes, so each shape is stored once, and later rows refer to it by an index. Packing takes
+//! less time than LZ4 compression and results in smaller files: LZ4 made recordings of PyTorch only 2.5 to 2.9 times
+//! smaller, and Zstandard 4.7 times.
 
 use super::activity_fields::{decode_activity, put_activity};
 use super::fields::Fields;
@@ -12,17 +12,17 @@ use super::hash::IdMap;
 use super::payload::Payload;
 use super::{Activity, ContextId, CorrelationId, Launch, Nanos};
 
-/// Maximum number of shapes that are stored for reference. When there are this many, all are forgotten, and stored
-/// again when they occur again. So a program whose shapes never repeat does not need memory for each shape.
+/// Maximum number of shapes that later rows can refer to. When this number is reached, all shapes are forgotten, and
+/// are stored again when they occur again. So memory is bounded even if the shapes of a program never repeat.
 const MAX_SHAPES: u64 = 1024;
-/// Size in bytes at which a pack is written. Like rows in the file's buffer, rows in an unwritten pack are lost if the
-/// process is killed.
+/// Size in bytes at which a pack is written. Rows in an unwritten pack are lost if the process is killed, in the same
+/// way as rows in the file's buffer.
 const PACK_BYTES: usize = 16 << 10;
 
 /// Reason why the rest of a pack is skipped.
 const INVALID: &str = "is invalid, and the rows packed after it are lost";
 
-/// Bits of an entry's first byte that determine its kind.
+/// Mask of the bits in an entry's first byte that determine the kind of the entry.
 const KIND: u8 = 3;
 
 mod kind {
@@ -31,7 +31,8 @@ mod kind {
     pub(super) const NEW_SHAPE: u8 = 2;
 }
 
-/// Bits of an entry's first byte. If a bit is set, the entry lacks a field, and has this property instead.
+/// Flags in an entry's first byte. If a flag is set, a field is omitted from the entry, because it follows from the
+/// property that the flag states.
 mod flag {
     /// The correlation id is one more than the id of the previous launch or activity.
     pub(super) const NEXT_ID: u8 = 4;
@@ -41,7 +42,7 @@ mod flag {
     pub(super) const SAME_CONTEXT: u8 = 16;
 }
 
-/// Values of the previous rows. The next row is stored as differences from these values.
+/// Fields of the previous launch and activity. The next row is stored as differences from these values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Previous {
     launch_time: u64,
@@ -51,12 +52,12 @@ struct Previous {
     activity_id: u32,
 }
 
-/// Packs rows.
+/// Encodes rows into a pack.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
     entries: Vec<u8>,
     previous: Previous,
-    /// Payloads of the shapes that are not forgotten, with their numbers.
+    /// Index of each shape that is not forgotten, by the shape's encoded payload.
     shapes: IdMap<Box<[u8]>, u64>,
     /// Number of shapes stored so far, including forgotten shapes.
     stored: u64,
@@ -120,7 +121,7 @@ impl Packer {
         self.previous.activity_end = activity.end.0;
     }
 
-    /// Begins a pack if there is none. A pack can be read without earlier packs, except for their shapes.
+    /// Begins a pack if there is none. A pack can be read without earlier packs, but it may refer to shapes in them.
     fn begin(&mut self) {
         if self.entries.is_empty() {
             self.previous = Previous::default();
@@ -133,18 +134,18 @@ impl Packer {
         self.entries.len() >= PACK_BYTES
     }
 
-    /// Moves the pack to `out`.
+    /// Moves the bytes of the pack to `out`.
     pub(super) fn take(&mut self, out: &mut Payload<'_>) {
         out.0.append(&mut self.entries);
     }
 
-    /// Returns the number of bytes that wait to be written.
+    /// Returns the number of bytes in the pack, which wait to be written.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 }
 
-/// Reads packed rows.
+/// Decodes the rows in packs.
 #[derive(Debug, Default)]
 pub(super) struct Unpacker {
     pack: Vec<u8>,
@@ -154,21 +155,22 @@ pub(super) struct Unpacker {
     stored: u64,
 }
 
-/// A row of a pack.
+/// A decoded row of a pack.
 pub(super) enum Packed {
     Launch(Launch),
     Activity(Activity),
 }
 
 impl Unpacker {
-    /// Opens the pack in `payload`, and replaces it by another buffer. Returns false if the pack is invalid.
+    /// Opens the pack in `payload`, and swaps its buffer with the buffer of the previous pack. Returns false if the
+    /// pack is invalid.
     pub(super) fn open(&mut self, payload: &mut Vec<u8>) -> bool {
         std::mem::swap(&mut self.pack, payload);
         self.previous = Previous::default();
         let mut fields = Fields(&self.pack);
         let stored = fields.varint();
         self.at = self.pack.len() - fields.0.len();
-        // After a damaged pack, the numbers of its shapes are unknown.
+        // If packs before this one were damaged or skipped, the indices of their shapes are unknown.
         if stored.is_some_and(|stored| stored != self.stored) {
             self.shapes.clear();
         }
@@ -179,12 +181,12 @@ impl Unpacker {
         stored.is_some()
     }
 
-    /// Whether rows of the pack are left.
+    /// Whether the pack contains rows that were not returned yet.
     pub(super) fn has_next(&self) -> bool {
         self.at < self.pack.len()
     }
 
-    /// Returns the number of bytes of the pack.
+    /// Returns the size of the pack in bytes.
     pub(super) fn len(&self) -> usize {
         self.pack.len()
     }
@@ -192,7 +194,7 @@ impl Unpacker {
     /// Returns the next row.
     ///
     /// # Errors
-    /// The reason why the row cannot be read.
+    /// Returns the reason why the row cannot be read.
     pub(super) fn next(&mut self) -> Result<Packed, &'static str> {
         let Self { pack, at, previous, shapes, stored } = self;
         let mut fields = Fields(&pack[*at..]);
@@ -219,7 +221,7 @@ impl Unpacker {
             },
             _ => Err(INVALID),
         };
-        // The end of an invalid row is unknown.
+        // The end of an invalid row is unknown, so the rest of the pack is skipped.
         *at = if row.as_ref().err() == Some(&INVALID) { pack.len() } else { pack.len() - fields.0.len() };
         row
     }
@@ -242,7 +244,7 @@ fn read_launch(head: u8, fields: &mut Fields<'_>, previous: &mut Previous) -> Op
     Some(Launch { time, duration, correlation, within, context: ContextId(context) })
 }
 
-/// Reads the id and the times of an activity. Returns `Some(None)` if its shape is missing.
+/// Reads the id and the times of an activity. Returns `Some(None)` if the activity's shape is missing.
 fn read_times(
     head: u8,
     fields: &mut Fields<'_>,
@@ -287,7 +289,7 @@ mod tests {
         rows
     }
 
-    /// Returns a launch and an activity for each id from 1 on. Shapes repeat after `period` ids.
+    /// Returns a launch and an activity for each id from 1 to `count`. Shapes repeat after `period` ids.
     fn rows(count: u32, period: u32) -> Vec<(Launch, Activity)> {
         let row = |id: u32| {
             let mut launch = launch(id, 7 + id % 3);
@@ -322,9 +324,9 @@ mod tests {
             packer.launch(&launch);
             packer.activity(&activity);
         }
-        // Launch: 1 byte for the head, 2 for the time, at most 2 for the duration, 1 for the context. Activity: 1 for
-        // the head, 1 for the shape, 2 for each of the two times. The first rows contain all fields, and so does each
-        // new shape.
+        // A launch takes 1 byte for the head, 2 for the time, at most 2 for the duration, and 1 for the context. An
+        // activity takes 1 byte for the head, 1 for the shape, and 2 for each of the two times. The first rows and each
+        // new shape take more, because they contain all fields.
         let bytes = pack(&mut packer).len();
         assert!(bytes < 1_000 * 13 + 8 * 110 + 40, "{bytes}");
     }
@@ -359,7 +361,8 @@ mod tests {
             rows.iter().for_each(|(_, activity)| packer.activity(activity));
             pack(&mut packer)
         });
-        // The first pack stores shapes with streams 1 and 2. The second pack stores stream 0, and then stream 1 again.
+        // The first pack contains shapes with streams 1 and 2. The second pack contains a new shape with stream 0, and
+        // refers to the shape with stream 1.
         let [_, second, third] = <[_; 3]>::try_from(packs.collect::<Vec<_>>()).unwrap();
         let mut unpacker = Unpacker::default();
         let found = unpack(&mut unpacker, second);

@@ -1,6 +1,6 @@
-//! Encodes the fields of rows. The counterpart is `fields`.
+//! Encodes the fields of rows. `fields` contains the decoders.
 
-/// Encoders for the fields of payloads.
+/// Encoders that append fields to the payload of a row.
 pub struct Payload<'a>(pub &'a mut Vec<u8>);
 
 impl Payload<'_> {
@@ -16,8 +16,8 @@ impl Payload<'_> {
         self
     }
 
-    /// Appends four bytes, little-endian. Neither this function nor `u64` is inlined, because the code for rows with
-    /// many fields would take a few KB more. Speed matters little, because most rows are launches and activities, which
+    /// Appends four bytes, little-endian. This function and `u64` are not inlined, because the code for rows with many
+    /// fields would grow by a few KB. Their speed matters little, because most rows are launches and activities, which
     /// are packed.
     #[inline(never)]
     pub fn u32(&mut self, value: u32) -> &mut Self {
@@ -32,12 +32,14 @@ impl Payload<'_> {
         self
     }
 
-    /// Appends an optional 32-bit number: a byte that states whether there is a value, then the value.
+    /// Appends an optional 32-bit number, encoded as a byte that states whether there is a value, followed by the
+    /// value.
     pub fn option(&mut self, value: Option<u32>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u32(value.unwrap_or(0))
     }
 
-    /// Appends an optional 64-bit number: a byte that states whether there is a value, then the value.
+    /// Appends an optional 64-bit number, encoded as a byte that states whether there is a value, followed by the
+    /// value.
     pub fn long_option(&mut self, value: Option<u64>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
     }
@@ -58,7 +60,7 @@ impl Payload<'_> {
         self.varint((difference << 1 ^ difference >> 63) as u64)
     }
 
-    /// Appends a byte string: its length in four bytes, then the bytes.
+    /// Appends a byte string, encoded as its length in four bytes, followed by the bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.u32(bytes.len() as u32).0.extend(bytes);
         self

@@ -7,13 +7,13 @@ kinds! {
     Provenance(u32) {
         /// Name of the machine.
         HOST = 1, "host";
-        /// Start time of the recording, in ISO 8601.
+        /// Time at which recording began, in ISO 8601.
         START = 2, "start";
-        /// Rank in a multi-process job, if known.
+        /// Rank of the process in its job, if known.
         RANK = 3, "rank";
-        /// A GPU of the machine, with its bus address.
+        /// Name and bus address of a GPU of the machine.
         GPU = 4, "gpu";
-        /// CUDA version that the driver supports.
+        /// Highest CUDA version that the driver supports.
         DRIVER = 5, "driver";
         /// Version and path of the CUPTI library.
         CUPTI = 6, "cupti";
@@ -21,11 +21,11 @@ kinds! {
         GPUFLAME = 7, "gpuflame";
         /// Command line, recorded only on request.
         COMMAND = 8, "command line";
-        /// A line of the ledger, or of a message, that could not be printed.
+        /// A line of the ledger or of a message that could not be printed.
         LEDGER = 9, "ledger";
         /// Number of ranks of the job, if known.
         WORLD_SIZE = 10, "world size";
     } else "unknown (from a newer gpuflame)"
-    /// Returns the word for the kind.
+    /// Returns the word by which the kind of fact is shown.
     word
 }

@@ -1,4 +1,4 @@
-//! Defines rows, which are the events of a run as plain data. Every module that explains a run reads rows.
+//! Defines rows, which describe the events of a run as plain data. Every module that explains a run reads rows.
 
 use std::path::PathBuf;
 
@@ -13,31 +13,32 @@ use super::loss::Loss;
 use super::provenance::Provenance;
 use super::unified::Unified;
 
-/// A row of any kind. Capture, importers and recordings produce rows; the modules that explain a run consume them.
+/// A row of any kind. Capture, importers and readers of recordings produce rows. The modules that explain a run consume
+/// them.
 ///
-/// A row that defines an id (`Name`, `Label`, `Context`, `Module`) precedes the first row that uses the id.
+/// A row that defines an id (`Name`, `Label`, `Context`, `Module`) comes before the first row that uses the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Row<'a> {
     /// A launch.
     Launch(Launch),
-    /// Launches made while no window was open.
+    /// A range of launches that were made while no window was open.
     Outside(OutsideLaunches),
     /// A GPU activity.
     Activity(Activity),
     /// Definition of a [`ContextId`].
     Context {
-        /// Id used by launches.
+        /// Id by which launches and other rows refer to the context.
         id: ContextId,
         /// Launching thread.
         thread: ThreadId,
-        /// Quality of the stack: whether it is complete and certain.
+        /// Flags about defects of the stack.
         flags: ContextFlags,
-        /// Stack, leaf first: the open ranges (innermost first), then the label of the API call, then the code.
+        /// Frames of the stack, leaf first. First the open ranges (innermost first), then the label of the API call,
+        /// then the code.
         frames: &'a [Frame],
     },
-    /// Text of a [`NameId`]. Kernel names are mangled, as the tracer reports them. A name that is not UTF-8 was
-    /// converted.
+    /// Text of a [`NameId`]. Kernel names are mangled, as the tracer reports them. Non-UTF-8 names were converted.
     Name {
         /// Id by which activities refer to the name.
         id: NameId,
@@ -62,18 +63,19 @@ pub enum Row<'a> {
     },
     /// Definition of a [`CodeId`].
     Code(CodeObject<'a>),
-    /// Name of a generated function, which has an address but no file, as published by the code generator. These rows
-    /// come last. A checkpoint contains this row as soon as the name is known. If another function later uses the
-    /// address, the checkpoint contains a second row, with an empty name, because the name is then ambiguous.
+    /// Name of a function that was generated at run time, as published by the code generator. In a recording of all
+    /// rows, these rows come last. A checkpoint contains the row as soon as the name is known. If another function
+    /// later uses the same address, the checkpoint contains a second row with an empty name, because the name is then
+    /// ambiguous.
     Generated {
-        /// Address of the function, as frames contain it.
+        /// Address in the function's code, as it occurs in a frame.
         address: u64,
-        /// Function name; may be mangled.
+        /// Name of the function, which may be mangled.
         name: &'a str,
     },
-    /// A function at a native frame, which the process looked up in the frame's file when it exited. The first row of a
-    /// frame contains the function whose code this is; further rows contain the functions inlined into it, outermost
-    /// first.
+    /// A function of a native frame. The process looked it up in the frame's file when it exited. The first row for a
+    /// frame contains the function that was compiled as a separate function. Further rows contain the functions inlined
+    /// into it, outermost first.
     Function {
         /// The frame.
         frame: Frame,
@@ -89,7 +91,8 @@ pub enum Row<'a> {
         /// File name of the program.
         name: &'a str,
     },
-    /// A fact about the origin of the recording. A recording may contain several facts of one kind.
+    /// A fact about the origin of the recording, such as the host's name. A recording may contain several facts of one
+    /// kind.
     Provenance {
         /// Kind of fact.
         what: Provenance,
@@ -103,41 +106,39 @@ pub enum Row<'a> {
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// Stack that a thread has from a given time on. The thread made no call at that time. Such rows exist only for
-    /// times in
-    /// which a GPU was idle.
+    /// A state (stack) that a thread enters between two of its calls. Such rows exist only for times in which a GPU was
+    /// idle.
     HostState(HostState),
-    /// A completed call that launched nothing. These rows and the launches of the same thread are in the order of their
-    /// times.
+    /// A completed API call that launched no work. These rows and the launches of the same thread are sorted by time.
     HostCallSpan(HostCallSpan),
-    /// A CPU sample: a thread was on a CPU.
+    /// A CPU sample: the stack of a thread that was on a CPU.
     Sampled(CpuSample),
     /// An off-CPU wait of a thread.
     Blocked(OffCpuWait),
-    /// A completed call that waited for a GPU.
+    /// A completed API call that waited for a GPU.
     Wait(Wait),
-    /// Memory was allocated, or is about to be freed. These rows are in the order in which the calls occurred.
+    /// A call that allocated memory, or that is about to free memory. These rows are in the order of the calls.
     Memory(MemoryCall),
-    /// An event was recorded on a stream, as reported by the tracer.
+    /// The tracer's record that a CUDA event was recorded on a stream.
     EventRecord(EventRecord),
-    /// The host or a stream waited, as reported by the tracer.
+    /// The tracer's record that the host or a stream waited.
     Sync(SyncRecord),
-    /// A call recorded an event on a stream, or made a stream wait for an event.
+    /// An API call that recorded a CUDA event on a stream, or made a stream wait for a CUDA event.
     EventCall(EventCall),
     /// Migration or page faults of unified memory.
     Unified(Unified),
     /// A graph node was created, by an API call or by stream capture.
     GraphNode {
-        /// Graph that owns the node. The node exists as long as the graph.
+        /// Graph that owns the node. The node exists for as long as the graph.
         graph: GraphId,
-        /// Node that was created, by CUPTI's number.
+        /// CUPTI's id of the node that was created.
         node: GraphNodeId,
-        /// Stack that created the node; the first frame is the API call's label.
+        /// Context in which the node was created. The first frame of its stack is the label of the API call.
         context: ContextId,
     },
-    /// A node was copied; instantiation copies all nodes of a graph.
+    /// A graph node was copied. The instantiation of a graph copies all of its nodes.
     GraphClone {
-        /// Graph that owns the copy. To instantiate a graph, CUDA first copies the graph, and then makes the
+        /// Graph that owns the copy. To instantiate a graph, CUDA first copies the graph, and then creates the
         /// instantiation from the copy.
         graph: GraphId,
         /// Copy of the node.
@@ -145,23 +146,24 @@ pub enum Row<'a> {
         /// Node that was copied.
         original: GraphNodeId,
     },
-    /// An instantiation was updated from another graph: each node of the instantiation took over the operation of the
+    /// An instantiation was updated from another graph. Each node of the instantiation now has the operation of the
     /// other graph's node at the same position.
     GraphUpdate {
         /// Instantiation that was updated.
         graph: GraphId,
-        /// Graph whose operations were taken over.
+        /// Graph from which the instantiation was updated.
         source: GraphId,
-        /// Correlation id of the updating call. Launches with lower ids ran the operations from before the update.
+        /// Correlation id of the call that updated the instantiation. Launches with lower ids ran the earlier
+        /// operations.
         correlation: CorrelationId,
     },
     /// A node of a graph waits for another node.
     GraphEdge(GraphEdge),
     /// A node of a graph ran a function on the host.
     HostNode(HostNode),
-    /// A launch with attributes returned.
+    /// The attributes of a launch.
     LaunchAttributes(LaunchAttributes),
-    /// A graph or an instantiation was destroyed. Work that the graph launched may still be running.
+    /// A graph or an instantiation was destroyed. Work that was launched with it may still be running.
     GraphEnd {
         /// Graph that was destroyed.
         graph: GraphId,
@@ -170,29 +172,29 @@ pub enum Row<'a> {
     Window {
         /// Whether the window opened or closed.
         edge: WindowEdge,
-        /// Time of the edge, ns since 1970.
+        /// Time at which the window opened or closed, in ns since 1970.
         time: Nanos,
     },
     /// Launch callbacks were switched on or off. While they are off, launches are neither recorded nor counted.
     CallbacksSwitched {
         /// Whether launch callbacks are on after the switch.
         on: bool,
-        /// Time of the switch, ns since 1970.
+        /// Time of the switch, in ns since 1970.
         time: Nanos,
     },
     /// The program marked an instant on the timeline.
     Instant(Instant<'a>),
     /// A step of the program begins.
     Step(Step<'a>),
-    /// A loss. The total of a kind of loss is the sum of its rows.
+    /// A number of lost items. The total for a kind of loss is the sum over its rows.
     Loss {
         /// Kind of loss.
         loss: Loss,
-        /// Number of losses since the previous row of the same kind of loss.
+        /// Number of items lost since the previous row about the same kind of loss.
         count: u64,
     },
-    /// A sum that replaces single rows. Rows of sums come last, and each sum has one row. Module `encode` documents the
-    /// keys.
+    /// A sum over a run, in a recording that contains sums instead of single rows. These rows come last, and each sum
+    /// has one row. Module `encode` documents the keys.
     Sum {
         /// Encoded key of the sum.
         key: &'a [u8],
@@ -201,22 +203,21 @@ pub enum Row<'a> {
     },
 }
 
-/// The CPU side of starting GPU work. Every launch produces such a row.
+/// A launch: an API call that starts GPU work, as seen by the CPU. Each launch has such a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Launch {
-    /// Start time of the API call.
+    /// Time at which the API call began.
     pub time: Nanos,
-    /// Duration in nanoseconds. `u32::MAX` means at least `u32::MAX` nanoseconds. 0 means that the row was written
-    /// when the call started.
+    /// Duration of the API call in nanoseconds. `u32::MAX` means at least `u32::MAX` nanoseconds. 0 means that the row
+    /// was written when the call began.
     pub duration: u32,
-    /// Correlation id that the launch's activities will carry.
+    /// Correlation id of the launch, and of its activities.
     pub correlation: CorrelationId,
-    /// Correlation id of the enclosing call, if this is a driver call inside a runtime call and each of the two calls
-    /// has its own id; otherwise equal to `correlation`. If `within` differs from `correlation`, the row is an *alias*,
-    /// which gives the launch a second id.
+    /// Usually equal to `correlation`. If this is a driver call inside a runtime call, and the two calls have different
+    /// ids, this field is the id of the runtime call. The row is then an *alias*, which gives the launch a second id.
     pub within: CorrelationId,
-    /// Launching context: the stack, with its ranges and thread.
+    /// Launch context: the stack with its API call and ranges, and the thread.
     pub context: ContextId,
 }
 
@@ -229,39 +230,41 @@ impl Launch {
     }
 }
 
-/// Launches made while no window was open, which are counted but not exported. If an activity has no launch row, the
-/// join compares its correlation id with these ranges: the launch was made outside windows if the id is in a range, and
-/// was lost otherwise. If a range of ids grows, a later row repeats the range from its first id.
+/// A range of correlation ids of launches that were made while no window was open. These launches are counted but not
+/// exported. If an activity has no launch row, the join compares the activity's id with these ranges: if the id is in a
+/// range, the launch was made outside of windows; otherwise it was lost. When a range grows, a later row repeats the
+/// range from its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.
     pub first: CorrelationId,
-    /// Last correlation id of the range. If an id in the range has no launch row, any launch with that id was made
-    /// outside windows.
+    /// Last correlation id of the range. A launch with an id in the range was made outside of windows, unless it has a
+    /// launch row.
     pub last: CorrelationId,
-    /// Number of launches in the range that earlier rows did not count. (The range also contains ids of other calls.)
+    /// Number of launches in the range that earlier rows have not counted. (The range also contains ids of other API
+    /// calls.)
     pub count: u32,
-    /// Time at which the last of these launches ended.
+    /// Time at which the last launch in the range ended.
     pub over: Nanos,
 }
 
-/// Stack of a thread, from a given time until the thread's next row of this kind.
+/// State of a thread between its calls: the stack that it had from a given time until the next row of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostState {
-    /// Thread that was in the stack.
+    /// Thread that had the stack.
     pub thread: ThreadId,
-    /// Time from which the thread was in the stack.
+    /// Time at which the thread entered the state.
     pub since: Nanos,
-    /// Stack of the thread. [`ContextId::NONE`] means that the stack is unknown from `since` on.
+    /// Context with the thread's stack. [`ContextId::NONE`] means that the stack is unknown after `since`.
     pub context: ContextId,
 }
 
-/// A call that waited, or that allocated or freed memory, and so shows what a thread did between its launches.
+/// An API call that waited, or that allocated or freed memory. Such calls show what a thread did between its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCallSpan {
-    /// End time of the call.
+    /// Time at which the call ended.
     pub ended: Nanos,
-    /// Duration in nanoseconds; `u32::MAX` means at least `u32::MAX` nanoseconds.
+    /// Duration of the call in nanoseconds. `u32::MAX` means at least `u32::MAX` nanoseconds.
     pub duration: u32,
     /// Stack that made the call.
     pub context: ContextId,
@@ -270,7 +273,7 @@ pub struct HostCallSpan {
 /// Stack of a thread that was on a CPU. A sample is taken each time the thread has used another `period` of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuSample {
-    /// Time of the sample.
+    /// Time at which the sample was taken.
     pub time: Nanos,
     /// CPU time that the sample represents, in nanoseconds.
     pub period: u32,
@@ -280,7 +283,7 @@ pub struct CpuSample {
     pub context: ContextId,
 }
 
-/// A period in which a thread had left its CPU voluntarily: the thread slept, or waited for any reason.
+/// A period during which a thread was off-CPU because it slept or waited, and not because it was preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffCpuWait {
     /// Time at which the thread left the CPU.
@@ -309,36 +312,36 @@ pub struct Wait {
 /// A call that allocates or frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryCall {
-    /// End time of the call; for a call that frees memory, its start time.
+    /// Time at which the call ended. For a call that frees memory, the time at which it began.
     pub time: Nanos,
     /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
     /// Stack that made the call.
     pub context: ContextId,
-    /// Address or handle of the memory.
+    /// Address or handle of the allocated or freed memory.
     pub address: u64,
-    /// Memory allocated; `None` if the call frees memory.
+    /// The allocated memory. `None` if the call frees memory.
     pub allocated: Option<Allocation>,
 }
 
 /// Memory allocated by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Allocation {
-    /// Kind of memory: device, pinned or managed.
+    /// Kind of memory, such as device, pinned or managed.
     pub memory: MemoryKind,
     /// Size in bytes.
     pub bytes: u64,
 }
-/// Quality of a context's stack: whether it is complete and certain.
+/// Flags about defects of a context's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ContextFlags(pub u32);
 
 impl ContextFlags {
-    /// The stack was deeper than the capture buffer, so the frames closest to the root are missing.
+    /// The stack had more frames than the capture buffer, so the frames closest to the root are missing.
     pub const TRUNCATED: u32 = 1;
     /// At least one frame had no unwind information and was found through its frame pointer.
     pub const GUESSED: u32 = 2;
-    /// The walk ended before the root of the stack, because a frame had neither unwind information nor a frame
+    /// Unwinding ended before the root of the stack, because a frame had neither unwind information nor a frame
     /// pointer.
     pub const CUT: u32 = 4;
 
@@ -362,19 +365,19 @@ impl ContextFlags {
 /// A mapped file that contains code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Epoch that distinguishes the module from other modules at the same addresses. Several modules may share an
-    /// address only if their epoch is [`ModuleEpoch::OUTSIDE`].
+    /// Epoch that distinguishes the module from other modules at the same addresses. Several modules with the same
+    /// epoch may overlap only if this epoch is [`ModuleEpoch::OUTSIDE`].
     pub epoch: ModuleEpoch,
     /// First mapped address.
     pub start: u64,
-    /// The address after the last mapped address.
+    /// End of the mapped addresses (exclusive).
     pub end: u64,
     /// Difference between addresses in memory and addresses in the file: `address - bias` is the ELF virtual address.
     pub bias: u64,
-    /// Path of the file according to the kernel, as bytes that need not be UTF-8. Code without a file has an empty
+    /// Path of the file as reported by the Linux kernel. It may be non-UTF-8. Code that is in no file has an empty
     /// path.
     pub path: PathBuf,
-    /// GNU build id; empty if the file has none.
+    /// GNU build id of the file. Empty if the file has none.
     pub build_id: Vec<u8>,
 }
 
@@ -383,63 +386,65 @@ pub struct Module {
 pub struct CodeObject<'a> {
     /// Id by which frames refer to the function.
     pub id: CodeId,
-    /// Interpreter version, such as `0x030b`, which determines the encoding of `lines`.
+    /// Version of the interpreter, such as `0x030b`. It determines the encoding of `lines`.
     pub version: u16,
     /// First line of the function.
     pub first_line: u32,
-    /// Path of the function's source, as passed to the interpreter.
+    /// Path of the function's source file, as it was passed to the interpreter.
     pub file: &'a str,
-    /// Qualified name of the function; before Python 3.11, the plain name.
+    /// Qualified name of the function. Before Python 3.11, only the last part of this name.
     pub name: &'a str,
-    /// Line table of the function's instructions; empty if unknown.
+    /// Line table of the function's instructions. Empty if it is unknown.
     pub lines: &'a [u8],
 }
 
-/// A function at a native frame.
+/// A function of a native frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameFunction<'a> {
-    /// Name of the function; may be mangled.
+    /// Name of the function, which may be mangled.
     pub name: &'a str,
-    /// Address in the frame's file at which the function begins; `None` if unknown. For a function that consists of
-    /// several parts, debug information contains the address 0.
+    /// Address in the frame's file at which the function begins. `None` if it is unknown. For a function whose code
+    /// consists of several parts, debug information contains the address 0.
     pub start: Option<u64>,
-    /// Path of the source file; empty if unknown.
+    /// Path of the source file. Empty if it is unknown.
     pub file: &'a str,
-    /// Line in the source file; 0 if unknown.
+    /// Line number in the source file. 0 if it is unknown.
     pub line: u32,
 }
 
-/// An instant named by the program.
+/// An instant that the program marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instant<'a> {
     /// Time of the instant.
     pub time: Nanos,
     /// Thread that marked the instant.
     pub thread: ThreadId,
-    /// Name of the instant.
+    /// Text that the program passed with the mark.
     pub text: &'a str,
 }
 
-/// Beginning of a step, such as a training or decoding step. Module `step_spans` determines where steps end.
+/// The beginning of a step of the program, such as a training or decoding step. Module `step_spans` determines where
+/// steps end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step<'a> {
     /// Time at which the step began.
     pub time: Nanos,
-    /// End of the step; `None` if it is unknown, and the step then lasts until the next step begins.
+    /// Time at which the step ended. `None` if it is unknown; the step then lasts until the next step begins.
     pub end: Option<Nanos>,
     /// Thread that began the step.
     pub thread: ThreadId,
-    /// Number of the step in its process, counted from 1. In a trace of another tool, the position of the step.
+    /// Sequence number of the step in the process, starting at 1. In a trace of another tool, the position of the step
+    /// in the trace.
     pub number: u64,
-    /// Name of the range that began the step; empty if a call of `gpuflame_step()` began it.
+    /// Name of the range that began the step. Empty if a call of `gpuflame_step()` began it.
     pub name: &'a str,
 }
 
-/// Edge of a window.
+/// The opening or the closing of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowEdge {
-    /// Launches are recorded from now on.
+    /// The window opens: later launches are recorded.
     Open,
-    /// Launches are counted as outside from now on.
+    /// The window closes: later launches are only counted as made outside of windows.
     Close,
 }

@@ -1,29 +1,29 @@
-//! Stores all stacks of a run as one tree, for a recording that is written once. Stacks that begin with the same frames
-//! share these frames, and a frame takes one to three bytes instead of eight. The reader returns the same rows as for
-//! contexts that are stored singly. Module `encode` documents the layout.
+//! Stores all stacks of a run as one tree, for a recording that is written once. Stacks that have the same frames at
+//! the root share these frames, and a frame takes one to three bytes instead of eight. The reader returns the same rows
+//! as for contexts that are stored one by one. Module `encode` documents the layout.
 
 use super::chunk::Chunk;
 use super::encode::tag;
 use super::fields::Fields;
 use super::{ContextFlags, ContextId, Frame, ThreadId};
 
-/// Maximum number of frames of a stack. Neither the recorder nor the importers make deeper stacks.
+/// Maximum number of frames in a stack. The recorder and the importers never create deeper stacks.
 const MAX_STACK_FRAMES: usize = 4096;
-/// All stacks of a file together may have this number of frames, plus one frame per byte of the tree. Without this
-/// maximum, a damaged file could repeat deep stacks without end.
+/// Limit on the number of frames that all stacks of a file have together: `FREE_FRAMES`, plus `FRAMES_PER_BYTE` for
+/// each byte of the tree. Without this limit, a damaged file could repeat deep stacks any number of times.
 const FREE_FRAMES: u64 = 1 << 20;
 const FRAMES_PER_BYTE: u64 = 64;
 
-/// A stack of a thread, given by the node of the tree at which it ends.
+/// The stack of a context, identified by the node of the tree at which the stack ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeStack {
-    /// Context that stands for the stack on the thread.
+    /// Id of the context that has the stack.
     pub id: ContextId,
     /// Launching thread.
     pub thread: ThreadId,
-    /// Quality of the stack.
+    /// Flags about defects of the stack.
     pub flags: ContextFlags,
-    /// Number of the node, counted from 1.
+    /// Index of the node, counted from 1.
     pub node: u32,
 }
 
@@ -33,8 +33,8 @@ impl Chunk {
         self.payload(tag::FRAMES, |out| frames.iter().for_each(|frame| _ = out.u64(frame.0)));
     }
 
-    /// Adds at least one node to the tree, and more until the chunk has about `max_bytes` bytes. Each node has the
-    /// number of its parent, and positions in the table of frames. Returns false if nodes are left.
+    /// Adds at least one node of the tree, and further nodes until the chunk has about `max_bytes` bytes. Each node
+    /// consists of the index of its parent, and of positions in the table of frames. Returns false if nodes are left.
     pub fn nodes(&mut self, nodes: &mut dyn Iterator<Item = (usize, &[u32])>, max_bytes: usize) -> bool {
         let mut is_done = false;
         self.payload(tag::NODES, |out| {
@@ -53,7 +53,8 @@ impl Chunk {
         is_done
     }
 
-    /// Adds at least one stack, and more until the chunk has about `max_bytes` bytes. Returns false if stacks are left.
+    /// Adds at least one stack, and further stacks until the chunk has about `max_bytes` bytes. Returns false if stacks
+    /// are left.
     pub fn stacks(&mut self, stacks: &mut dyn Iterator<Item = TreeStack>, max_bytes: usize) -> bool {
         let (mut before, mut is_done) = (None, false);
         self.payload(tag::STACKS, |out| {
@@ -74,7 +75,7 @@ impl Chunk {
     }
 }
 
-/// A node of the tree that was read: its parent, and its frames in the table of symbols.
+/// A node that was read: its parent, and its range in the table of symbols.
 #[derive(Clone, Copy, Debug)]
 struct ReadNode {
     parent: u32,
@@ -82,23 +83,24 @@ struct ReadNode {
     len: u32,
 }
 
-/// Reader side of the tree.
+/// Reads the tree of stacks from rows.
 #[derive(Debug, Default)]
 pub(super) struct StacksReader {
     frames: Vec<Frame>,
     symbols: Vec<u32>,
     nodes: Vec<ReadNode>,
-    /// Payload of the last row of stacks, and the position of the next stack in it.
+    /// Payload of the last row with stacks. `at` is the offset of the next stack in it.
     stacks: Vec<u8>,
     at: usize,
     thread: ThreadId,
-    /// Number of bytes of the tree, and number of frames of the stacks returned so far.
+    /// `bytes` is the size of the tree's rows in bytes. `returned` is the number of frames in the stacks returned so
+    /// far.
     bytes: u64,
     returned: u64,
 }
 
 impl StacksReader {
-    /// Adds the content of a row. Returns `None` if it is invalid.
+    /// Adds the content of a row. Returns `None` if the row is invalid.
     pub(super) fn add(&mut self, tag: u8, payload: &[u8]) -> Option<()> {
         self.bytes += payload.len() as u64;
         let mut fields = Fields(payload);
@@ -139,8 +141,8 @@ impl StacksReader {
         self.at < self.stacks.len()
     }
 
-    /// Returns the next stack, and writes its frames to `frames`, leaf first. Returns `None` if the stack is invalid; the
-    /// rest of its row is then skipped.
+    /// Returns the next stack, and writes its frames to `frames`, leaf first. If the stack is invalid, returns `None`
+    /// and skips the rest of the row.
     pub(super) fn next(&mut self, frames: &mut Vec<Frame>) -> Option<TreeStack> {
         let mut fields = Fields(&self.stacks[self.at..]);
         let entry = Self::entry(&mut fields, self.thread);
@@ -153,7 +155,7 @@ impl StacksReader {
         while at > 0 {
             let node = self.nodes.get(at as usize - 1)?;
             let symbols = &self.symbols[node.first as usize..][..node.len as usize];
-            // Nodes without frames could form a circle.
+            // In a damaged file, nodes without frames could form a cycle.
             if symbols.is_empty() || frames.len() + symbols.len() > MAX_STACK_FRAMES {
                 return None;
             }
@@ -165,7 +167,7 @@ impl StacksReader {
     }
 
     fn entry(fields: &mut Fields<'_>, before: ThreadId) -> Option<TreeStack> {
-        // The thread is stored plus 1, which for the highest thread does not fit into 32 bits.
+        // The stored value is the thread id plus 1, which may not fit into 32 bits.
         let (id, thread) = (ContextId(small(fields)?), fields.varint()?);
         let (flags, node) = (ContextFlags(small(fields)?), small(fields)?);
         let thread = match thread.checked_sub(1) {
@@ -176,7 +178,7 @@ impl StacksReader {
     }
 }
 
-/// Returns the next number if it fits into 32 bits.
+/// Returns the next number. `None` if it does not fit into 32 bits.
 fn small(fields: &mut Fields<'_>) -> Option<u32> {
     fields.varint()?.try_into().ok()
 }
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn stacks_of_the_tree_read_back_as_contexts_in_several_pieces() {
-        // Node 1 is a child of node 3, as after a split of a node.
+        // Node 1 is a child of node 3, which is the case after a node was split.
         let nodes = [(3, &[2, 1][..]), (3, &[300]), (0, &[0])];
         let frames: Vec<_> = (0..301).map(|at| Frame(at + 1000)).collect();
         let stacks = [
@@ -252,9 +254,9 @@ mod tests {
         assert_eq!(of(&[(1, &[0])], &first), (1, 1));
         assert_eq!(of(&[(2, &[]), (1, &[])], &first), (1, 1));
         assert_eq!(of(&[], &first), (1, 1));
-        // A frame that is not in the table.
+        // A node refers to a frame that is not in the table.
         assert_eq!(of(&[(0, &[2])], &first), (1, 2));
-        // A chain of 4,096 frames, repeated. Each stack has four bytes.
+        // All stacks are the same chain of 4,096 frames. Each stack takes four bytes.
         const DEEP: [u32; MAX_STACK_FRAMES] = [1; MAX_STACK_FRAMES];
         let stacks: Vec<_> = (0..10_000).map(|id| stack(id, THREADS[0], 1)).collect();
         let (found, errors) = of(&[(0, &DEEP)], &stacks);

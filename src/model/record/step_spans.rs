@@ -1,27 +1,27 @@
-//! Determines the times of steps. Steps are the iterations of the work that a program repeats, such as training or
-//! decoding steps.
+//! Determines when the steps of a program begin and end. Steps are iterations that a program repeats, such as training
+//! or decoding steps.
 //!
-//! A program marks where each step begins; only traces also contain the end of a step. If the end of a step is unknown,
-//! the step lasts until any thread of the process begins the next step, or until the window closes. In a run without
-//! steps, windows count as steps.
+//! A program marks only the beginning of each step. Traces of other tools also contain the end. If the end of a step is
+//! unknown, the step lasts until any thread of the process begins the next step, or until the window closes. In a run
+//! without steps, windows count as steps.
 
 use super::rows::{Row, WindowEdge};
 
-/// Times of steps, gathered from rows: 24 bytes per step. See the module's documentation.
+/// Times of steps, collected from rows, in 24 bytes per step. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct StepSpans {
-    /// Beginning of each step, and its end if it is known.
+    /// Time at which each step began, and the time at which it ended, if known.
     steps: Vec<(u64, Option<u64>)>,
-    /// Windows as (opening, closing).
+    /// Windows as (time of opening, time of closing).
     windows: Vec<(u64, u64)>,
     opened: Option<u64>,
-    /// Latest time of any launch or activity.
+    /// Latest time in any launch or activity.
     latest: u64,
 }
 
 impl StepSpans {
-    /// Takes a row. Uses rows about the beginning or end of steps and windows, and the times of launches and
-    /// activities.
+    /// Processes a row. Uses rows about steps and windows, and the times of launches and activities. Ignores other
+    /// rows.
     pub fn add_row(&mut self, row: &Row<'_>) {
         match row {
             Row::Step(step) => self.steps.push((step.time.0, step.end.map(|end| end.0))),
@@ -40,10 +40,11 @@ impl StepSpans {
         !self.steps.is_empty()
     }
 
-    /// Returns the steps as (start, end), in order of time. Returns the windows if there are no steps.
+    /// Returns the steps as (start, end), in order of time. If there are no steps, returns the windows.
     pub fn spans(&self) -> Vec<(u64, u64)> {
         let mut windows = self.windows.clone();
-        // A window that was never closed, because the process was killed, ends with its last work.
+        // If the process was killed, the last window was never closed. Such a window ends with the last launch or
+        // activity.
         windows.extend(self.opened.filter(|_| self.has_steps()).map(|from| (from, self.latest.max(from))));
         if !self.has_steps() {
             return windows;

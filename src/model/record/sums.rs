@@ -1,5 +1,5 @@
-//! Reads and writes a table of sums, which is written repeatedly. Each time, only the changed entries are written.
-//! Module `encode` documents the layout.
+//! Reads and writes a table of sums. The table is written repeatedly, and each time only the changed entries are
+//! written. Module `encode` documents the layout.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -12,20 +12,20 @@ use super::payload::Payload;
 /// Maximum length of a key in bytes, and maximum number of values per key.
 const MAX_KEY_BYTES: usize = 255;
 const MAX_VALUES_PER_KEY: usize = 255;
-/// Maximum length of a key in bytes in a table that is written once. In such a table an entry can be shorter than its
-/// key, so without this limit, a damaged table could take much memory.
+/// Maximum length of a key in bytes in a table that is written once. In such a table, an entry can be shorter than its
+/// key. Without this limit, a small damaged file could therefore take much memory.
 const MAX_FINAL_KEY_BYTES: usize = 64;
-/// Approximate size in bytes of a sum without its key and values: slot, length and count.
+/// Approximate number of bytes for the slot, the lengths and the count of an entry, without its key and values.
 const ENTRY_HEADER_BYTES: usize = 4;
 
-/// Writer side of the table. To know which sums have changed, the writer stores 16 bytes of hashes per sum. Two keys,
-/// or two states of one sum, count as equal if their 64-bit hashes are equal. With 100,000 sums, the chance of a wrong
-/// match is 1 in 10^9.
+/// Writes the table of sums. To find out which sums have changed, the writer stores 16 bytes of hashes per sum. Two
+/// keys, or two states of a sum, count as equal if their 64-bit hashes are equal. With 100,000 sums, the probability of
+/// a wrong match is 1 in 10^9.
 #[derive(Debug, Default)]
 pub struct SumsWriter {
     slots: IdMap<u64, SumSlot>,
     generation: u32,
-    /// Size in bytes that the whole table would have in a new file.
+    /// Size in bytes that the complete table would have in a new file.
     bytes: usize,
 }
 
@@ -37,8 +37,8 @@ struct SumSlot {
 }
 
 impl SumsWriter {
-    /// Appends the entries that changed since the last call. `sums` must pass every entry to its argument, changed or
-    /// not.
+    /// Appends the entries that changed since the last call. `sums` must pass every entry to its argument, including
+    /// unchanged entries.
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
         self.generation = self.generation.wrapping_add(1);
         self.bytes = 0;
@@ -48,7 +48,7 @@ impl SumsWriter {
         });
     }
 
-    /// Returns the size in bytes that the whole table would have in a new file.
+    /// Returns the size in bytes that the complete table would have in a new file.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -79,7 +79,7 @@ impl SumsWriter {
         put_values(&mut out, values);
     }
 
-    /// Appends a removal entry for each sum that `sums` did not pass this time.
+    /// Appends a removal entry for each sum that was not passed in this call of `write`.
     fn write_removals(&mut self, out: &mut Vec<u8>) {
         let hash_of_removed = hash_of::<[u64]>(&[]);
         for slot in self
@@ -94,7 +94,7 @@ impl SumsWriter {
 }
 
 /// Appends a table that is written only once. The keys that `sums` passes to its argument must all be different.
-/// Successive keys usually differ in a few bytes, and only these bytes are written.
+/// Consecutive keys usually differ in a few bytes, and only these bytes are written.
 pub fn write_final_sums(chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
     chunk.payload(tag::FINAL_SUMS, |out| {
         let mut known: Vec<u8> = Vec::new();
@@ -119,24 +119,24 @@ fn put_values(out: &mut Payload<'_>, values: &[u64]) {
     values.iter().for_each(|value| _ = out.varint(*value));
 }
 
-/// Returns the number of bytes of `value` as a varint (7 bits per byte).
+/// Returns the number of bytes that `value` takes as a varint (7 bits per byte).
 fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Returns the hash of a key or of values. Sums are similar to each other, so the strong hash of the standard library
-/// is used.
+/// Returns the hash of a key or of values. The strong hash of the standard library is used, because keys and values are
+/// similar to each other.
 fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
     let mut hasher = DefaultHasher::new();
     thing.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Reader side of the table.
+/// Reads the table of sums from rows.
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
-    /// Payload bytes of the rows of sums since the last mark. The first item is for sums that may be written
-    /// repeatedly, the second for final sums.
+    /// Payloads of the rows with sums since the last mark. The first item is for sums that are written repeatedly, and
+    /// the second for final sums.
     buffered: [Vec<u8>; 2],
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
     /// Index of the sum to return next.
@@ -144,12 +144,12 @@ pub(super) struct SumsReader {
 }
 
 impl SumsReader {
-    /// Stores the payload of a row of sums until the next mark makes it valid.
+    /// Stores the payload of a row with sums until the next mark makes it valid.
     pub(super) fn buffer_entries(&mut self, payload: &[u8], is_final: bool) {
         self.buffered[usize::from(is_final)].extend(payload);
     }
 
-    /// Adds the buffered entries to the table. At the first invalid entry, stops and returns false.
+    /// Adds the buffered entries to the table. Stops at the first invalid entry and returns false.
     pub(super) fn apply_buffered(&mut self) -> bool {
         let [buffered, finals] = std::mem::take(&mut self.buffered);
         let (mut fields, mut finals) = (Fields(&buffered), Fields(&finals));
@@ -195,7 +195,7 @@ impl SumsReader {
         Some(())
     }
 
-    /// Returns the next sum that was not removed. Keys are not checked for duplicates, because a valid file contains
+    /// Returns the next sum that was not removed. Does not check for duplicate keys, because a valid file contains
     /// none.
     pub(super) fn next(&mut self) -> Option<(&[u8], &[u64])> {
         while self.sums.get(self.next).is_some_and(|(_, values)| values.is_empty()) {
@@ -262,7 +262,7 @@ mod tests {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
         }
-        // No mark follows this entry.
+        // This entry is not valid, because no mark follows it.
         add(&mut file, &mut writer, &vec![(b"a", vec![99, 99])], false);
         for cut in 16..=file.len() {
             let (_, table) = ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();
@@ -296,7 +296,7 @@ mod tests {
         ];
         let mut chunk = Chunk::default();
         write_final_sums(&mut chunk, |each| table.iter().for_each(|(key, values)| each(key, values)));
-        // The first key is stored in full; of the other keys, only single bytes are stored.
+        // The first key is stored in full. For each other key, only the bytes that differ are stored.
         assert_eq!(
             chunk.len(),
             5 + (3 + 31 + 1 + 11) + (3 + 1 + 1 + 1) + (3 + 1 + 2) + 3 * (3 + 1 + 1) + 2 + 1 + 5

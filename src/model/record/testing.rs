@@ -1,4 +1,4 @@
-//! Hand-made rows and reproducible random numbers, for the unit tests of all modules that read rows.
+//! Hand-made rows and reproducible random numbers, for unit tests of modules that read rows.
 
 use super::*;
 
@@ -28,7 +28,7 @@ pub fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
     }
 }
 
-/// Replaces the name of a kernel's activity.
+/// Returns the activity of a kernel with another name.
 pub fn named(name: u32, mut activity: Activity) -> Activity {
     if let Detail::Kernel(kernel) = &mut activity.detail {
         kernel.name = NameId(name);
@@ -65,7 +65,7 @@ pub fn alias(correlation: u32, within: u32) -> Launch {
     Launch { within: CorrelationId(within), ..launch(correlation, 0) }
 }
 
-/// Reproducible random numbers (xorshift64*).
+/// A generator of reproducible random numbers (xorshift64*).
 pub struct Rng(u64);
 
 impl Rng {
@@ -91,7 +91,7 @@ impl Rng {
         keyed.sort_unstable();
         let mut order: Vec<usize> = keyed.into_iter().map(|(_, i)| i).collect();
         for at in 0..order.len() {
-            // Follows the cycle of the permutation, because the element that belongs here may already have been moved.
+            // Follow the cycle of the permutation, because the element that belongs here may already have been moved.
             let mut from = order[at];
             while from < at {
                 from = order[from];
@@ -102,8 +102,8 @@ impl Rng {
     }
 }
 
-/// Yields the rows of iteration `turn` of a program that makes calls of all kinds. The same `turn` always gives the
-/// same rows.
+/// Passes the rows of iteration `turn` of a program that makes calls of all kinds to `each`. The same `turn` always
+/// results in the same rows.
 pub fn each_row_of_cycle(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
     let rng = &mut Rng::new(u64::from(turn) + 1);
     let mut push = |row: Row<'_>| each(&row);

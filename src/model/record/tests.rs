@@ -1,4 +1,4 @@
-//! Tests that write recordings and read them back, truncate them, and corrupt them.
+//! Tests that write recordings, and then read them back unchanged, truncated and corrupted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,7 +7,7 @@ use super::testing::{Rng, alias, copy, kernel, launch, named, set};
 use super::*;
 use crate::error::ErrorKind;
 
-/// Returns at least one row of every kind. Every field has a unique value.
+/// Returns at least one row of every kind. Each field has a different value.
 fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
     let mut rows = vec![
         Row::Launch(Launch { duration: u32::MAX, ..launch(u32::MAX, 7) }),
@@ -230,8 +230,7 @@ fn a_recording_is_complete_only_with_its_end_row() {
     }
 }
 
-/// Reads `bytes`, and returns the rows and the errors. Rows are returned as text, because they do not outlive the
-/// reader.
+/// Reads the recording `bytes`. Returns the rows and the errors as text, because rows do not outlive the reader.
 fn read(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     let mut reader = match Reader::new(bytes) {
@@ -265,9 +264,9 @@ fn the_format_matches_its_documented_bytes() {
     let bytes = recording(&[Row::Loss { loss: Loss::StacksCut, count: 0x0102 }]);
     let expected = b"gpuflame\x02\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0\x17\0\0\0\0";
     assert_eq!(bytes, expected);
-    // A packed launch at 10 ns for 5 ns, with id 1 and context 2. The pack's payload: 0 earlier shapes; the head, whose
-    // bits mean that the id follows the previous id (0) and that the launch is not within another call; twice the
-    // difference in time; duration; context.
+    // The recording has one launch at 10 ns that takes 5 ns, with id 1 and context 2. The payload of its pack consists
+    // of the number of earlier shapes (0), the head, twice the difference in time, the duration, and the context. The
+    // bits in the head mean that the id follows the previous id (0), and that the launch is not within another call.
     let bytes = recording(&[Row::Launch(launch(1, 2))]);
     assert_eq!(bytes[16..], *b"\x2c\x05\0\0\0\x00\x0c\x14\x05\x02\x17\0\0\0\0");
 }
@@ -277,7 +276,7 @@ fn a_recording_truncated_anywhere_yields_its_complete_rows_and_one_error() {
     let rows = all_kinds(&FRAMES);
     let (whole, expected) = (recording(&rows), debug(&rows));
     let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len() - WHOLE).collect();
-    // Consecutive launches and activities are in one pack, so a file that ends between two such rows is incomplete.
+    // Consecutive launches and activities are in one pack, so a file that ends between two of them is truncated.
     let is_packed = |row: Option<&Row<'_>>| matches!(row, Some(Row::Launch(_) | Row::Activity(_)));
     let splits_pack = |at: usize| at > 0 && is_packed(rows.get(at - 1)) && is_packed(rows.get(at));
     for cut in 16..whole.len() {
@@ -306,7 +305,7 @@ fn errors_name_the_record_and_its_offset() {
     assert!(errors[0].starts_with("record 1 at byte 0x10 claims to have 4294967295 bytes"), "{errors:?}");
 }
 
-/// Recordings of old formats must stay readable.
+/// Recordings in old formats must stay readable.
 #[test]
 fn a_recording_of_format_0_is_read() {
     let rows = all_kinds(&FRAMES);
@@ -383,8 +382,7 @@ fn a_malformed_row_does_not_hide_the_next() {
     assert_eq!(errors[0], "record 2 at byte 0x15 holds text that is not UTF-8");
 }
 
-/// Returns the number of mutations of each kind to test: the value of `GPUFLAME_MUTATIONS`, such as 50000, or else
-/// 3,000.
+/// Returns the number of mutations of each kind to test: the value of `GPUFLAME_MUTATIONS`, or 3,000 if it is not set.
 fn mutations() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(3000, |text| text.parse().unwrap())
 }
@@ -409,7 +407,7 @@ fn garbage_is_rejected_without_a_panic() {
     }
 }
 
-/// Returns a checkpoint file whose chunks contain sums, and the offset and length of each chunk.
+/// Returns a checkpoint file with chunks that contain sums, and the offset and length of each chunk.
 fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     let mut bytes = Chunk::file_header().to_vec();
     let (mut sums, mut chunks) = (SumsWriter::default(), Vec::new());
@@ -437,8 +435,8 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     (bytes, chunks)
 }
 
-/// Recomputes the checksums after the rows are mutated, because the reader would reject chunks with a wrong checksum
-/// before it reads their rows.
+/// Recomputes the checksums after the rows are mutated. Otherwise the reader would reject the chunks before it reads
+/// their rows.
 #[test]
 fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();

@@ -1,33 +1,33 @@
-//! Defines the rows about unified-memory traffic, which no explicit copy causes: pages that migrate to the processor
-//! that touches them, and page faults. The tracer reports no call for this traffic, so the rows have no launch and no
-//! stack.
+//! Defines the rows about unified memory: page faults, and pages that migrate to the CPU or GPU that accesses them. No
+//! explicit copy causes this traffic, and the tracer reports no call for it, so the rows have no launch and no stack.
 
 use super::ids::{DeviceId, Nanos};
 use super::kinds::kinds;
 
-/// A migration or fault of unified memory.
+/// A migration or page faults of unified memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unified {
     /// Kind of traffic.
     pub kind: UnifiedKind,
-    /// Number of bytes moved, or number of faults.
+    /// Number of bytes moved, or number of page faults, depending on `kind`.
     pub value: u64,
     /// Start time.
     pub start: Nanos,
-    /// End time; 0 for instantaneous events.
+    /// End time. 0 for instantaneous events.
     pub end: Nanos,
     /// First address of the memory.
     pub address: u64,
-    /// Source processor. Whether this is the number of a GPU depends on `kind`.
+    /// Source processor. It depends on `kind` whether this is the id of a GPU.
     pub source: DeviceId,
-    /// Destination processor. Whether this is the number of a GPU depends on `kind`.
+    /// Destination processor. It depends on `kind` whether this is the id of a GPU.
     pub target: DeviceId,
-    /// Flags from the tracer: the reason for a migration, or the kind of access that faulted.
+    /// Flags from the tracer: the reason for a migration, or the kind of access that caused a fault.
     pub flags: u32,
 }
 
 impl Unified {
-    /// Returns the GPU involved; `None` for faults of the host, and for kinds that this version does not know.
+    /// Returns the GPU that moved the bytes or caused the faults. `None` for faults of the host, and for kinds that
+    /// this version does not know.
     pub fn device(&self) -> Option<DeviceId> {
         match self.kind {
             UnifiedKind::HTOD | UnifiedKind::DTOD => Some(self.target),
@@ -36,25 +36,25 @@ impl Unified {
         }
     }
 
-    /// Returns the duration in nanoseconds; `None` if the tracer did not report it, or the end is before the start.
+    /// Returns the duration in nanoseconds. `None` if the tracer did not report it, or if the end is before the start.
     pub fn duration(&self) -> Option<u64> {
         if self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 }
 
 kinds! {
-    /// Kind of unified-memory event, in gpuflame's own numbers. Later versions may write numbers that are not listed
+    /// Kind of unified-memory event. The values are gpuflame's own. Later versions may write values that are not listed
     /// here.
     UnifiedKind(u32) {
-        /// A kind of event that has no number here.
+        /// Any other kind of event.
         OTHER = 0, "other";
         /// Bytes migrated to a GPU.
         HTOD = 1, "HtoD";
         /// Bytes migrated to the host.
         DTOH = 2, "DtoH";
-        /// The host touched pages that were not in host memory.
+        /// The host accessed pages that were not in host memory.
         CPU_FAULTS = 3, "CPU faults";
-        /// A GPU touched pages that were not in its memory.
+        /// A GPU accessed pages that were not in its memory.
         GPU_FAULTS = 4, "GPU faults";
         /// Bytes migrated between GPUs.
         DTOD = 5, "DtoD";

@@ -1,10 +1,10 @@
-//! A log-linear histogram of durations, from which percentiles per kernel and device are computed.
+//! A log-linear histogram of durations. Percentiles per kernel and device are computed from it.
 //!
-//! Every value up to 1,024 has its own bucket. Above that, every power of two is divided into 64 buckets. A percentile
-//! is the midpoint of its bucket, so the relative error is at most 1/128 = 0.8 %. Only buckets that contain a value are
+//! Each value up to 1,024 has its own bucket. Above 1,024, each power of two is divided into 64 buckets. A percentile
+//! is the midpoint of its bucket, so its relative error is at most 1/128 = 0.8 %. Only buckets that contain a value are
 //! stored (10 bytes each). A kernel fills a few dozen buckets. The `hdrhistogram` crate is not used, because it stores
-//! dense tables, which at this precision and range take 80 to 170 KB per kernel name. If a program has a thousand
-//! kernels, this is too much memory inside another process.
+//! dense tables, which take 80 to 170 KB per kernel name at this precision and range. For a program with a thousand
+//! kernels, this is too much memory to use inside the profiled process.
 
 /// Highest value that has its own bucket.
 const LINEAR: u64 = 1 << LINEAR_BITS;
@@ -18,13 +18,13 @@ const MAX_BUCKET: u16 = (LINEAR + 1 + ((64 - LINEAR_BITS as u64) << SUB_BITS) - 
 /// A histogram of any `u64` values. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// Buckets that contain a value, ascending. The counts are in a separate vector, so that a search reads only 2
-    /// bytes per bucket.
+    /// Indices of the buckets that contain a value, ascending. Counts are in a separate vector, so that a search reads
+    /// only 2 bytes per bucket.
     buckets: Vec<u16>,
     counts: Vec<u64>,
     total: u64,
-    /// Index of the bucket of the last value. This bucket is tried first, because a kernel usually takes about as long
-    /// as it took the previous time.
+    /// Position in `buckets` of the last value's bucket. It is tried first, because a kernel usually takes about as
+    /// long as the previous time.
     last: usize,
 }
 
@@ -58,8 +58,8 @@ impl Histogram {
         self.buckets.iter().copied().zip(self.counts.iter().copied())
     }
 
-    /// Adds `count` values to a bucket, as numbered by [`Histogram::buckets`]. Returns false if there is no such
-    /// bucket.
+    /// Adds `count` values to a bucket, which has an index as returned by [`Histogram::buckets`]. Returns false if
+    /// there is no such bucket.
     pub fn add_bucket(&mut self, bucket: u16, count: u64) -> bool {
         if bucket > MAX_BUCKET {
             return false;
@@ -70,14 +70,14 @@ impl Histogram {
         true
     }
 
-    /// Returns the number of values recorded.
+    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// Returns the `percent`th percentile by nearest rank: the smallest recorded value such that at least `percent`
-    /// percent of all values are not greater. The result is exact up to 1,024, and within 0.8 % above. Returns 0 if no
-    /// value was recorded.
+    /// Returns the `percent`th percentile by nearest rank: the smallest recorded value for which at least `percent`
+    /// percent of all values are equal or smaller. Results up to 1,024 are exact. Higher ones have an error of at most
+    /// 0.8 %. Returns 0 if no value was recorded.
     pub fn percentile(&self, percent: u8) -> u64 {
         let rank = (u128::from(self.total) * u128::from(percent)).div_ceil(100).max(1) as u64;
         let mut below = 0;
@@ -113,7 +113,7 @@ fn bucket_of(value: u64) -> u16 {
     }
     let octave = value.ilog2();
     let within = (value >> (octave - SUB_BITS)) - (1 << SUB_BITS);
-    // `+ 1`, because the value 1,024 has its own bucket, although the first of the wider buckets also starts at 1,024.
+    // `+ 1` because the value 1,024 has its own bucket, although the first of the wider buckets also starts at 1,024.
     (LINEAR + 1 + (u64::from(octave - LINEAR_BITS) << SUB_BITS) + within) as u16
 }
 

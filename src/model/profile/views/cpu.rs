@@ -3,7 +3,7 @@
 use super::{Measure, Profile, Value, View, format_nanos};
 use crate::record::Loss;
 
-/// CPU time of launching threads by stack, estimated from samples. Time in which a thread waited is not included.
+/// CPU time of launching threads by stack, estimated from samples. Time during which a thread waited is not included.
 pub static CPU: View = View {
     word: "cpu",
     title: "CPU time of launching threads, by stack",

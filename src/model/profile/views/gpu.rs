@@ -17,7 +17,7 @@ pub static GPU: View = View {
     ],
     has_devices: true,
     has_streams: true,
-    // No other frame shows this lost GPU work. The number of lost activities is known, but not their time.
+    // These frames show GPU work that was lost. The number of lost activities is known, but not their duration.
     lost: &[
         (Loss::ActivitiesDropped, "[GPU activities dropped]"),
         (Loss::ActivitiesUnreadable, "[GPU activities unreadable]"),

@@ -1,13 +1,13 @@
 //! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack that the launching thread
-//! had during that time, if this stack is known. If the stack is unknown, idle time is attributed to the two calls
-//! around the gap, or to the launch that ended the gap.
+//! had during this time, if it is known. Otherwise, it is attributed to the thread's two calls around the idle time, or
+//! to the launch that ended it.
 
 use std::fmt::Write as _;
 
 use super::{Measure, Profile, Value, View, format_nanos, gpus};
 use crate::profile::{Cause, DeviceTime, LeafFrame, RootMark, Sample};
 
-/// Idle time of whole GPUs, by cause. An idle gap with several causes counts as one gap for each cause.
+/// Idle time of whole GPUs, by cause and stack. An idle gap with several causes counts as one gap for each cause.
 pub static IDLE: View = View {
     word: "idle",
     title: "GPU idle time by cause and stack",
@@ -19,12 +19,12 @@ pub static IDLE: View = View {
     ..View::PLAIN
 };
 
-/// Text that explains why idle time of start-up and shutdown is not listed separately.
+/// Text that explains why idle time in start-up and shutdown is not listed separately.
 const NOT_APART: &str =
     "; start-up is not apart: fewer than two steps have work, and no loop has most of the kernels";
 
 /// Returns the word for the cause of the idle time in a sample of [`IDLE`]. For idle time at the edge of a window, or
-/// outside the steady part of the run, returns a word for that place instead.
+/// outside the steady part of the run, returns a word for its position instead.
 pub fn idle_word(sample: &Sample) -> &'static str {
     match sample.root_mark {
         Some(RootMark::Opening) => "before_the_first",
@@ -98,7 +98,7 @@ fn summary(profile: &Profile) -> String {
     text
 }
 
-/// Returns the breakdown of each GPU's time.
+/// Returns a line for each GPU with its busy and idle time.
 fn notes(profile: &Profile) -> Vec<String> {
     if let Some(doubt) = profile.idle_doubt() {
         return vec![format!("idle time is unknown: {doubt}")];

@@ -3,7 +3,7 @@
 use super::{Measure, Profile, Value, View};
 use crate::profile::LeafFrame;
 
-/// Memory allocated and freed. For a call that frees memory, the size of the freed allocation is counted.
+/// Bytes of memory allocated and freed. For a call that frees memory, the size of the freed allocation is counted.
 pub static MEMORY: View = View {
     word: "alloc",
     title: "Bytes allocated and freed, by stack",

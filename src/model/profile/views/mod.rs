@@ -1,7 +1,7 @@
-//! Views: the kinds of results that gpuflame shows of a run, such as GPU time or idle time. Each view is a file in this
-//! folder and an entry of [`VIEWS`] with its name, its values, and its one-line summary. The data of a view are
-//! [`Sample`](super::Sample)s, which the modules that read the rows of a run put into the profile. Views and formats
-//! are independent: every format can show every view.
+//! Views: the kinds of results that gpuflame shows for a run, such as GPU time or idle time. Each view has a file in
+//! this folder, and an entry in [`VIEWS`] with its name, its values, and its one-line summary. The data of a view are
+//! [`Sample`](super::Sample)s. The modules that read the rows of a run store these samples in the profile. Views and
+//! output formats are independent: every format can show every view.
 
 mod cpu;
 mod gpu;
@@ -29,42 +29,43 @@ use crate::record::Loss;
 /// All views, in the order in which their files are written.
 pub static VIEWS: &[&View] = &[&GPU, &IDLE, &WAITS, &MEMORY, &UNIFIED, &CPU, &OFF_CPU, &TOGETHER];
 
-/// Returns the view with this word.
+/// Returns the view that `word` selects.
 pub fn view(word: &str) -> Option<&'static View> {
     VIEWS.iter().copied().find(|view| view.word == word)
 }
 
-/// A kind of result that gpuflame shows of a run.
+/// A kind of result that gpuflame shows for a run.
 pub struct View {
-    /// Word that selects the view: lower case, no blanks. Names of output files contain the word, except those of the
-    /// first view.
+    /// Word that selects the view. It is lower case and has no blanks. Names of output files contain the word, except
+    /// for the first view.
     pub word: &'static str,
     /// Heading of the view's picture.
     pub title: &'static str,
-    /// Values of the view's samples, at most [`MAX_SAMPLE_VALUES`](super::MAX_SAMPLE_VALUES): first the value that
-    /// determines widths, then the number of occurrences, then other values.
+    /// Values that each sample of the view has, at most [`MAX_SAMPLE_VALUES`](super::MAX_SAMPLE_VALUES). The first
+    /// value determines widths, the second is the number of occurrences, and others may follow.
     pub values: &'static [Value],
     /// Whether each sample of the view belongs to a GPU.
     pub has_devices: bool,
     /// Whether each sample of the view belongs to a stream.
     pub has_streams: bool,
-    /// Other views whose samples this view shows together, each with the leaf frame to put on top of its stacks, if
-    /// any. Every profile has samples of the first of these views.
+    /// Other views whose samples this view combines. Each has the leaf frame to add to its stacks, if there is one.
+    /// Every profile has samples of the first of these views.
     pub parts: &'static [(&'static View, Option<LeafFrame>)],
-    /// Words of the formats in which the view can be written at exit on request.
+    /// Words of the formats in which the view can be written on exit, if requested.
     pub at_exit: &'static [&'static str],
-    /// Losses of data that belonged to this view, each with the name of the frame that shows it.
+    /// Kinds of loss that affect this view, each with the name of the frame that shows the loss.
     pub lost: &'static [(Loss, &'static str)],
-    /// Returns the text to show if a picture has no samples to draw.
+    /// Returns the text that a picture shows if there are no samples to draw.
     pub nothing: fn(&Profile) -> &'static str,
-    /// Returns a one-line summary of the amounts. The caller appends the losses.
+    /// Returns a one-line summary of the view's totals. The caller appends the losses.
     pub summary: fn(&Profile) -> String,
-    /// Returns lines for formats that have comments. The lines are printed before the stacks.
+    /// Returns comment lines for formats that have comments. They are written before the stacks.
     pub notes: fn(&Profile) -> Vec<String>,
 }
 
 impl View {
-    /// Defaults that suit most views: can be written as folded stacks and SVG at exit, no GPUs, no notes, no losses.
+    /// Defaults that suit most views: the view can be written on exit as folded stacks and SVG, and has no GPUs, notes
+    /// or losses.
     const PLAIN: Self = Self {
         word: "",
         title: "",
@@ -106,10 +107,10 @@ impl Ord for View {
     }
 }
 
-/// A quantity that each sample of a view has.
+/// A kind of amount that each sample of a view has.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Name of the value: lower case, no blanks.
+    /// Name of the value. It is lower case and has no blanks.
     pub name: &'static str,
     /// Unit of the value.
     pub unit: Measure,
@@ -145,7 +146,7 @@ impl Measure {
     }
 }
 
-/// Formats a time span with three decimals, in the unit that suits its size.
+/// Formats a duration with three decimals, in ns, us, ms or s.
 pub fn format_nanos(nanos: u64) -> String {
     let (unit, name) = match nanos {
         0..1_000 => return format!("{nanos} ns"),
@@ -156,7 +157,7 @@ pub fn format_nanos(nanos: u64) -> String {
     format!("{:.3} {name}", nanos as f64 / unit)
 }
 
-/// Formats a number of GPUs: `1 GPU`, `2 GPUs`.
+/// Formats a count of GPUs as text: `1 GPU`, `2 GPUs`.
 fn gpus(count: usize) -> String {
     if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
 }

@@ -1,11 +1,11 @@
-//! The combined view: GPU time, CPU time and waiting time of each stack side by side.
+//! The combined view: GPU time, CPU time and off-CPU time of each stack side by side.
 
 use super::{CPU, GPU, Measure, OFF_CPU, Profile, Value, View, format_nanos};
 use crate::profile::LeafFrame;
 
-/// The GPU, CPU and off-CPU views in one picture. The width of a function is the GPU time that it launched, plus its
-/// CPU time, plus its waiting time. Leaf frames distinguish the three times. Because the three times overlap, their sum
-/// is not wall-clock time.
+/// The GPU, CPU and off-CPU views in one picture. The width of a function is the duration of the GPU work that it
+/// launched, plus its CPU time, plus its off-CPU time. Leaf frames distinguish the three times. The three times may
+/// overlap, so their sum is not wall-clock time.
 pub static TOGETHER: View = View {
     word: "together",
     title: "GPU, processor and waiting time of launching threads, by stack",

@@ -1,11 +1,11 @@
-//! The unified-memory view, by GPU. The tracer reports no launch for unified-memory traffic, so the view has no
-//! stacks. Tables always include the view, but pictures include it only on request.
+//! The unified-memory view: traffic and page faults, by GPU. The tracer reports no launch for unified-memory traffic,
+//! so the view has no stacks. Tables always contain the view. Pictures show it only on request.
 
 use super::{Measure, Profile, Value, View};
 use crate::profile::{LeafFrame, Sample, saturating_sum};
 use crate::record::{DeviceId, UnifiedKind};
 
-/// Traffic and faults of unified memory.
+/// Migrations and page faults of unified memory.
 pub static UNIFIED: View = View {
     word: "unified",
     title: "Traffic of unified memory",
@@ -27,17 +27,17 @@ pub static UNIFIED: View = View {
 pub struct UnifiedSums {
     /// Kind of traffic.
     pub kind: UnifiedKind,
-    /// GPU involved, if any.
+    /// GPU that moved the bytes or caused the faults, if there was one.
     pub device: Option<DeviceId>,
-    /// Number of records from the tracer.
+    /// Number of event records from the tracer.
     pub count: u64,
-    /// Number of bytes moved, or number of faults, depending on `kind`. For unknown kinds, the unit is unknown.
+    /// Number of bytes moved, or number of page faults, depending on `kind`. For unknown kinds, the unit is unknown.
     pub value: u64,
-    /// Total duration, in ns.
+    /// Total duration of the events in ns.
     pub nanos: u64,
 }
 
-/// Returns the samples of [`UNIFIED`] with their kind and GPU.
+/// Returns the samples of [`UNIFIED`] as sums by kind and GPU.
 pub fn unified(profile: &Profile) -> impl Iterator<Item = UnifiedSums> {
     let kind = |sample: &Sample| {
         sample.leaf.frames().find_map(|leaf_frame| match leaf_frame {

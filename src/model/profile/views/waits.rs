@@ -1,8 +1,9 @@
-//! The wait view: host time spent waiting for GPUs, by waiting stack.
+//! The wait view: time that the host spent waiting for GPUs, by the stack that waited.
 
 use super::{Measure, Profile, Value, View, format_nanos};
 
-/// Waits of the host. A wait does not belong to a single GPU, because some calls wait for all GPUs.
+/// Time that API calls of the host waited for GPUs. A wait is not assigned to a single GPU, because some calls wait for
+/// all GPUs.
 pub static WAITS: View = View {
     word: "wait",
     title: "Host time waiting for the GPU, by stack",
