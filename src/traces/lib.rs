@@ -1,5 +1,5 @@
-//! Traces of other tools. They are read as one stream of events, averaged by step, and merged with stacks of another
-//! tool.
+//! Reads traces of other tools as a stream of events, computes averages over their steps, and merges them with stacks
+//! that another tool captured.
 
 #![deny(unsafe_code)]
 

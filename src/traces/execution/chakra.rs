@@ -1,5 +1,5 @@
-//! Reads Chakra's execution trace: a `GlobalMetadata` message, then nodes, each preceded by its length. Field numbers
-//! are those of `et_def.proto` in github.com/mlcommons/chakra.
+//! Reads Chakra's execution trace: a `GlobalMetadata` message, then a message per node. Each message is preceded by its
+//! length. `et_def.proto` in github.com/mlcommons/chakra defines the field numbers.
 
 use std::io::BufRead;
 
@@ -9,7 +9,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 /// Type of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeType {
-    /// A value that the format does not define.
+    /// A type that the format does not define.
     #[default]
     Invalid,
     /// A fact about the job, not an operation.
@@ -42,7 +42,7 @@ impl NodeType {
         }
     }
 
-    /// Returns a word for tables.
+    /// Returns the word that tables show for the type.
     pub fn word(self) -> &'static str {
         match self {
             Self::Invalid => "invalid",
@@ -66,32 +66,31 @@ pub struct ChakraNode {
     pub name: String,
     /// Type of the node.
     pub kind: NodeType,
-    /// Ids of the nodes that the node depends on, by control or data.
+    /// Ids of the nodes on which this node depends (control and data dependencies).
     pub dependencies: Vec<u64>,
     /// Duration in ns: the attribute `duration_ns` if there is one, otherwise `duration_micros`.
     pub nanos: u64,
-    /// Whether the node ran on the host, according to the attribute `is_cpu_op`; `None` without the attribute.
+    /// Whether the node ran on the host, as given by the attribute `is_cpu_op`. `None` if the node lacks the attribute.
     pub is_host: Option<bool>,
-    /// Number of bytes that a collective or message moves, according to the attribute `comm_size`.
+    /// Number of bytes that a collective or message moves, as given by the attribute `comm_size`.
     pub bytes: u64,
 }
 
 /// A Chakra trace.
 #[derive(Clone, Debug, Default)]
 pub struct ChakraTrace {
-    /// Version, if the file has one.
+    /// Version of the format; empty if the file has none.
     pub version: String,
-    /// Version of the PyTorch trace from which the file was made: the attribute `schema`.
+    /// Version of the PyTorch trace from which the file was made, as given by the attribute `schema`.
     pub schema: String,
     /// Nodes in the order of the file.
     pub nodes: Vec<ChakraNode>,
 }
 
 impl ChakraTrace {
-    /// Reads a file.
+    /// Reads a Chakra trace from `input`.
     ///
-    /// # Errors
-    /// `Io`; `Format` with the position of the truncated or damaged message.
+    /// # Errors `Io`; `Format` with the byte offset of the truncated or damaged message.
     pub fn read(input: &mut dyn BufRead) -> Result<Self> {
         let mut bytes = Vec::new();
         input.read_to_end(&mut bytes)?;
@@ -164,8 +163,8 @@ impl ChakraNode {
     }
 }
 
-/// Returns the name and the value of an attribute. Field 1 is the name, and field 2 a comment; all other fields are
-/// values.
+/// Returns the name and the value of an attribute. Field 1 is the name, field 2 is a comment, and any other field is
+/// the value.
 fn attribute(message: &[u8]) -> Option<(String, Field<'_>)> {
     let (mut name, mut value) = (String::new(), Field::Number(0));
     for field in fields(message) {

@@ -1,37 +1,38 @@
-//! Kineto's timeline of a run, held in memory: the operators and calls of the host, and the work of the GPUs.
+//! Kineto's timeline of a run, held in memory: the host's operators and API calls, and the GPUs' kernels, copies and
+//! fills.
 
 use crate::import::{CpuKind, Event, Id, NameTable, OpKind, Opened, Options, ReadCounts, Sink, Text, Wants};
 use gpuflame_model::error::Result;
 
-/// An operator or a range on a thread of the host.
+/// An operator or an annotated range on a thread of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostOp {
-    /// Number of the name, for [`Kineto::name`].
+    /// Index of the name; see [`Kineto::name`].
     pub name: u32,
-    /// Start in ns.
+    /// Start time in ns.
     pub start: i64,
-    /// End in ns.
+    /// End time in ns.
     pub end: i64,
-    /// Number of the thread, in order of first occurrence in the file.
+    /// Index of the thread, in order of first occurrence in the file.
     pub thread: u32,
-    /// Number of the operator's execution (`Record function id`).
+    /// Id of this execution of the operator (`Record function id`).
     pub record_function: Option<u64>,
-    /// External id.
+    /// External id of the operator, which calls and work below it refer to.
     pub external: Option<u64>,
 }
 
-/// A call of the runtime or the driver.
+/// A call to a function of the CUDA runtime or driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
-    /// Number of the name, for [`Kineto::name`].
+    /// Index of the name; see [`Kineto::name`].
     pub name: u32,
-    /// Start in ns.
+    /// Start time in ns.
     pub start: i64,
-    /// End in ns.
+    /// End time in ns.
     pub end: i64,
-    /// Number of the thread.
+    /// Index of the thread in [`Kineto::threads`].
     pub thread: u32,
-    /// Correlation id.
+    /// Correlation id of the call.
     pub correlation: Option<u64>,
     /// External id of the operator that encloses the call.
     pub external: Option<u64>,
@@ -42,22 +43,22 @@ pub struct HostCall {
 pub struct Work {
     /// Kind of work.
     pub kind: OpKind,
-    /// Number of the name, for [`Kineto::name`].
+    /// Index of the name; see [`Kineto::name`].
     pub name: u32,
-    /// Start in ns.
+    /// Start time in ns.
     pub start: i64,
-    /// End in ns, not before the start.
+    /// End time in ns, not before the start.
     pub end: i64,
-    /// GPU, if the trace gives it.
+    /// Index of the GPU, if the trace gives it.
     pub device: Option<u32>,
-    /// Stream, if the trace gives it.
+    /// Id of the stream, if the trace gives it.
     pub stream: Option<u32>,
     /// Correlation id of the call that launched the work.
     pub correlation: Option<u64>,
-    /// External id.
+    /// External id of the operator that launched the work.
     pub external: Option<u64>,
-    /// Number of the process group's name, for [`Kineto::name`], if the work is a collective and the trace gives the
-    /// group.
+    /// Index of the process group's name; see [`Kineto::name`]. `None` unless the work is a collective and the trace
+    /// gives the group.
     pub process_group: Option<u32>,
 }
 
@@ -68,39 +69,39 @@ impl Work {
     }
 }
 
-/// A record about a wait of the host or of a stream.
+/// A record of a wait: the host or a stream waited for GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamWait {
-    /// Stream that waited, if the record gives one.
+    /// Id of the stream that waited, if the record gives one.
     pub stream: Option<u32>,
-    /// Stream whose work was waited for.
+    /// Id of the stream whose work was waited for.
     pub on_stream: Option<u32>,
     /// Correlation id of the call that caused the wait.
     pub correlation: Option<u64>,
-    /// Correlation id of the call that recorded the event.
+    /// Correlation id of the call that recorded the awaited CUDA event.
     pub record_correlation: Option<u64>,
 }
 
-/// A timeline.
+/// Kineto's timeline of a run.
 #[derive(Debug, Default)]
 pub struct Kineto {
-    /// Operators and ranges, in the order of the file.
+    /// Operators and annotated ranges, in the order of the file.
     pub ops: Vec<HostOp>,
-    /// Calls, in the order of the file.
+    /// API calls, in the order of the file.
     pub calls: Vec<HostCall>,
-    /// Work of GPUs, in the order of the file.
+    /// Kernels, copies and fills, in the order of the file.
     pub work: Vec<Work>,
-    /// Waits, in the order of the file.
+    /// Records of waits, in the order of the file.
     pub waits: Vec<StreamWait>,
-    /// Process and thread as named in the file. The index is the thread number.
+    /// Process and thread, as named in the file. Indexed by the thread's index.
     pub threads: Vec<(String, String)>,
-    /// Counts of the reader.
+    /// Counts that the reader gathered, such as the number of skipped events.
     pub counts: ReadCounts,
     names: NameTable,
 }
 
 impl Kineto {
-    /// Reads a trace.
+    /// Reads a trace that was opened.
     ///
     /// # Errors
     /// As [`Opened::read`].
@@ -110,23 +111,23 @@ impl Kineto {
         Ok(Self { counts, ..reader.kineto })
     }
 
-    /// Returns the name with this number.
+    /// Returns the name with this index.
     pub fn name(&self, number: u32) -> &str {
         self.names.text(number)
     }
 
-    /// Returns all names, by number.
+    /// Returns all names in the order of their indexes.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.texts()
     }
 
-    /// Whether all times are whole microseconds. Times may then be 1 us too early.
+    /// Whether all times in the trace are whole microseconds. If so, times may be up to 1 us too early.
     pub fn has_whole_micros(&self) -> bool {
         self.counts.fractional_times == 0
     }
 }
 
-/// Receives the events of a trace.
+/// Receives the trace events of a file and builds the timeline.
 #[derive(Debug, Default)]
 pub struct KinetoReader {
     kineto: Kineto,
@@ -135,7 +136,8 @@ pub struct KinetoReader {
 impl KinetoReader {
     fn thread(&mut self, process: Id<'_>, thread: Id<'_>) -> u32 {
         let key = (id_text(process), id_text(thread));
-        // Traces have few threads, and most events follow an event of the same thread.
+        // A linear search from the end is fast: traces have few threads, and most events follow an event of the same
+        // thread.
         match self.kineto.threads.iter().rposition(|one| *one == key) {
             Some(at) => at as u32,
             None => {

@@ -1,6 +1,6 @@
-//! Reads PyTorch's execution trace (ET). Two forms of nodes exist. In version 1.0.1, all fields are in the node itself.
-//! From 1.0.2 on, inputs and outputs are objects, the parent is `ctrl_deps`, and other fields are in a list of
-//! attributes. A file with nodes of either form is read, whatever its version number.
+//! Reads PyTorch's execution trace (ET). Nodes have one of two forms. In version 1.0.1, all fields are in the node
+//! itself. Since version 1.0.2, inputs and outputs are objects, the parent is `ctrl_deps`, and other fields are in a
+//! list of attributes. The reader accepts both forms, whatever the file's version number.
 
 use std::collections::HashMap;
 
@@ -13,41 +13,41 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 pub struct Header {
     /// Version of the format, such as `1.1.0-chakra.0.0.4`.
     pub schema: String,
-    /// Process that ran the operators.
+    /// Id of the process that ran the operators.
     pub pid: u64,
-    /// Date and time of the start, as written in the file.
+    /// Date and time at which the trace started, as written in the file.
     pub time: String,
-    /// Start, in ms on a clock of the process.
+    /// Time at which the trace started, in ms on a clock of the process.
     pub start_ts: u64,
-    /// End, in ms on the same clock.
+    /// Time at which the trace ended, in ms on the clock of `start_ts`.
     pub finish_ts: u64,
 }
 
-/// An execution trace. It borrows from the file's [`Document`].
+/// An execution trace. Borrows its texts from the file's [`Document`].
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionTrace<'a> {
     /// Fields from the head of the file.
     pub header: Header,
     /// Nodes in the order of the file. Ids are unique.
     pub nodes: Vec<Node<'a>>,
-    /// Position in `nodes` by id.
+    /// Index in `nodes`, keyed by the node's id.
     pub by_id: HashMap<u64, usize>,
-    /// Number of nodes whose parent is not in the file. Such nodes have no parent.
+    /// Number of nodes whose parent is not in the file. The `parent` of such nodes is `None`.
     pub lost_parents: u64,
-    /// Number of nodes that are left out because they have no id, or an id of 2^63 or more.
+    /// Number of nodes that were skipped because they have no id, or an id of 2^63 or more.
     pub skipped_nodes: u64,
 }
 
 /// Inputs or outputs of an operator: JSON lists, as written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values<'a> {
-    /// Values; a tensor is a list of its id, storage id, offset, elements, bytes per element, and device.
+    /// Values. The value of a tensor is a list: id, storage id, offset, number of elements, bytes per element, device.
     pub values: &'a str,
     /// Shapes of the values.
     pub shapes: &'a str,
     /// Types of the values.
     pub types: &'a str,
-    /// Strides of the values, from version 1.1.1 on.
+    /// Strides of the values. Present since version 1.1.1.
     pub strides: Option<&'a str>,
 }
 
@@ -64,9 +64,9 @@ pub struct Node<'a> {
     pub id: u64,
     /// Name of the operator.
     pub name: Text<'a>,
-    /// Position of the caller in [`ExecutionTrace::nodes`]; `None` for the root.
+    /// Index of the caller in [`ExecutionTrace::nodes`]; `None` for the root.
     pub parent: Option<usize>,
-    /// Number of the operator's execution, which Kineto calls `Record function id`.
+    /// Id of this execution of the operator. Kineto calls it `Record function id`.
     pub rf_id: Option<u64>,
     /// Id of the forward operator's node; 0 if there is none.
     pub fw_parent: u64,
@@ -74,9 +74,9 @@ pub struct Node<'a> {
     pub seq_id: i64,
     /// Kind of range: 0 function, 1 backward function, 7 user scope.
     pub scope: u64,
-    /// Number of the thread, as numbered by the file.
+    /// Id of the thread, as given in the file.
     pub tid: u64,
-    /// Number of the forward operator's thread.
+    /// Id of the thread that ran the forward operator.
     pub fw_tid: u64,
     /// Signature of the operator.
     pub op_schema: Text<'a>,
@@ -86,16 +86,17 @@ pub struct Node<'a> {
     pub outputs: Values<'a>,
     /// Name of the process group of a collective.
     pub pg_name: Text<'a>,
-    /// Whether this is GPU work below an operator, which only a linked trace has.
+    /// Whether this is a GPU operation below an operator. Only a linked trace (execution trace and Kineto trace
+    /// combined) contains such nodes.
     pub is_gpu: bool,
-    /// Whether the node has a duration, as in a linked trace.
+    /// Whether the node has a duration. Only nodes of a linked trace do.
     pub has_duration: bool,
     /// All attributes as a JSON list. `None` in version 1.0.1.
     pub attrs: Option<&'a str>,
     parent_id: Option<u64>,
 }
 
-/// Reads the file into memory.
+/// Reads the whole file into memory.
 ///
 /// # Errors
 /// `Io` and `Format`, without the file's name.
@@ -104,10 +105,9 @@ pub fn read_document(opened: Opened, options: &Options) -> Result<Document> {
 }
 
 impl<'a> ExecutionTrace<'a> {
-    /// Parses a file. Nodes without an id are counted, and unknown keys skipped.
+    /// Parses a file. Nodes without a usable id are skipped and counted. Unknown keys are ignored.
     ///
-    /// # Errors
-    /// `Format`: damaged JSON, no nodes, two nodes with one id, or nodes that are their own ancestors.
+    /// # Errors `Format`: damaged JSON, no nodes, two nodes with the same id, or a node that is its own ancestor.
     pub fn parse(document: &'a Document) -> Result<Self> {
         let root = document.root().map_err(|error| incomplete_error(&error))?;
         document.check_syntax()?;
@@ -137,14 +137,14 @@ impl<'a> ExecutionTrace<'a> {
         Ok(trace)
     }
 
-    /// Converts the ids of the parents to positions. The root's parent is the root itself, or a node that is not in the
-    /// file.
+    /// Converts the ids of the parents to indexes in `nodes`. In the file, the root's parent is the root itself, or a
+    /// node that is not in the file.
     fn resolve_parents(&mut self) {
         for at in 0..self.nodes.len() {
             let node = self.nodes[at];
             let parent = node.parent_id.filter(|id| *id != node.id);
             let found = parent.and_then(|id| self.by_id.get(&id).copied());
-            // The root's parent is 0 in some versions.
+            // In some versions, the id of the root's parent is 0.
             self.lost_parents += u64::from(parent.is_some_and(|id| id != 0) && found.is_none());
             self.nodes[at].parent = found;
         }
@@ -156,7 +156,7 @@ impl<'a> ExecutionTrace<'a> {
             let mut path = Vec::new();
             let mut at = Some(start);
             while let Some(one) = at.filter(|one| !is_checked[*one]) {
-                // Every node of the path is marked, so a node that occurs again is on this path.
+                // Every node of the path is marked, so the loop also stops at a node that is on this path already.
                 is_checked[one] = true;
                 path.push(one);
                 at = self.nodes[one].parent;
@@ -222,7 +222,7 @@ impl<'a> Node<'a> {
     fn set(&mut self, key: &[u8], value: document::Node<'a>) {
         let number = || value.unsigned().unwrap_or(0);
         match key {
-            // The roots of threads and of the process are not executed. Their number is 0.
+            // The roots of threads and of the process are not executed. Their `rf_id` is 0.
             b"rf_id" => self.rf_id = value.unsigned().filter(|id| *id != 0),
             b"fw_parent" => self.fw_parent = number(),
             b"seq_id" => self.seq_id = value.integer().unwrap_or(-1),
@@ -236,7 +236,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Reads inputs or outputs: an object, or the list of values of version 1.0.1.
+/// Reads inputs or outputs: an object, or just a list of values as in version 1.0.1.
 fn set_values<'a>(values: &mut Values<'a>, value: document::Node<'a>) {
     if value.json().first() == Some(&b'[') {
         values.values = json(value);
@@ -253,7 +253,7 @@ fn set_values<'a>(values: &mut Values<'a>, value: document::Node<'a>) {
     }
 }
 
-/// Returns a list as written; an empty list if it is not UTF-8.
+/// Returns the text of a JSON list as written in the file; `[]` if the text is not UTF-8.
 fn json(value: document::Node<'_>) -> &str {
     std::str::from_utf8(value.json()).unwrap_or("[]")
 }

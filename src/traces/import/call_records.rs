@@ -1,23 +1,24 @@
-//! The calls of a trace in 20 bytes each. They are stored until the whole trace is read; a large trace has a million.
+//! Stores the API calls of a trace in 20 bytes each. Calls must stay in memory until the whole trace is read, and a
+//! large trace has a million calls.
 
 use gpuflame_model::record::IdMap;
 
 use super::near_times::NearTimes;
 use super::work::{CallRecord, CallUse};
 
-/// The calls of a trace, in the order of the file. A call has a number, which is its index.
+/// The calls of a trace, in the order of the file. The "number" of a call is its index in this order.
 #[derive(Debug, Default)]
 pub(super) struct CallRecords {
     starts: NearTimes,
     calls: Vec<StoredCall>,
-    /// Values that do not fit into a stored call, by number of the call.
+    /// Values that are too large for a stored call, keyed by the call's index.
     long_ends: IdMap<u32, i64>,
     long_ids: IdMap<u32, u64>,
     long_threads: IdMap<u32, u32>,
     long_ops: IdMap<u32, u32>,
 }
 
-/// A call as it is stored, without its start.
+/// A call as stored. The start time is in [`CallRecords::starts`].
 #[derive(Clone, Copy, Debug)]
 struct StoredCall {
     /// Duration in ns; [`LONG`] if the end is in [`CallRecords::long_ends`].
@@ -25,14 +26,15 @@ struct StoredCall {
     /// Correlation id; [`LONG`] if it is in [`CallRecords::long_ids`].
     correlation: u32,
     stack: u32,
-    /// Thread, [`CallUse`], flags, and the number of operations.
+    /// Packed fields: index of the thread, [`CallUse`], flags, and the number of operations that the call launched.
     packed: u32,
 }
 
-/// Stands for a value that is too large for the field; nearly all calls have smaller values.
+/// Marks a value that is too large for its field and stored in a map instead. Nearly all calls have smaller values.
 const LONG: u32 = u32::MAX;
 
-/// Bits of [`StoredCall::packed`]. In both numbers, all bits stand for a value that is too large.
+/// Bits of [`StoredCall::packed`]. In the thread index and the operation count, all bits set marks a value that is too
+/// large.
 const THREAD: u32 = 0xffff;
 const USE_SHIFT: u32 = 16;
 const LAUNCHES: u32 = 1 << 19;
@@ -68,7 +70,8 @@ impl CallRecords {
         self.calls.len()
     }
 
-    /// Returns the call with this number. Always inlined, so that a caller that uses one field does not compute all.
+    /// Returns the call with this index. Always inlined, so that a caller that uses only one field does not decode all
+    /// fields.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> CallRecord {
         let StoredCall { stack, packed, .. } = self.calls[number as usize];
@@ -86,7 +89,7 @@ impl CallRecords {
         }
     }
 
-    /// Returns the last call so far.
+    /// Returns the call that was added last.
     pub(super) fn last(&self) -> Option<CallRecord> {
         self.calls.len().checked_sub(1).map(|last| self.get(last as u32))
     }
@@ -99,7 +102,7 @@ impl CallRecords {
         self.starts.iter()
     }
 
-    /// Returns the numbers of all calls.
+    /// Returns the indexes of all calls.
     pub(super) fn numbers(&self) -> std::ops::Range<u32> {
         0..self.calls.len() as u32
     }
@@ -161,7 +164,7 @@ impl CallRecords {
         self.calls[number as usize].stack = stack;
     }
 
-    /// Counts an operation that the call launched.
+    /// Increments the number of operations that the call launched.
     pub(super) fn add_op(&mut self, number: u32) {
         self.set_ops(number, self.ops_of(number) + 1);
     }

@@ -1,19 +1,22 @@
-//! Finds the call stack of each call: the slices that are open on its thread at the time of the call, outermost first.
+//! Finds the call stack of each call: the slices that are open on the calling thread when the call begins, outermost
+//! first.
 //!
-//! A slice is open from its start until its end. A slice with a length of 0 is open at its start. Slices need not nest:
-//! a range that is entered in one function may outlive that function, and is then part of stacks without the function.
-//! So a stack is derived from times alone, not from parents.
+//! A slice is open from its start until its end. A slice of duration 0 is open at its start. Slices may overlap without
+//! nesting: a range that is entered in one function may outlive that function. Stacks after that contain the range
+//! without the function. Therefore a stack is derived from times alone, not from parents.
 //!
 //! Two slices cross if each of them is open at a time when the other is not. The stacks of crossing slices have few
-//! frames in common, so in a trace with thousands of them, time and memory would grow with the square of their number.
-//! Therefore a slice that ends after more than [`MAX_CROSSED`] of the slices around it is left out, and counted.
+//! frames in common. In a trace with thousands of crossing slices, time and memory would grow with the square of their
+//! number. Therefore a slice is left out (and counted) if more than [`MAX_CROSSED`] of the slices around it end before
+//! it.
 //!
-//! A Python function cannot outlive the Python function that called it. If it does, and lasts until recording stops, the
-//! profiler has missed its end: PyTorch lets such functions last that long. Its true end is not known, so it ends with
-//! the first slice in it, or before that slice if that is a Python function, and with its caller at the latest.
+//! A Python function cannot outlive the Python function that called it. If a function seems to outlive its caller and
+//! to last until recording stops, the profiler has missed the function's end: PyTorch gives such functions that
+//! duration. The true end is unknown. We assume that the function ended with the first slice in it, or before that
+//! slice if the slice is a Python function, and at the latest with its caller.
 //!
-//! A slice that ends just after a call began, while most of the call follows, does not contain this call: the profiler
-//! measured the slice's end a bit too late.
+//! A slice that ends just after a call began does not contain the call if most of the call is after the slice's end.
+//! The profiler measured the slice's end slightly too late.
 
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
@@ -24,17 +27,18 @@ use super::slices::{FrameClass, ROOT, Slice, StackTree};
 const MAX_CROSSED: usize = 64;
 /// Maximum number of open slices, innermost first, that are examined for crossing.
 const MAX_EXAMINED: usize = 1024;
-/// Maximum time in ns by which the end of a slice may be measured too late. It is less than a microsecond, because many traces
-/// have times in whole microseconds, in which calls seem to end after the slices that made them.
+/// Maximum time in ns by which the end of a slice may be measured too late. The limit is below a microsecond because of
+/// traces with times in whole microseconds. In such a trace, a call may seem to end after the slice that made the call.
 const MAX_LATE_END_NS: i64 = 999;
-/// Time in ns by which a Python function may seem to outlive its caller, because traces have times in microseconds.
+/// Time in ns by which a Python function may seem to outlive its caller, because some traces have times in whole
+/// microseconds.
 const MAX_OUTLIVED_NS: i64 = 1_000;
 
 /// Builds the stacks of one thread after another.
 pub(super) struct StackBuilder<'a> {
     pub(super) tree: &'a mut StackTree,
     pub(super) links: &'a mut OperatorLinks,
-    /// Delays of the thread whose stacks are being built.
+    /// Requested delays of the thread whose stacks are being built.
     pub(super) delays: &'a mut HostDelays,
     /// Number of slices that were left out.
     pub(super) left_out: u64,
@@ -43,7 +47,8 @@ pub(super) struct StackBuilder<'a> {
 }
 
 impl StackBuilder<'_> {
-    /// Finds the stacks of the calls of one thread. `stacks` are the stacks by number of the call.
+    /// Finds the stacks of the calls of one thread. `stacks` receives the stack of each call, indexed by the call's
+    /// index.
     pub(super) fn build_thread(&mut self, slices: SliceRuns, stacks: &mut [u32]) {
         let mut open: Vec<OpenSlice> = Vec::new();
         let stop = slices.last_python_end();
@@ -81,8 +86,8 @@ impl StackBuilder<'_> {
         self.delays.on_slices_end(i64::MAX, None, self.tree);
     }
 
-    /// Closes the slices that have ended at `now`, in the order of their ends. This order is needed to find the slices
-    /// that were open at each moment at which the thread was late.
+    /// Closes the slices that have ended at `now`, in the order of their ends. This order shows which slices were open
+    /// at each moment at which the thread delayed the GPU.
     fn close_one_by_one(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
             let over = open.iter().find(|at| at.slice.last_moment() == last).map(|at| at.slice.label());
@@ -107,7 +112,7 @@ impl StackBuilder<'_> {
         }
     }
 
-    /// Removes the slices that have ended at `now`, which are usually the innermost slices.
+    /// Removes the slices that have ended at `now`. These are usually the innermost slices.
     fn close_slices(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while open.last().is_some_and(|innermost| innermost.slice.last_moment() < now) {
             open.pop();
@@ -126,7 +131,8 @@ impl StackBuilder<'_> {
     }
 }
 
-/// Returns the time such that open slices that end by then do not contain `slice`. A range is exact: the program ends it.
+/// Returns the latest end of open slices that do not contain `slice`: open slices that end at or before this time are
+/// outside. The end of a range is exact, because the program itself ends the range.
 fn ended_before(open: &[OpenSlice], slice: &Slice) -> i64 {
     if slice.call().is_none() {
         return slice.start;
@@ -138,8 +144,8 @@ fn ended_before(open: &[OpenSlice], slice: &Slice) -> i64 {
     ended.map(|outer| outer.end).fold(slice.start, i64::max)
 }
 
-/// Returns the end of the caller of `slice`, if `slice` is a Python function that outlives its caller and lasts until `stop`, the
-/// end of the recording.
+/// Returns the end of the caller of `slice` if the end of `slice` was missed: `slice` is a Python function that
+/// outlives its caller and lasts until `stop`, the end of the recording.
 fn missed_end(open: &[OpenSlice], slice: &Slice, stop: i64) -> Option<i64> {
     if slice.end.saturating_add(MAX_OUTLIVED_NS) < stop {
         return None;
@@ -150,7 +156,8 @@ fn missed_end(open: &[OpenSlice], slice: &Slice, stop: i64) -> Option<i64> {
     (slice.end > caller.end.saturating_add(MAX_OUTLIVED_NS)).then_some(caller.end)
 }
 
-/// Ends the innermost open slice if it is a Python function whose end was missed, and `next` is the first slice in it.
+/// If the innermost open slice is a Python function whose end was missed, ends the function where `next`, the first
+/// slice in it, begins or ends.
 fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
     let Some(function) = open.last_mut().filter(|function| function.is_unclosed) else { return };
     if next.start >= function.slice.end {
@@ -162,7 +169,7 @@ fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
     function.is_unclosed = false;
 }
 
-/// Whether `slice` ends after too many of the open slices, and so crosses them.
+/// Whether `slice` crosses too many of the open slices: they end before `slice` ends.
 fn crosses_too_many(open: &[OpenSlice], slice: &Slice) -> bool {
     let end = slice.last_moment();
     let some_end_before = open.iter().rev().take(MAX_EXAMINED).take_while(|outer| outer.first_end < end);
@@ -180,11 +187,11 @@ impl Enclosing for OpenSlice {
 struct OpenSlice {
     slice: Slice,
     node: u32,
-    /// Earliest last moment of this slice and all slices that enclose it.
+    /// The earliest of the last moments of this slice and of all slices that enclose it.
     first_end: i64,
     /// State of the operators that enclose the slice.
     scope: OperatorScope,
-    /// Whether the slice is a Python function whose end was missed, and no slice in it is known yet.
+    /// Whether the slice is a Python function whose end was missed, and no slice in it has been seen yet.
     is_unclosed: bool,
 }
 
@@ -193,8 +200,8 @@ mod tests {
     use super::*;
     use crate::import::slices::FrameClass;
 
-    /// Returns the labels of the stack of the last slice, which is a call. Slices are (start, end, class), labelled
-    /// by index.
+    /// Returns the labels in the stack of the last slice, which is a call. A slice is (start, end, class). Its label is
+    /// its index.
     fn stack(slices: &[(i64, i64, u8)]) -> Vec<u32> {
         let last = slices.len() - 1;
         let all = (0..).zip(slices).map(|(at, &(start, end, class))| {
@@ -219,9 +226,9 @@ mod tests {
         // The slices are `main`, `__enter__`, the range that begins in `__enter__`, and a call in the range after
         // `__enter__`.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (50, 60, 3)]), [0, 2, 3]);
-        // The slices are the same, with another slice opened and closed in between.
+        // The slices are the same, except that another slice was opened and closed before the call.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (30, 40, 2), (50, 60, 3)]), [0, 2, 4]);
-        // The call is made while both slices are open.
+        // The call is made while `__enter__` and the range are open.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (18, 60, 3)]), [0, 1, 2, 3]);
     }
 
@@ -241,26 +248,26 @@ mod tests {
                 slices.iter().map(|(start, end, class)| (start * US, end * US, *class)).collect();
             stack(&slices)
         };
-        // The slices are `main`, `step`, a function that seems to last until recording stopped, its operator, and a call
-        // in the operator, after it, and after the caller.
+        // The slices are `main`, `step`, a function that seems to last until recording stops, and an operator in the
+        // function. A call is added in the operator, then after the operator, then after the end of `step`.
         let slices = [(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2)];
         let with_call = |start| [&slices[..], &[(start, start + 1, 3)]].concat();
         assert_eq!(us(&with_call(6)), [0, 1, 2, 3, 4]);
         assert_eq!(us(&with_call(20)), [0, 1, 4]);
         assert_eq!(us(&with_call(60)), [0, 4]);
-        // The next slice is a Python function, which may be one of the caller.
+        // The first slice in the function is a Python function, which `step` may have called instead.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 0), (6, 7, 3)]), [0, 1, 3, 4]);
         // The function contains nothing.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (60, 61, 3)]), [0, 3]);
         // The function ends before recording stops.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
-        // Times are in microseconds, so a function may seem to end after its caller.
+        // Times are in microseconds, so the function may seem to end 1 us after its caller.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 51, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
     }
 
     #[test]
     fn a_call_that_begins_just_before_the_end_of_a_slice_is_outside_the_slice() {
-        // The slices are an operator, an operator in it, and a call that ends after the inner one.
+        // The slices are an operator, an operator in it, and a call that ends after the inner operator.
         assert_eq!(stack(&[(0, 9_000, 2), (100, 1_150, 2), (1_000, 8_150, 3)]), [0, 2]);
         assert_eq!(
             stack(&[(0, 9_000, 2), (100, 2_000, 2), (1_000, 8_150, 3)]),

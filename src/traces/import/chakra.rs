@@ -1,5 +1,5 @@
-//! Protobuf, as far as Chakra's execution traces need it: messages that are preceded by their length and consist of
-//! fields. The definition is `et_def.proto` in github.com/mlcommons/chakra.
+//! Parses the part of protobuf that Chakra's execution traces use: messages of fields, each message preceded by its
+//! length. The definition of the messages is `et_def.proto` in github.com/mlcommons/chakra.
 
 /// Field of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,7 +12,8 @@ pub(crate) enum Field<'a> {
     Fixed,
 }
 
-/// Reads a number from the front of `bytes`. Also returns the rest, or returns `None` if the number has no end.
+/// Reads a variable-length number at the start of `bytes`. Returns the number and the remaining bytes, or `None` if the
+/// number has no last byte.
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (at, &byte) in bytes.iter().enumerate().take(10) {
@@ -24,13 +25,13 @@ pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// Splits the first message, which is preceded by its length, from `bytes`. Returns `None` if the message is truncated.
+/// Splits `bytes` after the first message, which is preceded by its length. Returns `None` if the message is truncated.
 pub(crate) fn split_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = read_varint(bytes)?;
     rest.split_at_checked(usize::try_from(length).ok()?)
 }
 
-/// Returns the fields of a message with their numbers; `None` in place of a damaged field.
+/// Returns the fields of a message, each with its field number. The item for a damaged field is `None`.
 pub(crate) fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, Field<'_>)>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -63,13 +64,14 @@ pub(super) fn is_chakra(head: &[u8]) -> bool {
         Some((2, Field::Bytes(attribute))) => fields(attribute).all(|field| field.is_some()),
         _ => false,
     });
-    // A node has only the fields 1 to 10. Its first field has the number 1, or 2 if the id is 0, which is not written.
+    // A node has only the fields 1 to 10. The first field of a node is field 1 (the id). If the id is 0, it is not
+    // written, and the first field is field 2.
     let is_node = match split_message(rest) {
         Some((node, _)) => {
             fields(node).all(|field| matches!(field, Some((1..=10, _))))
                 && matches!(fields(node).next(), Some(Some((1, Field::Number(_)) | (2, Field::Bytes(_)))))
         }
-        // The first node is larger than the head, or the file has no node.
+        // The first node does not fit into the head, or the file has no node.
         None => matches!(
             read_varint(rest).and_then(|(_, node)| split_field(node)),
             Some(((1, Field::Number(_)) | (2, Field::Bytes(_)), _))

@@ -1,4 +1,5 @@
-//! GPU contexts of several processes. CUPTI numbers contexts per process, but rows distinguish contexts only by number.
+//! Distinguishes the CUDA contexts of several processes. CUPTI's context ids are unique only within a process, but rows
+//! identify a context by its id alone.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +7,8 @@ use super::trace_collector::TraceCollector;
 use gpuflame_model::record::IdMap;
 
 impl TraceCollector {
-    /// Gives a context a new number if a different process uses the same number. The processes of work are known if they
-    /// made calls; otherwise the same number on a different device is another context.
+    /// Gives a CUDA context a new id if another process already uses the same id. Processes that made no calls are
+    /// treated as one process. In it, two contexts with the same id are different only if their devices are different.
     pub(super) fn separate_contexts(&mut self) {
         let calling =
             self.calls.numbers().map(|call| self.thread_facts[self.calls.thread_of(call) as usize].0);
@@ -43,10 +44,11 @@ impl TraceCollector {
 struct ContextNumbers {
     /// Processes that made calls.
     calling: BTreeSet<u32>,
-    /// Process, context and device, in file order. Only the first device of a context counts.
+    /// Process, context id and device of each context, in file order. If a context has several devices, only the first
+    /// one counts.
     places: Vec<(u32, u32, u32)>,
     known: IdMap<(u32, u32), ()>,
-    /// New numbers by process and context.
+    /// New context id, keyed by process and old context id.
     changed: IdMap<(u32, u32), u32>,
 }
 

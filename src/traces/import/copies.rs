@@ -1,4 +1,4 @@
-//! Parses the direction of a copy, and the kinds of memory of a copy or a fill, from the words of different tools.
+//! Parses the direction of a copy, and the kinds of memory of a copy or a fill, from the spellings of different tools.
 //!
 //! ```text
 //! Memcpy HtoD (Pageable -> Device)   Kineto          CopyDeviceToHost        HIP
@@ -7,7 +7,7 @@
 
 use gpuflame_model::record::{CopyKind, MemoryKind};
 
-/// Returns the direction of a copy, from the name or an argument; 0 if the text has none.
+/// Returns the direction of a copy, from its name or an argument of its trace event; 0 if the text gives no direction.
 pub(super) fn copy_kind(text: &str) -> CopyKind {
     const KINDS: [(CopyKind, [&str; 4]); 10] = [
         (CopyKind::HTOD, ["HTOD", "H2D", "HOSTTODEVICE", "HOST->DEVICE"]),
@@ -23,7 +23,8 @@ pub(super) fn copy_kind(text: &str) -> CopyKind {
     ];
     let plain = |c: &char| !matches!(c, ' ' | '_');
     let upper = text.chars().filter(plain).collect::<String>().to_ascii_uppercase();
-    // Short spellings of directions are tried first, because kinds of memory may follow: `PtoP (Device -> Device)`.
+    // Short spellings of directions are tried first, because kinds of memory may follow the direction, as in `PtoP
+    // (Device -> Device)`.
     for spelling in 0..4 {
         if let Some((kind, _)) = KINDS.iter().find(|(_, words)| upper.contains(words[spelling])) {
             return *kind;
@@ -52,7 +53,7 @@ pub(super) fn set_memory(name: &str) -> MemoryKind {
     inside.map_or(MemoryKind::UNKNOWN, |(kind, _)| memory_kind(kind))
 }
 
-/// Returns the kind of memory that a word denotes, in any spelling.
+/// Returns the kind of memory that a word names, in any tool's spelling.
 pub(super) fn memory_kind(word: &str) -> MemoryKind {
     match word.trim().to_ascii_lowercase().replace('_', " ").as_str() {
         "pageable" => MemoryKind::PAGEABLE,

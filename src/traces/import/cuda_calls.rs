@@ -1,9 +1,9 @@
-//! The times at which threads are in calls of CUDA.
+//! Records when each thread is inside calls to CUDA.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Start and end of the calls of CUDA, by global id of the thread.
+/// Start and end of each call to CUDA, keyed by the global id of the thread.
 #[derive(Default)]
 pub(super) struct CudaCalls(HashMap<i64, Vec<(i64, i64)>>);
 
@@ -14,7 +14,7 @@ impl CudaCalls {
         }
     }
 
-    /// Call once, after the last call. Calls inside other calls are left out.
+    /// Sorts the calls and drops calls inside other calls. Call once, after the last call was noted.
     pub(super) fn sort(&mut self) {
         for calls in self.0.values_mut() {
             calls.sort_unstable_by_key(|(start, end)| (*start, Reverse(*end)));
@@ -27,7 +27,7 @@ impl CudaCalls {
         }
     }
 
-    /// Whether the thread calls CUDA, and is not in such a call when `start` comes.
+    /// Whether the thread makes calls to CUDA, but is in none of them at the time `start`.
     pub(super) fn is_between(&self, thread: i64, start: i64) -> bool {
         let Some(calls) = self.0.get(&thread) else { return false };
         let after = calls.partition_point(|(begin, _)| *begin <= start);

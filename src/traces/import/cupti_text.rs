@@ -1,5 +1,5 @@
-//! Reads the text that CUPTI's sample programs `activity_trace`, and tools derived from them, print. Each record is a
-//! line, and may continue on indented lines. Times are nanoseconds.
+//! Reads the text that CUPTI's sample program `activity_trace`, and tools derived from it, print. Each record is a
+//! line, which may continue on indented lines. Times are in nanoseconds.
 //!
 //! ```text
 //! RUNTIME [ 10, 20 ] duration 10, "cudaLaunchKernel", cbid 211, processId 7, threadId 8, correlationId 3
@@ -57,7 +57,7 @@ fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
         return;
     }
     counts.events += 1;
-    // The name is split off first, because it may contain any text, even text that looks like a field.
+    // The name is extracted first, because it may contain any text, even text that looks like a field.
     let (name, fields) = split_quoted(&text);
     let fields = Fields(&fields);
     if kind == "CUDA_EVENT" {
@@ -163,12 +163,14 @@ impl<'a> Fields<'a> {
         u32::try_from(self.number(key)?).ok()
     }
 
-    /// Returns the number of a context, stream or event; `None` if there is none, which is -1 as a signed or unsigned number.
+    /// Returns the id of a CUDA context, stream or event. Returns `None` if the id is missing or is -1 (as a signed or
+    /// unsigned number).
     fn id_number(&self, key: &str) -> Option<u32> {
         self.u32(key).filter(|number| *number != u32::MAX)
     }
 
-    /// Returns the number that a record of an event shares with the waits for it. 0 and -1 mean that there is none.
+    /// Returns the id that the recording of a CUDA event shares with the waits for that event. 0 and -1 mean that the
+    /// record has no such id.
     fn record_number(&self) -> Option<u64> {
         let has_number = |number: &u64| ![0, u32::MAX.into(), u64::MAX].contains(number);
         self.number("cudaEventSyncId").filter(has_number)
@@ -182,7 +184,7 @@ impl<'a> Fields<'a> {
         self.word(key).and_then(|word| parse_integer(word.as_bytes())).map_or(Id::None, Id::Number)
     }
 
-    /// Returns the kinds of memory that a copy reads and writes; `None` if the record has none.
+    /// Returns the kinds of memory that a copy reads and writes; `None` if the record does not give them.
     fn memory(&self) -> Option<(MemoryKind, MemoryKind)> {
         let kind = |key| self.word(key).map(memory_kind);
         let (from, to) = (kind("srcKind"), kind("dstKind"));

@@ -1,5 +1,5 @@
-//! Detects the format of a trace by its first bytes. If the format is unknown, the error describes the format that the
-//! file resembles, and how to convert the file.
+//! Detects the format of a trace from its first bytes. If the format is not supported, the error names the format that
+//! the file resembles, and explains how to convert the file.
 
 use super::sqlite::Database;
 use super::{Kind, chakra, rocpd};
@@ -26,7 +26,8 @@ pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
     }
 }
 
-/// Describes text in an encoding other than UTF-8, by its byte order mark or by the zeros around its first bracket.
+/// Describes text in an encoding other than UTF-8. The encoding is detected by the byte order mark, or by the zero
+/// bytes around the first bracket.
 fn describe_encoding(head: &[u8]) -> Option<&'static str> {
     Some(match head {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => {
@@ -45,13 +46,13 @@ fn describe_encoding(head: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Whether the bytes after a `[` can be a JSON array of events. For example, `[thread main];decode;gemm 12` is a
-/// folded stack.
+/// Whether the bytes after a `[` can be a JSON array of trace events. Other formats may begin with `[` as well:
+/// `[thread main];decode;gemm 12` is a folded stack.
 fn is_array(rest: &[u8]) -> bool {
     matches!(rest.trim_ascii_start(), [] | [b'{' | b']', ..])
 }
 
-/// Describes files that can be identified only by the end of their name.
+/// Describes files that can be identified only by the extension of their name.
 pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 12] = [
         (".svg", PICTURE_OR_TABLE),
@@ -78,7 +79,7 @@ pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
 }
 
-/// Whether `error` says more about the content than the end of the name does.
+/// Whether `error` describes the file better than `by_name`, the description derived from the file's extension.
 pub(super) fn is_described(error: &Error, by_name: &str) -> bool {
     by_name == PICTURE_OR_TABLE && error.to_string().contains("is a table of ")
 }
@@ -126,11 +127,11 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
             "is a profile of trtexec, which has sums or host times but no GPU timeline; profile the command with \
              `nsys profile -t cuda,nvtx trtexec ...` and export that (`nsys export --type sqlite`)"
         }
-        // Any other array must consist of events.
+        // Any other array must consist of trace events.
         () if head[0] == b'[' => return Ok(Kind::Chrome),
         () if has_all(&["\"pg_config\"", "\"entries\""]) || has("\"collective_seq_id\"") => FLIGHT_RECORDER,
         () if has_all(&["\"nodes\"", "\"schema\""]) => return Ok(Kind::ExecutionTrace),
-        // The full description is in `describe_by_name`.
+        // `describe_by_name` has the same message for files that are recognised by name.
         () if has_all(&["\"process\"", "\"windows\"", "\"files\""]) => {
             "is the list of files that one run of gpuflame wrote; give its recording, NAME.gfr"
         }
@@ -143,7 +144,7 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
             "is a profile for the Firefox Profiler (samply), which has CPU samples but no GPU work; record the program \
              with `gpuflame run --cpu-samples 99`"
         }
-        // More metadata than `head` contains may precede the events.
+        // The trace events may be further back in the file, after metadata that is longer than `head`.
         () => return Ok(Kind::Chrome),
     };
     Err(not_a_trace(what))
@@ -152,7 +153,7 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
 const FLIGHT_RECORDER: &str = "is a dump of PyTorch's NCCL flight recorder, which has collectives but no GPU timeline; \
                                analyse it with `torchfrtrace`, and give the torch.profiler trace of the run";
 
-/// Detects the format of a sqlite database by its tables.
+/// Detects the format of a sqlite database from the names of its tables.
 pub(super) fn detect_database(base: &Database) -> Result<Kind> {
     let starts_with = |prefix: &str| base.tables().any(|name| name.starts_with(prefix));
     let has = |table: &str| base.has_table(table);
@@ -180,7 +181,7 @@ pub(super) fn detect_database(base: &Database) -> Result<Kind> {
     Err(not_a_trace(what))
 }
 
-/// Detects archives and compressions that gpuflame does not unpack.
+/// Detects archives, compressed files and other binary files that gpuflame does not read.
 fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
     let what = match head {
         [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first (`unzip FILE`)",
@@ -199,7 +200,7 @@ fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
         _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
             "is a Git LFS pointer, not the file itself; fetch the file (`git lfs pull`)"
         }
-        // The file is a protobuf whose first field is a message that contains the names of XPlane's planes.
+        // XPlane: a protobuf file whose first field is a message that contains the name of a plane.
         [0x0a, ..]
             if [&b"/host:CPU"[..], b"/host:metadata", b"/device:"].iter().any(|name| has(head, name)) =>
         {
@@ -217,7 +218,7 @@ fn has(head: &[u8], text: &[u8]) -> bool {
     head.windows(text.len()).any(|window| window == text)
 }
 
-/// Describes a table of another profiler, by the names of its columns.
+/// Describes a table that another profiler wrote. The table is identified by the names of its columns.
 fn describe_table(text: &str) -> Option<&'static str> {
     const TABLES: [(&[&str], &str); 6] = [
         (&["Time (%)", "Total Time (ns)"], NSYS_TABLE),
@@ -266,7 +267,8 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
         return Some(Ok(Kind::ExtendedFolded));
     }
     if lines.clone().take(100).all(is_folded_line) {
-        // In a file with a single line, the first of the two numbers may belong to the frame's name.
+        // With a single line, the file is not rejected, because the first of the two numbers may belong to the frame's
+        // name.
         let has_two = |line| super::folded::split_two_counts(line).is_some();
         if lines.clone().nth(1).is_some() && lines.all(|line| has_two(line.as_bytes())) {
             return Some(Err(not_a_trace(
@@ -282,7 +284,7 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
     None
 }
 
-/// Whether `line` looks like a line that CUPTI's `activity_trace` samples print.
+/// Whether `line` looks like output of CUPTI's `activity_trace` sample program.
 fn is_cupti_line(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "RUNTIME",
@@ -299,12 +301,13 @@ fn is_cupti_line(line: &str) -> bool {
     WORDS.contains(&first) && line.contains(" [ ") && line.contains("duration")
 }
 
-/// Whether `line` is `TIME COMM PID TID CPU FRAMES`. The program's name may contain blanks.
+/// Whether `line` has the form `TIME COMM PID TID CPU FRAMES`. COMM, the program's name, may contain blanks.
 fn is_extended_line(line: &str) -> bool {
     super::folded::parse_extended(line.as_bytes()).is_some()
 }
 
-/// Whether `line` is `FRAMES WEIGHT`. A weight that is negative or fractional is an error of that line.
+/// Whether `line` has the form `FRAMES WEIGHT`. Includes lines with a negative or fractional weight, which the reader
+/// reports as errors later.
 fn is_folded_line(line: &str) -> bool {
     super::folded::split_weight(line.as_bytes()).is_some()
         || super::folded::describe_weight(line.as_bytes()).is_some()

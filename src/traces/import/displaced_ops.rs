@@ -1,5 +1,6 @@
-//! Finds GPU operations whose times are on another clock than those of most operations. CUPTI has returned the first kernels of a
-//! process with times that were 28 hours off (pytorch/pytorch#192021). With these times, a run of 20 ms would last for days.
+//! Finds displaced GPU operations: their times are on another clock than the times of most operations. CUPTI has been
+//! seen to report the first kernels of a process with times that were 28 hours off (pytorch/pytorch#192021). With such
+//! times, a run of 20 ms would seem to last for more than a day.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +9,16 @@ use gpuflame_model::record::IdMap;
 use super::call_records::CallRecords;
 use super::op_records::OpRecords;
 
-/// Minimum distance in ns from the launch of an operation to its start if the operation may be on another clock.
+/// Minimum distance in ns between the launch of an operation and its start, for the operation to be a candidate.
 const MIN_DISTANCE_NS: i64 = 60_000_000_000;
-/// Minimum time in ns from the end of the other operations to the start of an operation that nothing else contradicts.
+/// Minimum time in ns from the end of all other operations to the start of an operation, for the operation to be
+/// displaced even if no later work on its stream contradicts its time.
 const MIN_DISTANCE_OF_LAST_NS: i64 = 600_000_000_000;
 
-/// Device, context and stream.
+/// Ids of device, CUDA context and stream.
 type Place = (u32, u32, u32);
 
-/// An operation far from its launch.
+/// An operation that starts long before or after its launch.
 struct FarOp {
     number: u32,
     place: Place,
@@ -24,9 +26,10 @@ struct FarOp {
     start: i64,
 }
 
-/// Returns the numbers of the operations on another clock: they begin more than a minute before their launch, or more than a
-/// minute after it and after later work of their stream, or long after all other work. If they are at least half of the
-/// operations with a launch, the clocks of the host and of the GPU differ, and the list is empty.
+/// Returns the indexes of the displaced operations. An operation is displaced if it begins more than a minute before
+/// its launch, or more than a minute after its launch and after later work on its stream, or long after all other work.
+/// If at least half of the operations with a launch are far from their launch, the clocks of the host and of the GPU
+/// differ, and the result is empty.
 pub(super) fn displaced_ops(ops: &OpRecords, calls: &CallRecords) -> IdMap<u32, ()> {
     let launched = || {
         let with_launch = (0..).zip(ops.iter()).filter(|(_, op)| op.start != 0);
@@ -67,7 +70,8 @@ pub(super) fn displaced_ops(ops: &OpRecords, calls: &CallRecords) -> IdMap<u32, 
     far.into_iter().filter(is_displaced).map(|op| (op.number, ())).collect()
 }
 
-/// Sorts the operations of a stream by launch, and replaces each start by the earliest start of this and later operations.
+/// Sorts the operations of a stream by launch time. Replaces the start of each operation by the earliest start among
+/// this operation and all operations launched later.
 fn note_earliest_starts(ops: &mut [(i64, i64)]) {
     ops.sort_unstable();
     let mut earliest = i64::MAX;

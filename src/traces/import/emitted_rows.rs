@@ -1,7 +1,8 @@
-//! Emits the rows of a trace whose operations are linked: names, steps, contexts, launches with their operations, and waits.
+//! Emits the rows of a trace whose operations are linked to calls. The rows are names, steps, launch contexts (stack
+//! and API call), launches with their operations, and waits.
 //!
-//! Ids are renumbered, because the ids of a trace may exceed our range, repeat between processes, or belong to calls that
-//! the trace lacks. In the new numbering each launch comes directly before its operations. Operations launched before the
+//! Correlation ids are renumbered, because the ids in a trace may exceed our range, repeat between processes, or belong
+//! to calls that the trace lacks. Each launch is emitted directly before its operations. Operations launched before the
 //! trace began get ids below all launches, and other operations without a launch get ids above all launches.
 
 use super::file_ids::FileIds;
@@ -19,18 +20,18 @@ use gpuflame_model::record::{
     Step, StreamId, ThreadId, Wait,
 };
 
-/// Maximum number of frames of a stack; the frames at the root of deeper stacks are left out, and the stack is marked as
-/// truncated. Without the limit, slices that are nested by the thousand would make stacks with millions of frames.
+/// Maximum number of frames per stack. A deeper stack loses the frames at its root and is marked as truncated. Without
+/// this limit, thousands of nested slices would create stacks with millions of frames in total.
 const MAX_FRAMES: usize = 2048;
 
-/// Maximum total number of frames that stacks may have beyond their first [`SHORT_FRAMES`]. All further stacks have at most
-/// `SHORT_FRAMES` frames. Without this limit, thousands of slices that never end, each with a launch, would make stacks with
-/// millions of frames in total.
+/// Maximum total number of frames that all stacks may have beyond their first [`SHORT_FRAMES`]. When the total is
+/// reached, further stacks have at most `SHORT_FRAMES` frames. Without this limit, thousands of slices that never end,
+/// each with a launch, would create stacks with millions of frames in total.
 const MAX_DEEP_FRAMES: usize = 1 << 19;
-/// Maximum number of frames of a stack once [`MAX_DEEP_FRAMES`] is reached.
+/// Maximum number of frames per stack once [`MAX_DEEP_FRAMES`] is reached.
 const SHORT_FRAMES: usize = 256;
-/// The number of frames that are left out at the root is then a multiple of this number, so that neighbours have the same root and
-/// are stored once.
+/// Once [`MAX_DEEP_FRAMES`] is reached, the number of frames omitted at the root is a multiple of this. Similar stacks
+/// then begin at the same frame, so their common frames are stored once.
 const ROOT_STEP: usize = 128;
 
 impl TraceCollector {
@@ -55,8 +56,8 @@ impl TraceCollector {
         }
     }
 
-    /// Emits a context for each (stack, thread) that launched work or that a GPU waited for, and the times of the
-    /// GPU's waits. Sets the contexts of the calls that become rows, and returns all others.
+    /// Emits a launch context for each pair (stack, thread) that launched work or delayed a GPU. Also emits the times
+    /// of these delays. Stores the contexts of calls that become rows in the calls, and returns all other contexts.
     pub(super) fn emit_contexts(
         &mut self,
         stacks: &StackTree,
@@ -128,8 +129,8 @@ impl TraceCollector {
         RowContexts { sync_calls, unrecorded_waits, created, displaced: IdMap::default() }
     }
 
-    /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
-    /// number.
+    /// Returns the ids of all threads. A thread keeps its id from the trace, unless it has none or another process uses
+    /// the same id. Then it gets a new id.
     pub(super) fn thread_numbers(&self) -> Vec<ThreadId> {
         let mut used: IdMap<ThreadId, ()> = IdMap::default();
         let mut spare = 1 << 31;
@@ -172,8 +173,8 @@ impl TraceCollector {
             let (id, context) = (CorrelationId(correlation), ContextId(call.stack));
             let own = next..next + call.ops as usize;
             next = own.end;
-            // A call without a correlation id may have been linked by a flow or an external id; then the id of its
-            // first operation is used.
+            // A call without a correlation id may have been linked by a flow or an external id. In that case the
+            // correlation id of its first operation is used.
             let of_ops = || own.clone().next().map_or(0, |at| self.ops.get(order.linked(at)).correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             if contexts.sync_calls.contexts.contains_key(&at) {
@@ -227,8 +228,8 @@ impl TraceCollector {
 }
 
 impl TraceCollector {
-    /// Returns the calls that wait for other threads, and, if the trace has no records of waits, those that wait for a GPU
-    /// according to their names. Of nested calls, the outermost is returned.
+    /// Returns the calls that wait for other threads. If the trace has no records of waits, also returns the calls
+    /// whose names imply that they wait for a GPU; of nested calls, only the outermost.
     fn waits_without_records(&self) -> Vec<u32> {
         let mut found = self.thread_waits.clone();
         if !self.syncs.is_empty() {
@@ -251,7 +252,7 @@ impl TraceCollector {
         found
     }
 
-    /// Emits calls that wait. Those for other threads have no ids in the trace.
+    /// Emits rows for calls that wait. Waits for other threads have no correlation ids in the trace.
     fn emit_waits(
         &self,
         waits: Vec<(u32, ContextId)>,
@@ -269,8 +270,8 @@ impl TraceCollector {
     }
 }
 
-/// Returns the number of frames that are shown of a stack with `depth` frames. `deep_frames` is the number of frames that earlier
-/// stacks have beyond [`SHORT_FRAMES`].
+/// Returns how many frames to show of a stack with `depth` frames. `deep_frames` is the total number of frames that
+/// earlier stacks have beyond their first [`SHORT_FRAMES`].
 fn shown_frames(depth: usize, deep_frames: usize) -> usize {
     match deep_frames < MAX_DEEP_FRAMES {
         true => depth.min(MAX_FRAMES),
@@ -278,15 +279,15 @@ fn shown_frames(depth: usize, deep_frames: usize) -> usize {
     }
 }
 
-/// Contexts that rows refer to, other than those of launches.
+/// Launch contexts that rows other than launches refer to.
 pub(super) struct RowContexts {
-    /// Calls that waited or recorded an event.
+    /// Calls that waited or recorded a CUDA event.
     sync_calls: SyncCalls,
-    /// Calls that waited and have no record of the wait, with their contexts.
+    /// Calls that waited although the trace has no record of the wait, with their launch contexts.
     unrecorded_waits: Vec<(u32, ContextId)>,
-    /// Origin of the graph nodes of operations, by index of the operation.
+    /// Stack that created the graph node of an operation, keyed by the operation's index.
     created: IdMap<u32, Created>,
-    /// Operations whose times are not used, by index.
+    /// Indexes of displaced operations, whose times are not used.
     pub(super) displaced: IdMap<u32, ()>,
 }
 
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(shown(256), (256, 256));
         assert_eq!(shown(2048), (2048, 256));
         assert_eq!(shown(2049), (2048, 129));
-        // Each of these stacks lacks its first 128 frames.
+        // Each of these stacks lacks the 128 frames at its root.
         assert!((257..=384).all(|depth| shown(depth) == (depth, depth - 128)));
         assert_eq!(shown(16_000), (2048, 16_000 - 15_744));
     }

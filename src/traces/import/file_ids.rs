@@ -1,11 +1,12 @@
-//! The correlation ids of a file in about 2 bytes each. Ids of neighbours are close to each other.
+//! Stores the correlation ids of a file in about 2 bytes each, because the ids of consecutive calls are close to each
+//! other.
 
 use gpuflame_model::record::{Fields, Payload};
 
-/// Correlation ids, by correlation id of the rows; 0 if the file has none.
+/// Correlation ids as in the file, indexed by the correlation id in the rows. The id is 0 if the file has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileIds {
-    /// Differences to the id before.
+    /// Encoded differences between each id and the previous id.
     bytes: Vec<u8>,
     last: u64,
     len: usize,

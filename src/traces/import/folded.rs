@@ -1,5 +1,5 @@
-//! Reads folded stacks (`main;decode;gemm 3099632`) and extended folded stacks, whose lines also give time,
-//! program, process, thread and processor (`TIME COMM PID TID CPU main;decode`).
+//! Reads folded stacks (`main;decode;gemm 3099632`) and extended folded stacks, whose lines also contain the time, the
+//! program's name, the process, the thread and the processor (`TIME COMM PID TID CPU main;decode`).
 
 use std::io::BufRead;
 
@@ -8,7 +8,7 @@ use super::lines::{self, Line};
 use super::{Event, Folded, ReadCounts, Sink, StackLine, Text};
 use gpuflame_model::error::Result;
 
-/// Splits a line into frames and weight.
+/// Splits a line into its frames and its weight.
 pub(super) fn split_weight(line: &[u8]) -> Option<(&[u8], u64)> {
     let at = line.iter().rposition(|&byte| byte == b' ' || byte == b'\t')?;
     let weight = parse_unsigned(&line[at + 1..])?;
@@ -16,14 +16,14 @@ pub(super) fn split_weight(line: &[u8]) -> Option<(&[u8], u64)> {
     (!frames.is_empty()).then_some((frames, weight))
 }
 
-/// Splits a line that ends in two counts into frames and counts.
+/// Splits a line that ends with two counts into its frames and the counts.
 pub(super) fn split_two_counts(line: &[u8]) -> Option<(&[u8], [u64; 2])> {
     let (rest, second) = split_weight(line)?;
     let (frames, first) = split_weight(rest)?;
     Some((frames, [first, second]))
 }
 
-/// Describes the weight of a line, if the line ends in a number that cannot be a weight.
+/// Describes the number at the end of a line if it cannot be a weight.
 pub(super) fn describe_weight(line: &[u8]) -> Option<String> {
     let at = line.iter().rposition(|&byte| byte == b' ' || byte == b'\t')?;
     let frames = line[..at].trim_ascii();
@@ -37,8 +37,8 @@ pub(super) fn describe_weight(line: &[u8]) -> Option<String> {
     Some(format!("{what} ({word}); weights are whole numbers of samples or time"))
 }
 
-/// Parses a line of six fields. The program's name may contain blanks, so its end is found by the three numbers that
-/// follow it.
+/// Parses a line of extended folded stacks, which has six fields. The program's name may contain blanks. It therefore
+/// ends before the first run of three numbers (process, thread and processor).
 pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let time = parse_integer(words.next()?).filter(|&time| time >= 0)?;
@@ -80,8 +80,8 @@ pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) 
     })
 }
 
-/// Reads extended folded stacks. Lines with fewer fields are skipped, as in the tool that defined the format. The
-/// skipped lines are counted in [`ReadCounts::non_events`].
+/// Reads extended folded stacks. Lines with fewer fields are skipped, as in the tool that defined the format, and
+/// counted in [`ReadCounts::non_events`].
 pub(super) fn read_extended(
     input: impl BufRead,
     accept_cut: bool,

@@ -1,16 +1,16 @@
-//! Attributes the operations of graph launches to the stacks that captured them, using traces that were taken during
+//! Attributes the operations of graph launches to the stacks that captured them, using traces that were recorded during
 //! the capture.
 //!
-//! vLLM and sglang write one trace of the capture, and later further traces of runs. In a trace of a run, a whole model
-//! is under one graph launch, and the stack of that launch does not show the graph's contents. Operations are matched
-//! to captured calls
+//! vLLM and sglang write one trace of the graph capture, and later other traces of runs. In the trace of a run, a whole
+//! model is under one graph launch. The stack of that launch does not show the stacks inside the graph. Operations are
+//! matched to captured calls in one of these ways:
 //!
 //! - by graph node id, if both files have node ids;
-//! - by the whole sequence: the operations of a launch equal those of one capture, by name and in order. If several
-//!   captures match, consecutive launches must match consecutive captures. Branches on several streams run in any
-//!   order, so each stream is matched as a separate sequence;
-//! - by the number of operations alone, if the captured calls do not name kernels. Such a match is a guess, and the
-//!   frame [`GUESSED`] marks it.
+//! - by the whole sequence: the operations of a launch have the same names in the same order as those of one capture.
+//!   If several captures match, consecutive launches must match consecutive captures. Branches on several streams run
+//!   in any order, so each stream is matched as a separate sequence;
+//! - by the number and kinds of operations alone, if the captured calls do not name kernels. Such a match is a guess,
+//!   and the frame [`GUESSED`] marks it.
 //!
 //! An operation that matches in more than one way, with different stacks, is not attributed to any stack.
 
@@ -25,7 +25,7 @@ use gpuflame_model::record::{Detail, IdMap};
 
 /// Innermost frame of stacks that were matched by the number of operations alone.
 pub(super) const GUESSED: &str = "[guessed by count]";
-/// One of this number of calls in a capture may have no operation.
+/// One in this number of captured calls may have no operation. At least one call per capture may always have none.
 const CALLS_PER_MISSING_OP: usize = 50;
 
 /// A call that is part of the capture or launch of a graph.
@@ -33,7 +33,7 @@ const CALLS_PER_MISSING_OP: usize = 50;
 pub(super) struct GraphCall {
     pub(super) call: u32,
     pub(super) role: GraphRole,
-    /// Kernel that the call launches, as a number in the kernel name table.
+    /// Kernel that the call launches, as index in the table of kernel names.
     pub(super) kernel: Option<u32>,
     pub(super) stream: Option<u32>,
     pub(super) node: Option<u64>,
@@ -46,7 +46,7 @@ pub(super) enum GraphRole {
     BeginCapture,
     /// The call ends the capture.
     EndCapture,
-    /// The call launches work, or captures work into a graph.
+    /// The call launches GPU work, or captures GPU work into a graph.
     Work(OpKind),
     /// The call launches a graph.
     Launch,
@@ -73,7 +73,7 @@ impl GraphRole {
 #[derive(Debug, Default)]
 pub(super) struct GraphCaptures {
     captures: Vec<Vec<CapturedCall>>,
-    /// Stack that created each node; `None` if several stacks claim the same node id.
+    /// Stack that created each graph node, keyed by node id. `None` if several stacks created nodes with this id.
     by_node: HashMap<u64, Option<u32>>,
     names: NameTable,
     /// Frames of each stack, root first.
@@ -85,36 +85,36 @@ pub(super) struct GraphCaptures {
 #[derive(Clone, Copy, Debug)]
 struct CapturedCall {
     kind: OpKind,
-    /// Kernel that the call launches, as a number in `names`.
+    /// Kernel that the call launches, as index in [`GraphCaptures::names`].
     name: Option<u32>,
     stream: Option<u32>,
     stack: u32,
 }
 
-/// GPU time of graph launches that was attributed to a capture, in ns.
+/// Part of the GPU time of graph launches that was attributed to captures, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCoverage {
-    /// Time of all operations of graph launches.
+    /// GPU time of all operations of graph launches.
     pub total: u64,
-    /// Time of operations attributed to the stack that captured them.
+    /// GPU time of operations that were attributed to the stack that captured them.
     pub attributed: u64,
-    /// Time of attributed operations that were matched by the number of operations alone.
+    /// GPU time of attributed operations that were matched by the number of operations alone.
     pub guessed: u64,
-    /// Time of operations that matched in more than one way.
+    /// GPU time of operations that matched in more than one way, with different stacks.
     pub ambiguous: u64,
 }
 
-/// Origin of an operation of a graph.
+/// Stack from which an operation of a graph originates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeOrigin {
-    /// The operation was captured on this stack. The flag is true if this is a guess.
+    /// The operation was captured with this stack. The flag is true if the stack is a guess.
     CapturedBy(u32, bool),
     /// The origin is unknown.
     Unknown,
 }
 
 impl GraphCaptures {
-    /// Adds the captures of one trace.
+    /// Adds the graph captures found in one trace.
     pub(super) fn add_captures(
         &mut self,
         graph_calls: &[GraphCall],
@@ -140,7 +140,7 @@ impl GraphCaptures {
                     GraphRole::EndCapture => {
                         found.extend(open.take().filter(|(_, sequence)| !sequence.is_empty()))
                     }
-                    // A driver call nested in a runtime call belongs to the same launch as the runtime call.
+                    // A driver call that is nested in a runtime call is part of the same launch, so it is skipped.
                     GraphRole::Work(_) if call.start < busy_until => {}
                     GraphRole::Work(kind) => {
                         busy_until = call.end;
@@ -162,8 +162,8 @@ impl GraphCaptures {
         self.captures.extend(found.into_iter().map(|(_, sequence)| sequence));
     }
 
-    /// Records the stack that created a graph node. If two files use one node id for different stacks, neither stack
-    /// is used.
+    /// Records the stack that created a graph node. If a node id occurs with different stacks, none of these stacks is
+    /// used.
     pub(super) fn add_node(&mut self, node: u64, stack: u32) {
         let known = self.by_node.entry(node).or_insert(Some(stack));
         if *known != Some(stack) {
@@ -171,7 +171,7 @@ impl GraphCaptures {
         }
     }
 
-    /// Interns a stack and returns its number.
+    /// Interns a stack and returns its index.
     pub(super) fn intern_stack(&mut self, tree: &StackTree, labels: &NameTable, stack: u32) -> u32 {
         let mut frames: Vec<(Box<str>, FrameClass)> =
             tree.leaf_first(stack).map(|(label, class)| (labels.text(label).into(), class)).collect();
@@ -188,13 +188,13 @@ impl GraphCaptures {
         self.stacks[stack as usize].iter().map(|(name, class)| (&**name, *class))
     }
 
-    /// Returns the number of captures, and the number of nodes known by id.
+    /// Returns the number of captures, and the number of graph nodes whose ids are known.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.captures.len(), self.by_node.len())
     }
 
-    /// Attributes the operations of `launches`, which are calls that launch graphs. Returns the origins of operations
-    /// by index in `ops`.
+    /// Attributes the operations of `launches`, which are the indexes of calls that launch graphs. Returns the origin
+    /// of each operation, keyed by the operation's index in `ops`.
     pub(super) fn attribute(
         &self,
         launches: &[u32],
@@ -241,8 +241,8 @@ impl GraphCaptures {
         (origins, coverage)
     }
 
-    /// Returns all graph launches by time, each with its candidate captures. A candidate is a capture that matches the
-    /// launch and fits the captures of the launches before and after it.
+    /// Returns all graph launches, sorted by thread and time, each with its candidate captures. A candidate matches the
+    /// launch and fits the captures that the previous and the next launch match.
     fn graph_launches(
         &self,
         launches: &[u32],
@@ -259,7 +259,7 @@ impl GraphCaptures {
         let mut order: Vec<(u32, Vec<u32>)> =
             of_call.into_iter().filter(|(_, own_ops)| !own_ops.is_empty()).collect();
         order.sort_by_key(|(call, _)| (calls.thread_of(*call), calls.start_of(*call), *call));
-        // The capture traces use different numbers for kernels, so the numbers are translated by name.
+        // Kernel indexes differ between the capture traces and this trace, so they are translated by name.
         let names: HashMap<&str, u32> = self.names.texts().zip(0..).collect();
         let names: Vec<Option<u32>> = kernels.texts().map(|name| names.get(name).copied()).collect();
         let mut graph_launches: Vec<GraphLaunch> = order
@@ -282,7 +282,7 @@ impl GraphCaptures {
 
 /// A graph launch.
 struct GraphLaunch {
-    /// Operations of the launch, by time.
+    /// Indexes of the launch's operations, sorted by time.
     ops: Vec<u32>,
     matches: Vec<CaptureMatch>,
 }
@@ -290,13 +290,13 @@ struct GraphLaunch {
 /// A capture that matches a launch.
 struct CaptureMatch {
     capture: usize,
-    /// For each operation, the stack that captured it. `None` if there are several such stacks.
+    /// Stack that captured each operation. `None` if several stacks are possible.
     stacks: Vec<Option<u32>>,
     guessed: bool,
 }
 
-/// Divides the launches into runs in which consecutive launches match consecutive captures. Each run is as long as
-/// possible. Keeps only candidates that are part of such a sequence of captures.
+/// Splits the launches into runs that are as long as possible. Within a run, consecutive launches match consecutive
+/// captures. Only candidates that belong to such a sequence of captures are kept.
 fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     let mut first = 0;
     while first < graph_launches.len() {
@@ -322,7 +322,7 @@ fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     }
 }
 
-/// An operation, reduced to the properties that are compared with captures.
+/// An operation, reduced to the properties that are compared with captured calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GraphWork {
     kind: OpKind,
@@ -347,7 +347,8 @@ impl GraphWork {
     }
 }
 
-/// Matches a launch against a capture. Returns the stacks of the operations, and whether the stacks are a guess.
+/// Matches the operations of a launch to the calls of a capture. Returns the stack of each operation, and whether the
+/// stacks are a guess. Returns `None` if the launch and the capture do not match.
 fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<Option<u32>>, bool)> {
     let missing_ops = sequence.len().checked_sub(works.len())?;
     let is_named = sequence.iter().any(|call| call.kind == OpKind::Kernel && call.name.is_some());
@@ -370,7 +371,8 @@ fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<
     for stream in streams {
         let own_ops: Vec<usize> = (0..works.len()).filter(|&at| works[at].stream == stream).collect();
         let branch: Vec<GraphWork> = own_ops.iter().map(|&at| works[at]).collect();
-        // If the captured calls have streams, all operations of a branch come from one captured stream.
+        // If the captured calls have streams, all operations of one stream must match calls of a single captured
+        // stream.
         let mut candidates = captured.iter().filter_map(|stream| {
             let sequence: Vec<&CapturedCall> =
                 sequence.iter().filter(|call| call.stream == *stream).collect();
@@ -385,8 +387,8 @@ fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<
     Some((stacks, false))
 }
 
-/// Matches `works` as a subsequence of `sequence` twice: as early and as late as possible. An operation gets a stack
-/// only if both matches agree on it.
+/// Matches `works` to a subsequence of `sequence` twice: once as early as possible, once as late as possible. An
+/// operation gets a stack only if both matches give it the same stack.
 fn match_subsequence(works: &[GraphWork], sequence: &[&CapturedCall]) -> Option<Vec<Option<u32>>> {
     let mut early = Vec::with_capacity(works.len());
     let mut at = 0;
@@ -438,7 +440,8 @@ mod tests {
 
     #[test]
     fn overlapping_branches_are_matched_stream_by_stream() {
-        // The calls 1 2 3 4 were captured, with 2 and 3 on two streams. The operation of call 3 ran first.
+        // The calls 1 2 3 4 were captured, with 2 and 3 on two streams. The operation of call 3 ran before that of call
+        // 2.
         let (stacks, _) =
             match_capture(&works(&[(1, 7), (3, 8), (2, 7), (4, 7)]), &sequence(&[1, 2, 3, 4])).unwrap();
         assert_eq!(stacks, [Some(0), Some(2), Some(1), Some(3)]);

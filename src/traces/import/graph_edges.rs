@@ -1,10 +1,11 @@
-//! The edges of graphs. PyTorch's Cuspy draws them as flows between the nodes of each launch: from the end of one node
-//! to the start of another, with ids from 2^40 up. Other flows lead from a call to the nodes that wait for no other
-//! node.
+//! Finds the edges (dependencies between nodes) of CUDA graphs. PyTorch's Cuspy draws an edge as a flow in each launch
+//! of the graph: from the end of one node to the start of another. The ids of these flows are 2^40 or higher. Other
+//! flows lead from a launching call to the root nodes, which wait for no other node.
 //!
-//! A flow identifies its ends only by lane and time. If several nodes fit, the edge is unknown. The edges of a node to
-//! which no flow leads are unknown, too, because Cuspy draws no edge from a node that has no row (an empty node). Nodes
-//! that record events take no time: an edge through such a node becomes an edge between the nodes around it.
+//! A flow identifies its ends only by lane and time. If several nodes fit, the edge is unknown. If no flow leads to a
+//! node, the edges of that node are unknown as well, because Cuspy draws no edge from an empty node (a node without a
+//! row). Nodes that record CUDA events take no time. An edge through such a node becomes an edge between its
+//! neighbours.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -18,17 +19,17 @@ use gpuflame_model::record::{
 
 /// Smallest id of a flow between nodes of a graph.
 pub(super) const FIRST_DEPENDENCY_FLOW: u64 = 1 << 40;
-/// Maximum difference in ns between the end of a node and the start of a flow at this end. The start and the duration
-/// of the node are rounded separately.
+/// Maximum difference in ns between the end of a node and the start of a flow that leads from the node. They may
+/// differ, because the start and the duration of the node are rounded separately.
 const MAX_ROUNDING_NS: i64 = 2;
 
-/// Start or end of a flow, and the correlation id of the event there.
+/// Start or end of a flow, and the correlation id of the trace event to which it is attached.
 type EndAtEvent = (FlowEnd, Option<u64>);
 
 /// A node, identified by its graph and its node id.
 type NodeKey = (u32, u64);
 
-/// A run of a node.
+/// One execution of a graph node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NodeRun {
     lane: u32,
@@ -38,7 +39,7 @@ struct NodeRun {
     key: NodeKey,
 }
 
-/// A run of a node that does no GPU work.
+/// One execution of a graph node that does no GPU work.
 #[derive(Clone, Copy, Debug)]
 struct IdleRun {
     run: NodeRun,
@@ -46,15 +47,15 @@ struct IdleRun {
     place: (u32, u32, u32),
 }
 
-/// Flows with ids of dependencies, and nodes that do no GPU work. Filled while the collector reads the trace.
+/// Flows that may be graph edges, and nodes that do no GPU work. Filled while the collector reads the trace.
 #[derive(Debug, Default)]
 pub(super) struct GraphFlows {
-    /// Starts and ends of flows, by flow id, each with the correlation id of the event there.
+    /// Starts and ends of flows, keyed by flow id.
     flows: BTreeMap<u64, [Vec<EndAtEvent>; 2]>,
     idle: Vec<IdleRun>,
-    /// Operations to which a flow with the operation's correlation id leads.
+    /// Indexes of operations to which a flow leads whose id is the operation's correlation id.
     launched_ops: Vec<u32>,
-    /// Whether nodes are shown on streams of their own, as they are if their edges are drawn.
+    /// Whether nodes are shown on artificial streams. Cuspy does so if it draws edges.
     pub(super) has_moved: bool,
 }
 
@@ -72,13 +73,14 @@ impl GraphFlows {
         self.idle.push(IdleRun { run, is_host: node.is_host, place });
     }
 
-    /// Notes that a flow with the operation's correlation id leads to it.
+    /// Notes that a flow leads to the operation and has the operation's correlation id.
     pub(super) fn note_launch_flow(&mut self, op: u32) {
         self.launched_ops.push(op);
     }
 
-    /// Finds the edges. Passes the ends of all other flows to `other`, with the correlation id of the event there and
-    /// whether the end is the flow's start. `launch_ends` are the ends of flows from calls.
+    /// Finds the edges. Passes both ends of each other flow to `other`, with the correlation id of the trace event to
+    /// which it is attached, and true if it is the flow's start. `launch_ends` are the ends of flows that lead from
+    /// calls.
     pub(super) fn resolve(
         self,
         ops: &OpRecords,
@@ -120,7 +122,7 @@ impl GraphFlows {
     }
 }
 
-/// Runs of nodes, by lane and time.
+/// Executions of nodes, sorted by lane and time.
 struct Runs {
     by_start: Vec<NodeRun>,
     by_end: Vec<NodeRun>,
@@ -144,7 +146,8 @@ impl Runs {
         Self { by_start, by_end }
     }
 
-    /// Returns the pairs of nodes of one launch between which a flow may lead.
+    /// Returns the pairs of nodes that the flow `from` -> `to` may connect. Both nodes of a pair belong to the same
+    /// launch.
     fn between(&self, from: &FlowEnd, to: &FlowEnd) -> Vec<(NodeKey, NodeKey)> {
         let (low, high) = (from.time - MAX_ROUNDING_NS, from.time + MAX_ROUNDING_NS);
         let first = self.by_end.partition_point(|run| (run.lane, run.end) < (from.lane, low));
@@ -166,12 +169,12 @@ impl Runs {
     }
 }
 
-/// Edges of the graphs of a trace, and the nodes that do no GPU work.
+/// Edges of all graphs of a trace, and the graph nodes that do no GPU work.
 #[derive(Debug, Default)]
 pub(super) struct GraphEdges {
-    /// Graphs that have no edges.
+    /// Ids of graphs that are known to have no edges.
     without_edges: BTreeSet<u32>,
-    /// Nodes that each node waits for; `None` stands for an unknown node.
+    /// Predecessors (nodes that must end first), keyed by node. `None` represents an unknown predecessor.
     before: BTreeMap<NodeKey, BTreeSet<Option<NodeKey>>>,
     idle: Vec<IdleRun>,
 }
@@ -181,7 +184,7 @@ impl GraphEdges {
         self.before.entry(to).or_default().insert(from);
     }
 
-    /// Finds the graphs of which every node is one to which a flow leads from the launch.
+    /// Finds the graphs without edges: flows from the launch lead to all nodes of the graph.
     fn find_graphs_without_edges(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
         let graphs = |is_root: bool| {
             let nodes = runs.by_start.iter().filter(move |run| roots.contains(&run.key) == is_root);
@@ -191,8 +194,7 @@ impl GraphEdges {
         self.without_edges = graphs(true).difference(&with_edges).copied().collect();
     }
 
-    /// Notes that nodes to which no flow leads wait for unknown nodes. Does so only if other edges of their graph are
-    /// known.
+    /// Adds an unknown predecessor to each node to which no flow leads, if other edges of its graph are known.
     fn mark_unknown(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
         let graphs: HashSet<u32> = self.before.keys().map(|key| key.0).collect();
         let nodes: BTreeSet<NodeKey> = runs.by_start.iter().map(|run| run.key).collect();
@@ -202,7 +204,7 @@ impl GraphEdges {
         }
     }
 
-    /// If a node only records an event, replaces each edge from it by edges from its predecessors.
+    /// Removes nodes that only record a CUDA event: replaces each edge from such a node by edges from its predecessors.
     fn pass_events(&mut self) {
         let idle = self.idle.iter().filter(|idle| !idle.is_host);
         let events: HashSet<NodeKey> = idle.map(|idle| idle.run.key).collect();
@@ -225,30 +227,31 @@ impl GraphEdges {
         }
     }
 
-    /// Returns the lane, start and correlation id of each node that does no GPU work.
+    /// Returns the lane, start time and correlation id of each execution of a node that does no GPU work.
     pub(super) fn idle_places(&self) -> HashSet<(u32, i64, u64)> {
         self.idle.iter().map(|idle| (idle.run.lane, idle.run.start, idle.run.correlation)).collect()
     }
 
-    /// Correlation ids of the calls that submitted host functions to streams, which are in no graph.
+    /// Returns the correlation ids of calls that submitted a host function to a stream, outside of any graph.
     pub(super) fn host_function_calls(&self) -> HashSet<u64> {
         let of_streams = self.idle.iter().filter(|idle| idle.is_host && idle.run.key.0 == 0);
         of_streams.map(|idle| idle.run.correlation).collect()
     }
 
-    /// Returns the correlation ids of the launches whose nodes called functions on the host, and of those calls.
+    /// Returns a map whose keys are the correlation ids of launches and calls that ran functions on the host. Its
+    /// values are still `None`.
     pub(super) fn host_launches(&self) -> IdMap<u64, Option<CorrelationId>> {
         self.idle.iter().filter(|idle| idle.is_host).map(|idle| (idle.run.correlation, None)).collect()
     }
 
-    /// Emits the edges, and the host functions whose launch is among `launches`.
+    /// Emits the edges. Also emits the host functions whose launch has an id in `launches`.
     pub(super) fn emit(
         &self,
         launches: &IdMap<u64, Option<CorrelationId>>,
         nanos: &dyn Fn(i64) -> Nanos,
         each: &mut dyn FnMut(&Row<'_>),
     ) {
-        // No node has the number 0, so this row only says that the graph's edges are recorded.
+        // No node has the id 0. This row only states that the graph's edges were recorded, and that there are none.
         for graph in &self.without_edges {
             each(&Row::GraphEdge(GraphEdge { graph: GraphId(*graph), from: None, to: GraphNodeId(0) }));
         }

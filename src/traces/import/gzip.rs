@@ -1,7 +1,8 @@
-//! Reads compressed traces (gzip, zstd) with two threads: one thread inflates, and the other reads.
+//! Reads compressed traces (gzip, zstd) with two threads: one thread inflates the data, and the other reads the
+//! inflated data.
 //!
-//! Inflated bytes are not copied: the scanner reads them in the block into which the first thread inflated them. If an
-//! event is split between two blocks, its first bytes are prepended to the second block.
+//! The reading thread does not copy inflated bytes: the scanner reads them in the block into which the other thread
+//! inflated them. If a trace event is split between two blocks, its first bytes are prepended to the second block.
 
 use std::fmt;
 use std::io::{BufReader, Cursor, ErrorKind, Read};
@@ -16,24 +17,24 @@ use super::options::Options;
 use super::zstd::{self, ZstdFrames};
 use gpuflame_model::error::Result;
 
-/// Size of a block and number of blocks. A block is the unit that is passed between the threads.
+/// Size in bytes of a block, and number of blocks. A block is the unit that is passed between the threads.
 const BLOCK_BYTES: usize = 256 << 10;
 const BLOCK_COUNT: usize = 32;
-/// Number of blocks that are returned together. The reading thread is slower, so the inflating thread waits for every
-/// block. Waking it once per block costs more than returning sixteen blocks at a time.
+/// Number of blocks that are returned together. The reading thread is slower, so the inflating thread usually waits for
+/// an empty block. Waking it for each block would cost more than returning sixteen blocks together.
 const RETURN_BATCH: usize = BLOCK_COUNT / 2;
-/// Free space at the front of a block, for the unread bytes of the previous block. Most events are smaller than this
-/// space.
+/// Size in bytes of the free space at the front of a block, for the unread bytes of the previous block. Most trace
+/// events are smaller.
 const HEADROOM_BYTES: usize = 32 << 10;
 /// Number of compressed bytes per read.
 const INPUT_BYTES: usize = 128 << 10;
 
-/// Lower bound on the maximum size of an event in a compressed file, in bytes. Larger events are accepted only if the
-/// compressed file is large as well.
+/// Size in bytes up to which a trace event in a compressed file is always accepted. Larger events are accepted only if
+/// the compressed file is large as well.
 const MIN_EVENT_LIMIT: usize = 16 << 20;
-/// Maximum size of an event, as a multiple of the compressed bytes read so far. Traces are compressed to a tenth of
-/// their size. Repeated bytes are compressed to a thousandth, and would take far more memory than the size of the file
-/// justifies.
+/// Maximum size of a trace event, as a multiple of the compressed bytes read so far. Real traces shrink to about a
+/// tenth of their size. A run of repeated bytes shrinks to a thousandth. Without the limit, it would take far more
+/// memory than the file's size justifies.
 const EVENT_BYTES_PER_COMPRESSED: u64 = 64;
 
 /// Whether a file that begins with `head` is compressed in a way that can be read.
@@ -43,7 +44,7 @@ pub(super) fn is_compressed(head: &[u8]) -> bool {
 
 type InputReader = BufReader<CountingReader>;
 
-/// Remarks on a compressed stream, complete once the stream is read.
+/// Remarks about a compressed stream. The list is complete when the whole stream was read.
 pub(super) type StreamRemarks = Arc<Mutex<Vec<String>>>;
 
 /// A stream that is decompressed or passed through unchanged.
@@ -68,7 +69,7 @@ impl fmt::Debug for Inflater {
     }
 }
 
-/// Counts the bytes read from the file.
+/// A reader that counts the bytes read from the file.
 pub(super) struct CountingReader {
     input: Box<dyn Read + Send>,
     count: Arc<AtomicU64>,
@@ -82,7 +83,7 @@ impl Read for CountingReader {
     }
 }
 
-/// Text in the error about compressed data that ends too early, or is damaged.
+/// Parts of the error texts for compressed data that ends too early or is damaged.
 pub(super) const TRUNCATED_AT: &str = "data is truncated at byte";
 pub(super) const DAMAGED_AT: &str = "data is damaged at byte";
 
@@ -118,12 +119,12 @@ impl Inflater {
         !matches!(self.stream, Stream::Plain(_))
     }
 
-    /// Returns the remarks, which are complete once the stream is read.
+    /// Returns the list of remarks, which is complete when the whole stream was read.
     pub(super) fn remarks(&self) -> StreamRemarks {
         Arc::clone(&self.remarks)
     }
 
-    /// Replaces the stream, whose usable data has all been read, by a stream that only returns this error.
+    /// Replaces the stream by one that only returns this error. Call when all usable data was read.
     pub(super) fn broken(self, error: std::io::Error) -> Self {
         Self { stream: Stream::Broken(Some(error)), ..self }
     }
@@ -136,7 +137,7 @@ impl Inflater {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
-    /// Reports zeros that were skipped. Does so only after the stream has ended.
+    /// Adds a remark if zero bytes were skipped. Call after the stream has ended.
     fn report_zeros(&self) {
         let zeros = match &self.stream {
             Stream::Gzip(members) => members.zeros(),
@@ -149,7 +150,7 @@ impl Inflater {
         }
     }
 
-    /// Adds the kind of damage and its place in the file to an error.
+    /// Adds the kind of damage and its byte offset in the file to an error.
     fn describe(&self, error: &std::io::Error) -> std::io::Error {
         let (word, buffered) = match &self.stream {
             Stream::Gzip(members) => ("gzip", members.input().map_or(0, |input| input.buffer().len())),
@@ -170,7 +171,8 @@ impl Inflater {
         std::io::Error::new(error.kind(), what)
     }
 
-    /// Calls `read` with `head` and the output of the stream. A second thread inflates the stream at the same time.
+    /// Calls `read` with a reader that returns `head` and then the output of the stream. Meanwhile another thread
+    /// inflates the stream.
     pub(super) fn read_with_thread<T: Send>(
         self,
         head: Vec<u8>,
@@ -247,11 +249,11 @@ impl Read for Inflater {
     }
 }
 
-/// Receiver of the blocks that the other thread inflates.
+/// Receives the blocks that the inflating thread filled.
 pub(super) struct BlockReader {
     blocks: Receiver<std::io::Result<Buffer>>,
     returns: SyncSender<Buffer>,
-    /// Blocks that were read and not returned yet.
+    /// Blocks that were read but not yet returned to the inflating thread.
     used: Vec<Buffer>,
     /// Size of a block in bytes.
     size: usize,
@@ -267,13 +269,14 @@ impl BlockReader {
         self.blocks.recv().ok().transpose()
     }
 
-    /// Returns the maximum size of an event, in proportion to the part of the file that was read.
+    /// Returns the maximum size of a trace event in bytes. It is proportional to the number of compressed bytes read so
+    /// far.
     fn event_limit(&self) -> usize {
         let limit = self.compressed.load(Ordering::Relaxed).saturating_mul(EVENT_BYTES_PER_COMPRESSED);
         usize::try_from(limit).unwrap_or(usize::MAX).clamp(MIN_EVENT_LIMIT, MAX_EVENT_BYTES)
     }
 
-    /// Returns a block to the inflating thread, which fills it again. Buffers of a different size are dropped.
+    /// Returns a block to the inflating thread for reuse, together with others. A buffer of another size is dropped.
     fn return_block(&mut self, block: Buffer) {
         if block.size() == self.size {
             self.used.push(block);
@@ -285,15 +288,15 @@ impl BlockReader {
     }
 }
 
-/// Reader of compressed contents that the caller holds in memory completely. So the size of the contents must be in
-/// proportion to the size of the file.
+/// Reader for a caller that loads the complete inflated contents into memory. It therefore limits their size in
+/// proportion to the size of the compressed file.
 pub(super) struct InProportion {
     blocks: BlockReader,
     count: u64,
 }
 
 impl BlockReader {
-    /// Limits the contents to a multiple of the file's size.
+    /// Limits the size of the contents to a multiple of the file's size.
     pub(super) fn in_proportion(self) -> InProportion {
         InProportion { blocks: self, count: 0 }
     }

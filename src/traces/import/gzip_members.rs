@@ -1,22 +1,22 @@
-//! Inflates a gzip file member by member. Zeros after a member, which tapes and full disks leave, are skipped and
-//! counted. Other data after a member is an error: a second program may have written to the file.
+//! Inflates a gzip file member by member. Zero bytes after a member (as left by tapes and full disks) are skipped and
+//! counted. Other data after a member is an error, because another program may have written to the file.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result};
 
 use flate2::bufread::GzDecoder;
 
-/// The inflated contents of all members.
+/// A reader that returns the inflated contents of all members.
 pub(super) struct GzipMembers<R> {
     state: State<R>,
     zeros: u64,
 }
 
 enum State<R> {
-    /// The state within a member.
+    /// The reader is inside a member.
     Inside(Box<GzDecoder<R>>),
-    /// The state after a member.
+    /// The reader is between two members, or after the last member.
     After(R),
-    /// Placeholder while the state changes.
+    /// Placeholder while the state is being replaced.
     Changing,
 }
 
@@ -25,7 +25,7 @@ impl<R: BufRead> GzipMembers<R> {
         Self { state: State::Inside(Box::new(GzDecoder::new(input))), zeros: 0 }
     }
 
-    /// Returns the input; `None` only after a read panicked.
+    /// Returns the input. `None` only if a read panicked.
     pub(super) fn input(&self) -> Option<&R> {
         match &self.state {
             State::Inside(member) => Some(member.get_ref()),
@@ -34,7 +34,7 @@ impl<R: BufRead> GzipMembers<R> {
         }
     }
 
-    /// Returns the number of zeros that were skipped after members.
+    /// Returns the number of zero bytes that were skipped after members.
     pub(super) fn zeros(&self) -> u64 {
         self.zeros
     }

@@ -1,10 +1,10 @@
-//! Finds the stacks of a thread during the time in which a GPU was idle because the thread had not yet launched its
-//! next work.
+//! Finds the stacks of a thread while the thread delayed a GPU: the GPU was idle because the thread had not yet
+//! launched the GPU's next work.
 //!
-//! The launch that ends a gap does not explain it: the thread was late because of its work before the launch. So the
-//! part of a gap in which the host was late is split into pieces, one for each slice that was the thread's innermost
-//! open slice at the time. If this slice only contains other slices (a range, a step), or if no slice was open, the
-//! piece is labelled with the slices before and after it.
+//! The launch at the end of an idle gap does not explain the gap: the thread was late because of what it did before the
+//! launch. Therefore the part of the gap in which the thread was late is split into pieces. There is one piece for each
+//! slice that was the thread's innermost open slice. If this slice only contains other slices (a range, a step), or if
+//! no slice was open, the piece is labelled with the slices before and after it.
 
 use super::call_records::CallRecords;
 use super::name_table::NameTable;
@@ -14,26 +14,26 @@ use super::text::Text;
 use super::thread_states::ThreadStates;
 use gpuflame_model::record::IdMap;
 
-/// Part of the name of Python's lock functions, which wait for another thread.
+/// Text in the names of Python's lock functions. Such a function waits for another thread.
 const LOCK_FUNCTION: &str = "'acquire' of '_thread.";
 /// Frame added on top of a lock function.
 const LOCK_WAIT: &str = "[waits for another thread]";
 
-/// The times at which one thread was late with a launch, and the stacks of the thread at these times. See the module's
-/// documentation.
+/// Requested time spans of one thread, in which it was late with a launch, and the stacks of the thread during these
+/// spans. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct HostDelays {
     /// Requested spans of time, sorted and disjoint.
     spans: Vec<(i64, i64)>,
     /// Index of the first span that has not ended.
     at: usize,
-    /// Current state of the thread, and the start time of the state.
+    /// Start time of the current state of the thread, and the state.
     state: (i64, SliceState),
     /// Label of the last slice that ended at the depth of the current state.
     before: Option<u32>,
-    /// Stacks of the thread during the requested spans. Each span ends with a state of the empty stack.
+    /// Stacks of the thread during the requested spans. A state with the empty stack marks the end of each span.
     pub(super) states: ThreadStates,
-    /// Labels of gaps between slices.
+    /// All labels of the trace, including those of gaps between slices.
     pub(super) labels: GapLabels,
 }
 
@@ -51,11 +51,11 @@ impl Default for SliceState {
     }
 }
 
-/// All labels of a trace, and the labels of gaps between two slices.
+/// All labels of a trace, extended by the labels of gaps between two slices.
 #[derive(Debug, Default)]
 pub(super) struct GapLabels {
     labels: NameTable,
-    /// Labels of gaps, by the labels of the slices before and after the gap.
+    /// Label of each gap, keyed by the labels of the slices before and after the gap.
     gaps: IdMap<(u32, u32), u32>,
     lock_waits: IdMap<u32, bool>,
 }
@@ -63,7 +63,7 @@ pub(super) struct GapLabels {
 const NO_LABEL: u32 = u32::MAX;
 
 impl GapLabels {
-    /// Starts with the labels of a trace.
+    /// Creates the table from the labels of a trace.
     pub(super) fn new(labels: NameTable) -> Self {
         Self { labels, ..Self::default() }
     }
@@ -90,7 +90,7 @@ impl GapLabels {
         Some(label)
     }
 
-    /// Returns the label of a wait for another thread, if the function `label` is such a wait.
+    /// If the function with the label `label` waits for another thread, returns the label to show for such a wait.
     fn lock_wait_label(&mut self, label: u32) -> Option<u32> {
         let is_wait =
             *self.lock_waits.entry(label).or_insert_with(|| self.labels.text(label).contains(LOCK_FUNCTION));
@@ -112,7 +112,7 @@ impl HostDelays {
         Self { spans, labels, state: (i64::MIN, SliceState::default()), ..Self::default() }
     }
 
-    /// Whether any requested span begins before `time`.
+    /// Whether the next requested span begins before `time`.
     pub(super) fn is_requested_before(&self, time: i64) -> bool {
         self.spans.get(self.at).is_some_and(|(from, _)| *from < time)
     }
@@ -133,7 +133,8 @@ impl HostDelays {
         }
     }
 
-    /// Handles the end of slices. `over` contains the label of the innermost ended slice, and the open slice around it.
+    /// Handles the end of slices at `time`. `over` contains the label of the innermost slice that ended, and the
+    /// innermost slice that is still open.
     pub(super) fn on_slices_end(
         &mut self,
         time: i64,
@@ -146,7 +147,8 @@ impl HostDelays {
         self.state = (time, open.map_or_else(SliceState::default, |(node, class)| slice_state(node, class)));
     }
 
-    /// Records the state that lasts until `time`, which is the start of the slice `next`.
+    /// Records the current state until `time` for the requested spans. `next` is the label of the slice that begins at
+    /// `time`.
     fn record_until(&mut self, time: i64, next: Option<u32>, tree: &mut StackTree) {
         let (since, state) = self.state;
         while let Some(&(from, to)) = self.spans.get(self.at)
@@ -176,7 +178,7 @@ fn slice_state(node: u32, class: FrameClass) -> SliceState {
     if class == FrameClass::Range { SliceState::Framing(node) } else { SliceState::Working(node) }
 }
 
-/// Returns the operations with a duration, by device and start.
+/// Returns the indexes of operations with a duration, sorted by device and start time.
 pub(super) fn ops_by_device(ops: &OpRecords, calls: &CallRecords) -> Vec<u32> {
     let timed = (0..).zip(ops.iter()).filter(|(_, op)| op.end > op.start);
     let mut order: Vec<u32> = timed.map(|(at, _)| at).collect();
@@ -187,8 +189,9 @@ pub(super) fn ops_by_device(ops: &OpRecords, calls: &CallRecords) -> Vec<u32> {
     order
 }
 
-/// Returns spans for each of `threads` threads: in these, a GPU ran none of the `counted` work and the thread had not
-/// yet launched the next such work. `ops` are sorted in the same way as by [`ops_by_device`].
+/// Returns the spans in which each of `threads` threads delayed a GPU: the GPU ran none of the operations that
+/// `counted` selects, and the thread had not yet launched the next such operation. `ops` must be in the order of
+/// [`ops_by_device`].
 pub(super) fn delay_spans<'a>(
     ops: impl Iterator<Item = OpRecord<'a>>,
     calls: &CallRecords,
@@ -196,12 +199,12 @@ pub(super) fn delay_spans<'a>(
     counted: impl Fn(&OpRecord<'_>) -> bool,
 ) -> Vec<Vec<(i64, i64)>> {
     let mut spans = vec![Vec::new(); threads];
-    // Device, start of the last work, end of the work before it, and end including the last work.
+    // Device, start of the last operation, end of all operations before it, and end of all operations including it.
     let mut busy: Option<(u32, i64, i64, i64)> = None;
     for op in ops.filter(|op| counted(op)) {
         let device = op.shape.device;
         let (until, including) = match busy.filter(|(of, ..)| *of == device) {
-            // Work of several threads may end one gap.
+            // A gap may end with operations of several threads that start at the same time.
             Some((_, start, before, including)) if start == op.start => (before, including),
             Some((.., including)) => (including, including),
             None => (op.start, op.start),
@@ -217,7 +220,8 @@ pub(super) fn delay_spans<'a>(
     spans
 }
 
-/// Returns the spans from the first to the last call of each of `threads` threads, without its launches.
+/// Returns, for each of `threads` threads, the spans between its first and its last call in which it was not in a
+/// launching call.
 pub(super) fn between_launches(calls: &CallRecords, threads: usize) -> Vec<Vec<(i64, i64)>> {
     let mut launches: Vec<Vec<(i64, i64)>> = vec![Vec::new(); threads];
     let mut bounds = vec![(i64::MAX, i64::MIN); threads];

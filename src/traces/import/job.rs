@@ -1,4 +1,4 @@
-//! Place of a process in its job: the rank and the number of ranks, as given by a trace.
+//! Finds the place of a process in its job (the rank and the number of ranks) in a trace.
 
 /// Rank of the process that wrote a trace, and the number of ranks of its job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,9 +17,9 @@ const VARIABLES: [(&[u8], &[u8]); 4] = [
 ];
 
 impl JobPlace {
-    /// Reads the object that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank":
-    /// 3, "world_size": 8, …`. Process groups, which are nested in this object, have other ranks and sizes, and are
-    /// ignored.
+    /// Reads the object that torch.profiler writes before the trace events: `"distributedInfo": {"backend": "nccl",
+    /// "rank": 3, "world_size": 8, …`. Process groups are nested in this object, with ranks and sizes of their own.
+    /// They are ignored.
     pub(super) fn from_head(head: &[u8]) -> Self {
         let info = text_after(head, b"\"distributedInfo\"").map(<[u8]>::trim_ascii_start);
         let object = info.and_then(|info| info.strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{"));
@@ -44,8 +44,8 @@ fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     Some(&text[at + key.len()..])
 }
 
-/// Returns the text that begins with the value of the member `key`. `object` is the text after the opening brace, and
-/// may be truncated.
+/// Finds the member `key` of a JSON object. Returns the text from the start of the member's value. `object` is the text
+/// after the object's opening brace, and may be truncated.
 fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let (mut depth, mut at) = (1_usize, 0);
     while let Some(&byte) = object.get(at) {
@@ -76,8 +76,8 @@ fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Parses the number at the start of `text`. The number may be in quotes. A number that extends to the end of the text
-/// may be truncated, and is not accepted.
+/// Parses the number at the start of `text`. The number may be in quotes. Returns `None` if the number extends to the
+/// end of the text, because it may be truncated.
 fn parse_number(text: &[u8]) -> Option<u32> {
     let text = text.strip_prefix(b"\"").unwrap_or(text);
     let end = text.iter().position(|byte| !byte.is_ascii_digit())?;

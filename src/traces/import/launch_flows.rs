@@ -1,9 +1,10 @@
-//! Flows from calls to the GPU work that they launched (`ac2g`, or `bind_id` on the events themselves). They identify
-//! the launch of work whose correlation id is missing, or is used by several processes.
+//! Resolves flows (arrows) from calls to the GPU operations that the calls launched. Flows are separate trace events
+//! (`ac2g`), or a `bind_id` on the events of the call and the operation. A flow identifies the launch of an operation
+//! whose correlation id is missing, or is used by several processes.
 //!
-//! For nearly all flow ends, the id equals the correlation id of the previous event. Such an end adds no information
-//! and is not stored. So if only one end of a flow is stored, the other end is the call or operation whose correlation
-//! id is the id of the flow.
+//! At nearly all starts and ends, the flow's id equals the correlation id of the previous event. Such an end adds no
+//! information and is not stored. Therefore, if only one end of a flow is stored, the other end is the call or
+//! operation whose correlation id is the flow's id.
 
 use std::collections::HashSet;
 
@@ -13,16 +14,16 @@ use super::model::FlowKind;
 use super::op_records::OpRecords;
 use super::slices::NONE;
 
-/// Flows of a trace. See the module's documentation.
+/// Launch flows of a trace. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct LaunchFlows {
     starts: Vec<FlowEnd>,
     ends: Vec<FlowEnd>,
-    /// Whether flows start at calls with the same id, and whether they end at operations with the same id.
+    /// Whether flow ids equal the correlation ids of the calls at the starts, and of the operations at the ends.
     repeats: [Repeats; 2],
 }
 
-/// Whether the ids of flows are the correlation ids of the events at one end of the flows.
+/// Whether flow ids were equal to, or different from, the correlation ids of the trace events at one end of the flows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Repeats {
     same: bool,
@@ -40,12 +41,12 @@ impl Repeats {
 pub(super) struct FlowEnd {
     pub(super) id: u64,
     pub(super) time: i64,
-    /// Lane: the calling thread, or the stream.
+    /// Lane of the trace to which this end is attached: the lane of the calling thread or of the stream.
     pub(super) lane: u32,
-    /// Number of the call or operation, or [`NONE`] if it is only known by lane and time.
+    /// Index of the call or operation, or [`NONE`] if only lane and time are known.
     pub(super) number: u32,
     pub(super) kind: FlowKind,
-    /// Whether the flow ends in the operation that runs at `time`, not in the next operation.
+    /// Whether the flow ends at the operation that runs at `time`. If false, the flow ends at the next operation.
     pub(super) enclosed: bool,
 }
 
@@ -54,8 +55,8 @@ impl LaunchFlows {
         if begins { self.starts.push(end) } else { self.ends.push(end) }
     }
 
-    /// Notes an end of flow `id` at an event with the id `correlation` (0 if the event has none). Returns true if both
-    /// ids are equal, so that this end need not be stored.
+    /// Notes an end of the flow `id` at a trace event with the correlation id `correlation` (0 if the event has none).
+    /// Returns true if both ids are equal, so that this end need not be stored.
     pub(super) fn is_repeated(&mut self, id: u64, correlation: u64, begins: bool) -> bool {
         let repeats = &mut self.repeats[usize::from(!begins)];
         repeats.same |= correlation == id;
@@ -68,7 +69,8 @@ impl LaunchFlows {
         &self.ends
     }
 
-    /// Removes the ends of flows that lead to nodes without GPU work. The nodes are given by lane, time and id.
+    /// Removes the ends of flows that lead to nodes without GPU work. `places` contains the lane, start time and
+    /// correlation id of each such node.
     pub(super) fn remove_ends(&mut self, places: &HashSet<(u32, i64, u64)>) {
         if !places.is_empty() {
             self.ends.retain(|end| end.number != NONE || !places.contains(&(end.lane, end.time, end.id)));
@@ -79,8 +81,8 @@ impl LaunchFlows {
         self.starts.is_empty() && self.ends.is_empty()
     }
 
-    /// Finds the calls and operations at the ends of the flows. Returns the flows of each operation, and the calls
-    /// of each flow. `lane_of_thread` is the lane of each thread.
+    /// Finds the calls and operations at the ends of the flows. Returns the flows of each operation, and the calls of
+    /// each flow. `lane_of_thread` contains the lane of each thread.
     pub(super) fn resolve(
         self,
         ops: &OpRecords,
@@ -91,7 +93,7 @@ impl LaunchFlows {
         if self.is_empty() {
             return resolved;
         }
-        // Empty unless a flow end lacks the number of its call or operation.
+        // The result is empty unless a flow end lacks the index of its call or operation.
         let by_place = |ends: &[FlowEnd], count: usize, place: &dyn Fn(u32) -> (u32, i64)| {
             let count = if ends.iter().any(|end| end.number == NONE) { count } else { 0 };
             let mut order: Vec<u32> = (0..count as u32).collect();
@@ -156,8 +158,8 @@ impl LaunchFlows {
     }
 }
 
-/// Returns the last item of the lane that begins at or before `time` and for which `is_open` returns true. An item that
-/// encloses other items comes before them, so up to `MAX_STEPS` items are examined.
+/// Returns the last item of the lane that begins at or before `time` and for which `is_open` returns true. An item
+/// comes before the items that it encloses, so the search goes back up to `MAX_STEPS` items.
 fn innermost_at(
     order: &[u32],
     last: &LastFound,
@@ -171,16 +173,16 @@ fn innermost_at(
     before.copied().find(|&at| is_open(at))
 }
 
-/// Flows whose ends are known calls and operations.
+/// Flows whose starts and ends were resolved to calls and operations.
 #[derive(Debug, Default)]
 pub(super) struct ResolvedFlows {
-    /// Flows with their calls, sorted by flow.
+    /// Id, kind and call of each flow start, sorted in this order.
     calls: Vec<(u64, FlowKind, u32)>,
     /// Position of the flow in `calls` that was looked up last.
     last_call: LastFound,
     /// Flows that end at operations, sorted by operation.
     ends: Vec<FlowOfOp>,
-    /// Whether flows end at operations whose correlation id is the flow's id.
+    /// Whether the id of each flow is the correlation id of the operation at its end.
     pub(super) ends_are_ids: bool,
 }
 
@@ -198,7 +200,8 @@ impl ResolvedFlows {
         self.ends.chunk_by(|a, b| a.op == b.op).map(|flows| (flows[0].op, flows))
     }
 
-    /// Returns the calls at which a flow starts. Flows of different kinds may have the same id.
+    /// Returns the indexes of the calls at which the flow with this id and kind starts. Flows of different kinds may
+    /// have the same id.
     pub(super) fn calls_of(&self, id: u64, kind: FlowKind) -> impl Iterator<Item = u32> + use<'_> {
         let first = self.last_call.partition_point(&self.calls, |(flow, of, _)| (*flow, *of) < (id, kind));
         let same = self.calls[first..].iter().take_while(move |(flow, of, _)| (*flow, *of) == (id, kind));

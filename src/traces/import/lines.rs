@@ -5,7 +5,7 @@ use std::io::BufRead;
 use super::ReadCounts;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Maximum length of a line; lines of real traces are far shorter.
+/// Maximum length of a line in bytes. Lines of real traces are far shorter.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// A line without its line break.
@@ -21,13 +21,14 @@ impl Line<'_> {
         matches!(self.bytes.trim_ascii_start(), [] | [b'#', ..])
     }
 
-    /// Creates an error about this line. `what` completes the sentence "line N has ...".
+    /// Creates an error about this line. The message is "line N has", followed by `what`.
     pub(super) fn error(&self, what: &str) -> Error {
         Error::new(ErrorKind::Format, format!("line {} has {what}", self.number))
     }
 }
 
-/// Calls `take` with each line. A last line without a line break may be truncated; with `accept_cut`, it is omitted.
+/// Calls `take` with each line. A last line without a line break may be truncated. If `accept_cut` is true, that line
+/// is skipped.
 pub(super) fn for_each_line(
     mut input: impl BufRead,
     accept_cut: bool,

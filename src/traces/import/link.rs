@@ -1,17 +1,19 @@
-//! Links each operation to the call that launched it. [`LinkReport`] counts the results; users see these counts, too.
+//! Links each GPU operation to the call that launched it. [`LinkReport`] counts the results. These counts are also
+//! shown to users.
 //!
-//! The evidence, strongest first:
+//! A link is based on the following evidence, strongest first:
 //!
 //! 1. a flow from the call to the operation (`ac2g`, `bind_id`);
 //! 2. the correlation id, within the operation's process if the trace gives that process;
 //! 3. a flow of an unknown category;
 //! 4. the external id, if the operation has no correlation id.
 //!
-//! If several calls have the id, calls that can start such work are preferred to other calls (a launch to the record of
-//! an event). Of nested calls, the innermost is preferred. Several calls may remain. If there are as many calls as
-//! operations, the calls are on one thread, and the operations are on one stream, then calls and operations are linked
-//! in order of time. Otherwise an operation belongs to the only call that began before it. If there is no such call, or
-//! more than one, the operation is ambiguous, and linked to no call.
+//! If several calls have the id, calls that can start such an operation are preferred to other calls. For example, a
+//! kernel launch is preferred to a call that records a CUDA event. Of nested calls, the innermost is preferred. Several
+//! calls may remain. They are linked to the operations in order of time if there are as many calls as operations, the
+//! calls are on one thread, the operations are on one stream, and each call began before its operation. Otherwise an
+//! operation is linked to a call only if exactly one call began before the operation. If no call or several calls did,
+//! the operation is ambiguous, and is linked to no call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,9 +29,9 @@ use super::op_records::{OpLaunch, OpRecord, OpRecords};
 use super::work::{CallRecord, CallUse, LinkedStream};
 use gpuflame_model::record::{Detail, IdMap};
 
-/// Maximum number of calls of one flow that are compared.
+/// Maximum number of calls that are compared for one flow.
 const MAX_CALLS_PER_FLOW: usize = 64;
-/// Index that stands for all processes, used for operations whose process is unknown.
+/// Index that represents all processes. Used for operations whose process is unknown.
 pub(super) const ANY_PROCESS: u32 = u32::MAX;
 
 /// Counts of linked and unlinked operations, and other properties of the trace.
@@ -39,21 +41,22 @@ pub struct LinkReport {
     pub counts: ReadCounts,
     /// Number of GPU operations.
     pub ops: u64,
-    /// Number of events of CPU threads: calls, operators, ranges and Python functions.
+    /// Number of trace events of CPU threads: API calls, operators, annotated ranges and Python functions.
     pub cpu_events: u64,
-    /// Number of operations with a launch.
+    /// Number of operations that were linked to a launch.
     pub linked_ops: u64,
     /// Number of operations that have no launch because they were launched before the trace began.
     pub launched_before_trace: u64,
     /// GPU time of all operations, in ns.
     pub gpu_ns: u64,
-    /// GPU time of operations with a launch, in ns.
+    /// GPU time of operations that were linked to a launch, in ns.
     pub linked_gpu_ns: u64,
     /// Number of launches with more than one operation (graphs).
     pub multi_op_launches: u64,
-    /// Maximum number of operations of one launch.
+    /// Maximum number of operations per launch.
     pub max_ops_per_launch: u64,
-    /// Number of operations whose times are on another clock than most operations. Their rows have no times.
+    /// Number of displaced operations: their times are on another clock than those of most operations. Their rows have
+    /// no times.
     pub displaced_ops: u64,
     /// Number of operations that start before their launch.
     pub started_before_launch: u64,
@@ -61,79 +64,81 @@ pub struct LinkReport {
     pub launches_without_op: u64,
     /// Number of operations whose stream the trace does not give.
     pub ops_without_stream: u64,
-    /// Number of records of waits for an event, a stream or a device.
+    /// Number of records of waits for a CUDA event, a stream or a device.
     pub sync_records: u64,
     /// Number of calls that wait, or that make a stream wait.
     pub wait_calls: u64,
-    /// Number of calls that make a stream wait for an event.
+    /// Number of calls that make a stream wait for a CUDA event.
     pub event_wait_calls: u64,
-    /// Number of calls that submit a host function to a stream, if the function itself has no row.
+    /// Number of calls that submitted a host function to a stream, if the trace does not show the function itself.
     pub host_function_calls: u64,
-    /// Number of launches whose attributes the trace does not give. These launches may be programmatic.
+    /// Number of launches whose launch attributes are not in the trace. They may be programmatic (dependent) launches.
     pub attribute_launches: u64,
-    /// Number of programmatic launches that a graph captured.
+    /// Number of programmatic launches that were captured into a CUDA graph.
     pub captured_programmatic_launches: u64,
-    /// Kinds of streams, as far as the trace gives them.
+    /// Streams whose kind is given in the trace.
     pub streams: Vec<LinkedStream>,
-    /// Starts and ends of a profiler's work on the program's threads, as far as the trace contains this work, on the
-    /// clock of the rows.
+    /// Start and end of each period in which a profiler worked on the program's threads, if the trace contains such
+    /// work. Times are on the clock of the rows.
     pub profiler_work: Vec<(u64, u64)>,
-    /// Kernels that the trace marks as parts of collectives, by name.
+    /// Names of kernels that the trace marks as parts of collectives.
     pub collectives: BTreeSet<String>,
-    /// Named ranges and steps by start, on the clock of the rows. Empty unless [`Options::ranges`](super::Options::ranges)
-    /// requests them.
+    /// Named ranges and steps, sorted by start. Times are on the clock of the rows. Empty unless
+    /// [`Options::ranges`](super::Options::ranges) requests them.
     pub ranges: Vec<NamedRange>,
-    /// Start of the last step on the clock of the rows, if there are several steps.
+    /// Start time of the last step on the clock of the rows. `None` unless there are several steps.
     pub last_step: Option<i64>,
-    /// GPU time launched by backward operators, and the part of that time that is attributed to forward operators, in
-    /// ns. Present only if this attribution was requested.
+    /// GPU time of operations launched by backward operators, and the part of that time that is attributed to forward
+    /// operators, in ns. `None` unless this attribution was requested.
     pub backward_ns: Option<(u64, u64)>,
-    /// GPU time of graphs, and the part of it that is attributed to stacks of capture traces. Present only if capture
-    /// traces were given.
+    /// GPU time of graph launches, and the part of that time that is attributed to stacks of capture traces. `None`
+    /// unless capture traces were given.
     pub capture_coverage: Option<CaptureCoverage>,
     /// Number of operations that several calls may have launched. They are linked to none of these calls.
     pub ambiguous_ops: u64,
     /// Number of calls that may have launched ambiguous operations. They do not count as launches.
     pub ambiguous_calls: u64,
-    /// Number of operations that were linked in order of time, because several launches have their id.
+    /// Number of operations that were linked in order of time, because several launches have the same id as the
+    /// operation.
     pub ordered_ops: u64,
-    /// Number of operations that were linked by a flow, because of missing or ambiguous ids.
+    /// Number of operations that were linked by a flow, because their ids are missing or ambiguous.
     pub flow_ops: u64,
     /// Number of operations that were linked by an external id.
     pub external_ops: u64,
-    /// Number of operations without a launch and without a correlation id.
+    /// Number of operations that have neither a launch nor a correlation id.
     pub ops_without_id: u64,
     /// Number of begin events without an end, and number of end events without a begin.
     pub unpaired_edges: (u64, u64),
-    /// Number of slices that are left out of all stacks, because too many slices of the thread overlap without nesting.
+    /// Number of slices that are left out of all stacks, because they overlap with too many other slices of the thread
+    /// without nesting.
     pub crossing_slices: u64,
     /// Number of Python functions that outlive their callers, because the profiler missed their ends.
     pub unclosed_functions: u64,
-    /// Time in ns since 1970 to which the times in the file are relative; 0 if they are not relative, and `None` if the file does
-    /// not tell.
+    /// Time in ns since 1970 to which the times in the file are relative. 0 if they are not relative, `None` if
+    /// unknown.
     pub clock_base: Option<i64>,
-    /// Whether several processes launched the work.
+    /// Whether GPU operations were launched by several processes.
     pub has_several_processes: bool,
-    /// Whether several processes marked the steps, so that neighbours in time are not steps of one program.
+    /// Whether steps come from several processes. If so, consecutive steps may belong to different processes.
     pub has_steps_of_several_processes: bool,
-    /// GPUs that got a new number, because another part of a merged trace uses the same number: the new number, the
-    /// number in the file, and the part.
+    /// GPUs that got a new index, because another part of a merged trace uses the same index. Each entry contains the
+    /// new index, the index in the file, and the part.
     pub renumbered_devices: Vec<(u32, u32, String)>,
-    /// Correlation ids in the file.
+    /// Correlation ids as in the file, indexed by the correlation id in the rows.
     pub file_ids: FileIds,
-    /// Unknown categories with their number of events, the most frequent category first.
+    /// Unknown categories of trace events, each with its number of events, the most frequent category first.
     pub unknown_categories: Vec<(String, u64)>,
     /// Offset added to all times, so that no time is below 1.
     pub offset: i64,
-    /// Smallest correlation id of a call, and earliest start of an operation with a launch. The key is the process, or
-    /// 0 for all processes together.
+    /// Smallest correlation id of a call, and earliest start of an operation with a launch. The key is the process id,
+    /// or 0 for all processes together.
     pub(super) first_linked: BTreeMap<u32, (u64, i64)>,
 }
 
 impl LinkReport {
-    /// Whether `op`, which has no call, was launched before the trace began. This is the case if its id is smaller than
-    /// the ids of all calls, or if it starts before every operation that was launched within the trace. Nothing is
-    /// known about an operation without an id, or with an id that several calls have.
+    /// Whether `op`, which is not linked to a call, was launched before the trace began. This is assumed if its
+    /// correlation id is smaller than the ids of all calls, or if it starts before all operations that are linked to a
+    /// launch. Returns false if the operation has no id, or if several calls have its id.
     pub(super) fn launched_before(&self, op: OpRecord<'_>) -> bool {
         let first = self.first_linked.get(&op.shape.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };
@@ -143,28 +148,29 @@ impl LinkReport {
     }
 }
 
-/// Operations and calls, and the evidence by which operations are linked to calls.
+/// Operations, calls, and the evidence that is used to link them.
 pub(super) struct Linking<'a> {
     pub(super) ops: &'a mut OpRecords,
     pub(super) calls: &'a mut CallRecords,
-    /// Processes, indexed by thread.
+    /// Process id of each thread, indexed by thread.
     pub(super) process_of_thread: &'a [u32],
-    /// Sets of processes that may have launched an operation.
+    /// Distinct homes. A home is the set of processes that may have launched an operation.
     pub(super) homes: &'a [IdMap<u32, ()>],
-    /// Index into `homes` for each shape of an operation, or [`ANY_PROCESS`].
+    /// Index into `homes`, or [`ANY_PROCESS`], for each shape. A shape is a set of properties that many operations
+    /// share.
     pub(super) home_of_shape: &'a [u32],
     pub(super) flows: ResolvedFlows,
-    /// External ids of calls that have no correlation id, each with the number of the call.
+    /// External ids of calls that have no correlation id, each with the index of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
-    /// External ids of operations that have no correlation id, each with the number of the operation.
+    /// External ids of operations that have no correlation id, each with the index of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
 }
 
-/// Calls from which flows lead to operations. Other work is not linked to such a call if another call may have launched
-/// it.
+/// Calls from which flows lead to operations. Other operations are linked to such a call only if no other call can have
+/// launched them.
 type FlowCalls = IdMap<u32, ()>;
 
-/// Numbers of operations that were linked by evidence other than their own correlation id.
+/// Counts of operations that were not simply linked by a unique correlation id.
 #[derive(Default)]
 struct LinkCounts {
     by_flow: u64,
@@ -216,12 +222,12 @@ impl Linking<'_> {
         }
     }
 
-    /// Returns the index into `homes` for an operation.
+    /// Returns the index into `homes` for an operation, or [`ANY_PROCESS`].
     fn home_of(&self, op: u32) -> u32 {
         self.home_of_shape[self.ops.shape_of(op) as usize]
     }
 
-    /// Sets the processes of operations that only one process may have launched.
+    /// Sets the process of each operation that only one process may have launched.
     fn note_processes(&mut self) {
         for (op, home) in self.ops.shapes_mut().iter_mut().zip(self.home_of_shape) {
             if let Some(home) = self.homes.get(*home as usize)
@@ -238,7 +244,7 @@ impl Linking<'_> {
         let flows = std::mem::take(&mut self.flows);
         for (at, ids) in flows.ops() {
             let op = self.ops.get(at);
-            // Flows of unknown categories may be dependencies, which do not overrule a correlation id.
+            // A flow of an unknown category may show a dependency, so it does not overrule a correlation id.
             let is_ambiguous = op.launch == OpLaunch::Ambiguous;
             if op.call().is_some() || (kind == FlowKind::Unknown && op.correlation != 0 && !is_ambiguous) {
                 continue;
@@ -268,8 +274,8 @@ impl Linking<'_> {
         linked
     }
 
-    /// Links operations whose correlation id is the id of a flow but not of a call. Returns the number of linked
-    /// operations.
+    /// Links each operation whose correlation id is the id of a flow but not the id of a call. Returns the number of
+    /// linked operations.
     fn link_by_flow_ids(&mut self) -> u64 {
         if !self.flows.ends_are_ids {
             return 0;
@@ -294,7 +300,7 @@ impl Linking<'_> {
         self.ops.link(op, call, self.calls.correlation_of(call));
     }
 
-    /// Whether a call is of one of the processes that may have launched operations with this home.
+    /// Whether the process that made the call is in the home with the index `home`.
     fn is_at_home(&self, call: u32, home: u32) -> bool {
         self.homes.get(home as usize).is_none_or(|home| home.contains_key(&self.process_of(call)))
     }
@@ -303,8 +309,8 @@ impl Linking<'_> {
         self.process_of_thread[self.calls.thread_of(call) as usize]
     }
 
-    /// Links `ops` to those `calls` that have the same id. Calls whose [`CallUse`] is below `least` are ignored. The calls in
-    /// `by_flow` are ignored too, unless no other calls are left. Returns the number of operations that were linked in
+    /// Links `ops` to those `calls` that have the same id. Calls whose [`CallUse`] is below `least` are ignored. Calls
+    /// in `by_flow` are used only if no other calls are left. Returns the number of operations that were linked in
     /// order of time.
     fn link_by_ids(
         &mut self,
@@ -338,7 +344,7 @@ impl Linking<'_> {
                 && ids.is_correlation()
                 && self.is_at_home(call, home)
             {
-                // Most ids are those of one call. No other call fits better.
+                // Fast path: most ids belong to only one call.
                 group.iter().for_each(|op| self.link_to(*op, call));
                 continue;
             }
@@ -366,8 +372,8 @@ impl Linking<'_> {
         in_order
     }
 
-    /// Returns the calls in `calls` that may have launched the operation `op`, in order of time. These are the
-    /// innermost calls of the operation's process whose use fits the operation best.
+    /// Returns those of `calls` that may have launched the operation `op`, in order of time: the innermost calls of the
+    /// operation's process whose [`CallUse`] fits the operation best.
     fn fitting_calls(&self, calls: &[u32], op: u32, least: CallUse) -> Vec<u32> {
         let call = |at: u32| self.calls.get(at);
         let home = self.homes.get(self.home_of(op) as usize);
@@ -400,7 +406,8 @@ impl Linking<'_> {
         innermost
     }
 
-    /// Marks the calls that have the same id as `innermost` and enclose it on its thread. They are the same launch.
+    /// Marks the calls that enclose the call `innermost` on its thread and have the same id. They are part of the same
+    /// launch.
     fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
         let CallRecord { start, end, thread, .. } = self.calls.get(innermost);
         for &at in same_id.iter().filter(|at| **at != innermost) {
@@ -411,8 +418,8 @@ impl Linking<'_> {
         }
     }
 
-    /// Links operations of one kind and id, sorted by start, to `candidates`, sorted by start. Returns the number of
-    /// operations that were linked in order of time.
+    /// Links operations of the same kind and id to the calls `candidates`. Both lists are sorted by start. Returns the
+    /// number of operations that were linked in order of time.
     fn link_alike(&mut self, candidates: &[u32], ops: &[u32]) -> u64 {
         if let [call] = candidates {
             ops.iter().for_each(|op| self.link_to(*op, *call));
@@ -495,15 +502,17 @@ fn count_links(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> LinkR
     linked
 }
 
-/// Whether not all values are equal.
+/// Whether at least two of the values differ.
 pub(super) fn are_different<T: PartialEq>(mut values: impl Iterator<Item = T>) -> bool {
     let first = values.next();
     values.any(|value| first.as_ref() != Some(&value))
 }
 
-/// Returns the smallest correlation id of a call, and the earliest start of an operation with a launch, by process.
+/// Returns the smallest correlation id of a call, and the earliest start of an operation with a launch, for each
+/// process.
 fn find_first_linked(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> BTreeMap<u32, (u64, i64)> {
-    // There are few threads, so the maps of processes are not used for each call and operation.
+    // Groups by thread first, which is faster: there are few threads, and a list is indexed by thread without a map
+    // look-up.
     let mut by_thread: Vec<(Option<u64>, Option<i64>)> = vec![(None, None); processes.len()];
     for call in calls.iter().filter(|call| call.correlation != 0) {
         let id = &mut by_thread[call.thread as usize].0;

@@ -1,4 +1,4 @@
-//! The ids by which operations find the calls that launched them.
+//! Data structures for the ids that link operations to the calls that launched them.
 
 use std::cell::Cell;
 
@@ -7,8 +7,8 @@ use gpuflame_model::record::{IdMap, hash_one};
 use super::call_records::CallRecords;
 use super::op_records::OpRecord;
 
-/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. There are usually few, so the
-/// search goes further in ever larger steps.
+/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. There are usually few
+/// such items, so the search advances in steps that double.
 pub(super) fn count_while<T>(sorted: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     let mut known = 0;
     let mut step = 1;
@@ -20,7 +20,8 @@ pub(super) fn count_while<T>(sorted: &[T], is_before: impl Fn(&T) -> bool) -> us
     known + next.partition_point(is_before)
 }
 
-/// The position that the last search in a sorted list found. Most searches in a trace find a position near the one before.
+/// The position that the previous search in a sorted list found. In a trace, most searches find a position near the
+/// previous position.
 #[derive(Debug, Default)]
 pub(super) struct LastFound(Cell<usize>);
 
@@ -37,10 +38,10 @@ impl LastFound {
     }
 }
 
-/// The ids by which operations are linked to calls.
+/// The kind of ids by which operations are linked to calls.
 pub(super) enum LinkIds {
     Correlation,
-    /// External ids, by number of the call and of the operation.
+    /// External ids, keyed by the index of the call or operation.
     External {
         calls: IdMap<u32, u64>,
         ops: IdMap<u32, u64>,
@@ -67,13 +68,13 @@ impl LinkIds {
     }
 }
 
-/// A set of ids that may contain a few more ids than it was made of.
+/// A set of ids that may report false positives: it may contain more ids than were added.
 pub(super) struct IdFilter {
     bits: Vec<u64>,
 }
 
 impl IdFilter {
-    /// Number of bits for each id. With 8 bits, it contains an eighth of the other ids.
+    /// Number of bits per added id. With 8 bits, about an eighth of all other ids are false positives.
     const BITS_PER_ID: usize = 8;
 
     pub(super) fn new(ids: impl ExactSizeIterator<Item = u64>) -> Self {

@@ -8,22 +8,21 @@
 //! A compressed block is a series of literals and copies from the last 64 KiB of the output. Checksums are XXH32.
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-/// Bits of the flags: the version 01, and fields that are present.
+/// Bits of the header's flags: the format version (01), and which optional fields are present.
 const VERSION_MASK: u8 = 0xc0;
 const VERSION: u8 = 0x40;
 const HAS_BLOCK_CHECKSUMS: u8 = 0x10;
 const HAS_CONTENT_SIZE: u8 = 0x08;
 const HAS_CONTENT_CHECKSUM: u8 = 0x04;
 const HAS_DICTIONARY: u8 = 0x01;
-/// Bit of a block's size: the block is not compressed.
+/// Bit in the size of a block. If set, the block is not compressed.
 const IS_STORED: u32 = 1 << 31;
-/// Minimum length of a copy.
+/// Minimum length of a copy in bytes.
 const MIN_COPY: usize = 4;
 
-/// Decompresses one frame or several into at most `limit` bytes.
+/// Decompresses one or more frames into at most `limit` bytes.
 ///
-/// # Errors
-/// The defect of the data, in words.
+/// # Errors A description of what is wrong with the data.
 pub(super) fn decompress(mut data: &[u8], limit: usize) -> Result<Vec<u8>, &'static str> {
     let mut out = Vec::new();
     while !data.is_empty() {
@@ -74,7 +73,8 @@ fn read_header(data: &mut &[u8]) -> Result<u8, &'static str> {
     Ok(flags)
 }
 
-/// Unpacks a compressed block. Copies may begin in earlier blocks of the frame, which begins at `start`.
+/// Unpacks a compressed block. Copies may begin in earlier blocks of the same frame. `start` is the offset of the frame
+/// in `out`.
 fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize) -> Result<(), &'static str> {
     loop {
         let token = take(&mut block, 1)?[0];
@@ -93,7 +93,7 @@ fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize)
         if length > limit.saturating_sub(out.len()) {
             return Err(TOO_LARGE);
         }
-        // A copy may overlap its own output, which repeats the last bytes.
+        // A copy may overlap its own output. The copied bytes then repeat.
         let from = out.len() - distance;
         (from..from + length).for_each(|at| out.push(out[at]));
     }
@@ -102,7 +102,7 @@ fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize)
 const TRUNCATED: &str = "the data is truncated";
 const TOO_LARGE: &str = "the data is larger than gpuflame reads";
 
-/// Reads the rest of a length whose first four bits are in a token.
+/// Reads a length. `bits` are its first four bits, from the token. Longer lengths continue in the following bytes.
 fn read_length(block: &mut &[u8], bits: u8) -> Result<usize, &'static str> {
     let mut length = usize::from(bits);
     if bits == 15 {
@@ -137,7 +137,7 @@ fn read_u32(data: &mut &[u8]) -> Result<u32, &'static str> {
     Ok(u32::from_le_bytes(*bytes))
 }
 
-/// Returns the XXH32 of the data, with the seed 0.
+/// Returns the XXH32 checksum of the data, with the seed 0.
 fn xxh32(data: &[u8]) -> u32 {
     const PRIMES: [u32; 5] = [2_654_435_761, 2_246_822_519, 3_266_489_917, 668_265_263, 374_761_393];
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
@@ -181,11 +181,11 @@ mod tests {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
     }
 
-    /// `hello hello hello hello, world`, as `lz4 -9` writes it.
+    /// The text `hello hello hello hello, world`, compressed by `lz4 -9`.
     const HELLO: &str = "04224d186440a7110000006d68656c6c6f200600702c20776f726c6400000000311be5b5";
-    /// `HELLO` with a checksum of the block and none of the frame (`-BX --no-frame-crc`).
+    /// The same text as `HELLO`, with a checksum for the block but not for the frame (`-BX --no-frame-crc`).
     const HELLO_BLOCK: &str = "04224d187040ad110000006d68656c6c6f200600702c20776f726c64d7f3a82400000000";
-    /// The bytes 0 to 19, which are stored.
+    /// The bytes 0 to 19, which are stored uncompressed.
     const STORED: &str = "04224d186440a714000080000102030405060708090a0b0c0d0e0f10111213000000009c818b82";
 
     #[test]
@@ -198,7 +198,8 @@ mod tests {
         assert_eq!(decompress(&both, LIMIT).unwrap(), [&hello[..], &(0..20).collect::<Vec<u8>>()].concat());
     }
 
-    /// 70,400 bytes in blocks of 64 KiB (`lz4 -9 -B4 -BD -BX`): the second block copies from the first one.
+    /// The frame contains 70,400 bytes in blocks of 64 KiB (`lz4 -9 -B4 -BD -BX`). The second block copies from the
+    /// first.
     #[test]
     fn blocks_copy_from_earlier_blocks() {
         let frame = [

@@ -3,7 +3,7 @@
 use super::Text;
 use gpuflame_model::record::IdMap;
 
-/// Interned names. Each name is stored once and has a number.
+/// Table of interned names. Each name is stored once and identified by an index.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     texts: Vec<Box<str>>,
@@ -11,7 +11,7 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// Interns `text` and returns its number.
+    /// Interns `text` and returns its index.
     pub(crate) fn intern(&mut self, text: Text<'_>) -> u32 {
         match self.numbers.get(text.raw()) {
             Some(&number) => number,
@@ -26,12 +26,12 @@ impl NameTable {
         number
     }
 
-    /// Returns the text for a number that this table returned.
+    /// Returns the text with this index. The index must be from this table.
     pub fn text(&self, number: u32) -> &str {
         &self.texts[number as usize]
     }
 
-    /// Returns all texts, ordered by number.
+    /// Returns all texts in the order of their indexes.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(|text| &**text)
     }
@@ -46,7 +46,8 @@ impl NameTable {
         self.texts.is_empty()
     }
 
-    /// Adds the names of a later part of the file. Returns the new numbers of these names.
+    /// Adds the names of a later part of the file. Returns the new index of each of these names, indexed by the old
+    /// index.
     pub(crate) fn append(&mut self, later: Self) -> Vec<u32> {
         let mut raw = vec![Box::<[u8]>::default(); later.texts.len()];
         later.numbers.into_iter().for_each(|(text, number)| raw[number as usize] = text);

@@ -1,5 +1,5 @@
-//! Ranges that the program named, with their times in the trace. Rows contain ranges only as frames of stacks, without
-//! times.
+//! Collects the ranges that the program named (annotated or NVTX ranges), with their times. Needed because rows contain
+//! such ranges only as frames of stacks, without times.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use gpuflame_model::record::{Nanos, ThreadId};
 /// A range that the program named (`record_function`, NVTX), or a step of the profiler.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamedRange {
-    /// Start, on the clock of the rows.
+    /// Start time, on the clock of the rows.
     pub start: Nanos,
-    /// End, on the clock of the rows.
+    /// End time, on the clock of the rows.
     pub end: Nanos,
-    /// Thread that opened the range.
+    /// Id of the thread that opened the range.
     pub thread: ThreadId,
     /// Name of the range.
     pub name: Arc<str>,
 }
 
 impl TraceCollector {
-    /// Returns the ranges and steps of all threads, by start. Call after begin and end events are paired, and before
-    /// the slices become stacks. `to_rows` converts a time to the clock of the rows.
+    /// Returns the ranges and steps of all threads, sorted by start. Call after begin and end events were paired, and
+    /// before the slices are converted to stacks. `to_rows` converts a time to the clock of the rows.
     pub(super) fn named_ranges(&self, to_rows: &dyn Fn(i64) -> Nanos) -> Vec<NamedRange> {
-        // A few names occur thousands of times in most traces, so each text is stored once.
+        // In most traces, a few names occur thousands of times, so the text of each name is stored once.
         let mut names: HashMap<u32, Arc<str>> = HashMap::new();
         let mut ranges = Vec::new();
         for (thread, slices) in self.thread_numbers().into_iter().zip(&self.slices) {

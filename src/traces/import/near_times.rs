@@ -1,24 +1,26 @@
-//! Times in 4 bytes each. Neighbours in a trace are less than seconds apart, so only the difference to a time nearby is stored.
+//! Stores times in 4 bytes each. Consecutive times in a trace are less than a few seconds apart, so only the difference
+//! to a nearby base time is stored.
 
 use gpuflame_model::record::IdMap;
 
 use super::chunks::Chunks;
 
-/// Times by number.
+/// A list of times, accessed by index.
 #[derive(Debug, Default)]
 pub(super) struct NearTimes {
-    /// Differences to the base of the block; [`FAR`] if the time is in `far`.
+    /// Difference of each time to the base of its block; [`FAR`] if the time is in `far`.
     offsets: Chunks<u32>,
-    /// A time that is a little before the first time of each block.
+    /// Base of each block: a time [`MARGIN_NS`] before the first time of the block.
     bases: Vec<i64>,
     far: IdMap<u32, i64>,
 }
 
-/// Number of times that have one base.
+/// Number of times per block. All times of a block have the same base.
 const BLOCK: usize = 64;
-/// Time by which the base is before the first time of the block, in ns. Later times may be before the first, too.
+/// Time in ns by which the base is before the first time of the block. Needed because later entries of the block may be
+/// before the first.
 const MARGIN_NS: i64 = 1 << 31;
-/// Stands for a difference that is too large for the field.
+/// Marks a time whose difference does not fit into 4 bytes.
 const FAR: u32 = u32::MAX;
 
 impl NearTimes {
@@ -35,7 +37,7 @@ impl NearTimes {
         }
     }
 
-    /// Frees times before `number`, as [`Chunks::free_before`] does.
+    /// Frees times before the index `number`, in the same way as [`Chunks::free_before`].
     pub(super) fn free_before(&mut self, number: u32) {
         self.offsets.free_before(number);
     }

@@ -1,5 +1,5 @@
-//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions. If a column on which the result
-//! depends is missing, a remark names it.
+//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions. If a column that affects the
+//! result is missing, the reader adds a remark with the column's name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -15,12 +15,12 @@ use super::{ReadCounts, Text};
 use gpuflame_model::error::Result;
 use gpuflame_model::record::MemoryKind;
 
-/// Kinds of NVTX events: ranges that nest within their thread (59, and 70 from text logs), and ranges that need not
-/// nest (60 and 71). All other kinds (marks, names of domains and categories) have no duration.
+/// Values of `eventType` for NVTX ranges that nest within their thread (59, and 70 from text logs), and for ranges that
+/// need not nest (60 and 71). All other values (marks, names of domains and categories) have no duration.
 const PUSH_POP_RANGES: [i64; 2] = [59, 70];
 const START_END_RANGES: [i64; 2] = [60, 71];
 
-/// Groups of columns of a table on which results depend. The table needs one column of each group.
+/// Groups of columns that affect the result. A table needs at least one column of each group.
 type NeededColumns = &'static [&'static [&'static str]];
 
 const NEEDED_OF_WORK: NeededColumns =
@@ -29,7 +29,7 @@ const NEEDED_OF_CALLS: NeededColumns =
     &[&["start"], &["end"], &["globalTid"], &["correlationId"], &["nameId"]];
 const NEEDED_OF_RANGES: NeededColumns =
     &[&["start"], &["end"], &["eventType"], &["globalTid"], &["text", "textId"]];
-/// Columns with the name of a kernel, the best one first.
+/// Columns that contain the name of a kernel, the best column first.
 const KERNEL_NAMES: &[&str] = &["demangledName", "shortName", "mangledName"];
 
 /// Reads the database at `path`.
@@ -82,44 +82,45 @@ pub(super) struct NsysReader<'a, S> {
     pub(super) base: &'a Database,
     pub(super) sink: &'a mut S,
     counts: ReadCounts,
-    /// Missing columns on which results depend, as `TABLE.column`.
+    /// Missing columns that affect the result, as `TABLE.column`.
     missing: Vec<String>,
     left_out_ranges: u64,
-    /// Process and correlation id of the launches whose graph nodes have rows.
+    /// Process and correlation id of each graph launch whose nodes have rows.
     node_launches: HashSet<(Option<i64>, u64)>,
     has_graph_rows: bool,
-    /// Number of rows of whole graphs that are left out because the graphs' nodes have rows as well.
+    /// Number of rows of whole graphs that were skipped because the nodes of the same launch have rows as well.
     repeated_graphs: u64,
-    /// Kinds of memory by number, according to the file itself.
+    /// Kinds of memory, keyed by the values that the file uses for them.
     memory_kinds: BTreeMap<i64, MemoryKind>,
-    /// Kinds of waits by process and correlation id, derived from the names of the calls.
+    /// Kind of wait, keyed by process and correlation id of the waiting call. Derived from the call's name.
     pub(super) wait_calls: HashMap<(Option<i64>, u64), &'static str>,
-    /// Calls of CUDA, if the file has calls of the operating system.
+    /// Times of the calls to CUDA. Collected only if the file also contains calls to the operating system.
     pub(super) cuda_calls: CudaCalls,
     gpus: GpuNumbers,
 }
 
-/// Numbers of GPUs, in case that processes see different GPUs as the same device (`CUDA_VISIBLE_DEVICES`).
+/// Maps device indexes to GPUs. With `CUDA_VISIBLE_DEVICES`, several processes may use the same device index for
+/// different GPUs.
 #[derive(Default)]
 struct GpuNumbers {
-    /// Numbers by process and number of the device in the process.
+    /// Id of the GPU, keyed by process and device index in that process.
     known: HashMap<(i64, u32), u32>,
-    /// Whether different GPUs are the same device of their processes.
+    /// Whether a device index means different GPUs in different processes.
     differ: bool,
-    /// Processes that used a device whose GPU is not known, by number of the device.
+    /// Processes that used a device whose GPU is unknown, keyed by device index.
     unknown: BTreeMap<u32, BTreeSet<i64>>,
 }
 
 /// Maximum number of labels that are read from a table of labels.
 const MAX_LABELS: usize = 64;
 
-/// Reads the table that maps numbers to kinds of memory. The numbers differ from CUPTI's.
+/// Reads the table that maps values to kinds of memory. The values differ from those of CUPTI's enum.
 fn read_memory_kinds(base: &Database) -> Result<BTreeMap<i64, MemoryKind>> {
     let labels = read_labels(base, "ENUM_CUDA_MEM_KIND")?;
     Ok(labels.into_iter().map(|(number, label)| (number, memory_kind(&label))).collect())
 }
 
-/// Reads a table in which the file maps numbers to labels.
+/// Reads a table that maps ids to labels.
 pub(super) fn read_labels(base: &Database, table: &str) -> Result<BTreeMap<i64, String>> {
     let mut labels = BTreeMap::new();
     if base.has_column(table, "id") && base.has_column(table, "label") {
@@ -150,7 +151,7 @@ impl GpuNumbers {
         Ok(gpus)
     }
 
-    /// Returns the number of the GPU that a process sees as `device`.
+    /// Returns the id of the GPU that `process` uses as `device`.
     fn of(&mut self, process: i64, device: u32) -> u32 {
         match self.known.get(&(process, device)) {
             Some(gpu) if self.differ => *gpu,
@@ -173,7 +174,7 @@ impl<S: Sink> NsysReader<'_, S> {
             ("CUPTI_ACTIVITY_KIND_KERNEL", OpKind::Kernel),
             ("CUPTI_ACTIVITY_KIND_MEMCPY", OpKind::Copy),
             ("CUPTI_ACTIVITY_KIND_MEMSET", OpKind::Set),
-            // This table is read last, because graphs whose nodes have rows are left out.
+            // This table is read last, because a whole graph is skipped if its nodes have rows in the other tables.
             ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", OpKind::Graph),
         ] {
             self.read_ops(table, kind)?;
@@ -255,8 +256,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Returns the kinds of memory that an operation reads and writes. `from` and `to` are the numbers of the kinds
-    /// that a copy reads and writes; `filled` is the number of the kind that a fill writes.
+    /// Returns the kinds of memory that an operation reads and writes. `from` and `to` are the file's values for the
+    /// kinds that a copy reads and writes. `filled` is the value for the kind that a fill writes.
     fn memory_of(
         &self,
         kind: OpKind,
@@ -298,8 +299,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Reads ranges that nest within their thread. Marks, and the names of domains and categories, have no duration.
-    /// They are not counted as events without times.
+    /// Reads NVTX ranges that nest within their thread. Rows without a duration (marks, names of domains and
+    /// categories) are skipped, but do not count as events without times.
     fn read_ranges(&mut self) -> Result<()> {
         let table = &*self.versioned("NVTX_EVENTS");
         self.note_missing(table, NEEDED_OF_RANGES);
@@ -336,7 +337,7 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Notes which of the `needed` columns the table lacks. Notes nothing for a table that does not exist.
+    /// Records which of the `needed` columns the table lacks. Does nothing if the table does not exist.
     fn note_missing(&mut self, table: &str, needed: NeededColumns) {
         if !self.base.has_table(table) {
             return;
@@ -346,8 +347,8 @@ impl<S: Sink> NsysReader<'_, S> {
         self.missing.extend(missing.map(|group| format!("{table}.{}", group[0])));
     }
 
-    /// Returns an SQL expression for a name, and the joins that the expression needs. The name is taken from the first
-    /// of the `columns` that has a value. A column contains the name itself or the name's number in the table of
+    /// Returns an SQL expression for a name, and the joins that the expression needs. The expression selects the first
+    /// of the `columns` that has a value. A column contains the name itself, or the id of the name in the table of
     /// strings.
     pub(super) fn name_of(&self, table: &str, columns: &[&str]) -> (String, String) {
         let base = self.base;
@@ -367,8 +368,8 @@ impl<S: Sink> NsysReader<'_, S> {
         (format!("COALESCE({})", names.join(", ")), joins)
     }
 
-    /// Calls `take` with each row of a table of GPU work, waits or records, and with the columns that these tables share. The
-    /// columns `own` begin at [`FIRST_OWN`].
+    /// Calls `take` with each row of a table of GPU work, waits or event recordings, and with the columns that these
+    /// tables share. In the row, the columns `own` start at the index [`FIRST_OWN`].
     pub(super) fn for_each_gpu_row(
         &mut self,
         table: &str,
@@ -385,7 +386,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Returns the name of the table in this file: some exports add a version, as in `CUPTI_ACTIVITY_KIND_KERNEL_V3`.
+    /// Returns the name that the table has in this file. Some exports append a version, as in
+    /// `CUPTI_ACTIVITY_KIND_KERNEL_V3`.
     fn versioned(&self, table: &str) -> String {
         let versions = (2..=9).rev().map(|version| format!("{table}_V{version}"));
         let mut versions = versions.filter(|name| self.base.has_table(name));
@@ -396,8 +398,8 @@ impl<S: Sink> NsysReader<'_, S> {
         }
     }
 
-    /// Calls `take` with each row of `table`. Each row consists of the value of the expression `first` and of the
-    /// wanted columns (NULL if the table lacks them). `take` returns whether the row had usable times.
+    /// Calls `take` with each row of `table`. Each row contains the value of the expression `first` and the `wanted`
+    /// columns (NULL if the table lacks a column). `take` must return whether the row has usable times.
     pub(super) fn for_each_row(
         &mut self,
         table: &str,
@@ -423,7 +425,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Returns the name expression for tables without names. (For other tables, use [`NsysReader::name_of`].)
+/// Returns a name expression for tables without names. For other tables, use [`NsysReader::name_of`].
 pub(super) fn no_name() -> (String, String) {
     ("NULL".to_owned(), String::new())
 }

@@ -1,4 +1,5 @@
-//! The columns that all tables of GPU work, waits and records share in exports of Nsight Systems.
+//! In exports of Nsight Systems, all tables of GPU work, waits and event recordings share some columns. This module
+//! reads these columns.
 
 use rusqlite::Row;
 
@@ -9,14 +10,14 @@ use super::sqlite::{self, integer, integer_u32};
 /// Names of the shared columns. They follow the name of a row, which is column 0.
 pub(super) const SHARED: [&str; 7] =
     ["start", "end", "globalPid", "correlationId", "deviceId", "contextId", "streamId"];
-/// Position of the first column of a table that is not shared.
+/// Index of the first column that is not shared.
 pub(super) const FIRST_OWN: usize = 1 + SHARED.len();
 
 /// Values of the shared columns.
 pub(super) struct SharedColumns {
-    /// Start and end in ns; `None` if the row lacks one of them.
+    /// Start and end time in ns; `None` if the row lacks one of them.
     pub(super) span: Option<(i64, i64)>,
-    /// Process, with the number of the machine.
+    /// Global id: the process id in the upper bits, which include the id of the machine.
     pub(super) global: Option<i64>,
     pub(super) correlation: Option<u64>,
     pub(super) device: Option<u32>,
@@ -40,12 +41,12 @@ impl SharedColumns {
         process_of(self.global)
     }
 
-    /// Process and correlation id, by which rows of the GPU belong to calls.
+    /// Returns the process and correlation id of the call to which this GPU row belongs.
     pub(super) fn call_key(&self) -> (Option<i64>, u64) {
         call_key(self.global, self.correlation.unwrap_or(0))
     }
 
-    /// Work at this place and time; `None` without times.
+    /// Returns an operation with this row's place and times. Returns `None` if the row lacks times.
     pub(super) fn work(&self) -> Option<Op<'static>> {
         let (start, end) = self.span?;
         let &Self { correlation, device, context, stream, .. } = self;
@@ -62,13 +63,13 @@ impl SharedColumns {
     }
 }
 
-/// Process and correlation id of a call.
+/// Returns the process and correlation id of a call. `global` is a global id.
 pub(super) fn call_key(global: Option<i64>, correlation: u64) -> (Option<i64>, u64) {
     (global.map(|global| global >> 24), correlation)
 }
 
-/// Returns the process of a global id: the id's upper bits, which include the machine's number. The lowest 24 bits are
-/// the thread.
+/// Returns the process of a global id. The process is in the upper bits, which include the id of the machine. The
+/// lowest 24 bits are the thread.
 pub(super) fn process_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id >> 24))
 }

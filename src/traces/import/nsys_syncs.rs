@@ -1,4 +1,4 @@
-//! Reads the waits and the records of events in exports of Nsight Systems.
+//! Reads waits, and recordings of CUDA events, from exports of Nsight Systems.
 
 use super::Text;
 use super::model::*;
@@ -8,8 +8,8 @@ use super::sqlite::{self, integer, integer_u32};
 use gpuflame_model::error::Result;
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Notes the kind of wait that the call `name` makes. The number in the column `syncType` is not sufficient:
-    /// exports of schema 3.24 use the number of a stream's wait for calls of `cudaStreamSynchronize`.
+    /// Records which kind of wait a call to the function `name` makes. The column `syncType` is not sufficient: for
+    /// calls to `cudaStreamSynchronize`, exports of schema 3.24 contain the value for a wait by a stream.
     pub(super) fn note_wait_call(&mut self, name: &[u8], global: Option<i64>, correlation: Option<u64>) {
         if let (Some(kind), Some(id)) = (wait_kind(name), correlation) {
             self.wait_calls.insert(call_key(global, id), kind);
@@ -59,7 +59,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Kinds of waits: part of the call's name, and the name that [`Sync::name`] uses.
+/// Kinds of waits: text in the name of the API function, and the name of the wait in [`Sync::name`].
 const WAIT_KINDS: [(&str, &str); 6] = [
     ("WaitEvent", "Stream Wait Event"),
     ("EventSynchronize", "Event Sync"),
@@ -74,7 +74,7 @@ fn wait_kind(call: &[u8]) -> Option<&'static str> {
     WAIT_KINDS.iter().find(|(part, _)| call.contains(part)).map(|(_, kind)| *kind)
 }
 
-/// Returns CUPTI's meaning of the number of a kind, for files that do not explain the number.
+/// Returns the kind of wait for a value of CUPTI's enum. Used for files that do not contain the meanings of the values.
 fn kind_of_number(number: Option<i64>) -> &'static str {
     match number {
         Some(1) => "Event Sync",
@@ -85,12 +85,12 @@ fn kind_of_number(number: Option<i64>) -> &'static str {
     }
 }
 
-/// Returns the event of a row. CUPTI's number for "no event" is -1 as an unsigned number.
+/// Returns the CUDA event's id. Returns `None` if the id is -1 as an unsigned number, by which CUPTI means "no event".
 fn event_id(id: Option<u32>) -> Option<u32> {
     id.filter(|id| *id != u32::MAX)
 }
 
-/// Returns the number of an event's record. The numbers 0 and -1 (as an unsigned number) mean that there is none.
+/// Returns the id of a recording of a CUDA event. The ids 0 and -1 (as an unsigned number) mean that there is none.
 fn record_number(number: Option<u64>) -> Option<u64> {
     number.filter(|number| *number != u64::from(u32::MAX))
 }

@@ -1,8 +1,9 @@
-//! Reads the calls by which threads wait for each other in exports of Nsight Systems (`nsys profile --trace=osrt`).
+//! Reads calls by which threads wait for each other, from exports of Nsight Systems (`nsys profile --trace=osrt`).
 //!
-//! Other rows of the table are left out: most functions of the operating system say nothing about the order of CUDA's
-//! calls. So are calls inside calls of CUDA, which takes locks of its own, and calls of threads that do not call CUDA. By
-//! default, Nsight Systems leaves out calls of less than 1 us, such as the release of a lock.
+//! Other rows of the table are skipped, because most functions of the operating system do not affect the order of CUDA
+//! calls. Calls made inside a CUDA call are skipped as well, because CUDA takes locks of its own, and so are calls on
+//! threads that make no CUDA calls. By default, Nsight Systems itself omits calls of less than 1 us, such as the
+//! release of a lock.
 
 use super::Text;
 use super::model::*;
@@ -16,7 +17,7 @@ const THREAD_WAITS: [&str; 4] =
     ["pthread_barrier_wait", "pthread_join", "pthread_mutex_lock", "pthread_mutex_unlock"];
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Reads calls that wait for other threads. Call after the calls of CUDA were read.
+    /// Reads calls that wait for other threads. Call after the calls to CUDA were read.
     pub(super) fn read_thread_waits(&mut self) -> Result<()> {
         let table = "OSRT_API";
         self.cuda_calls.sort();

@@ -1,11 +1,11 @@
-//! The order in which the rows of operations are emitted: by call, and by time within a call.
+//! Determines the order in which the rows of operations are emitted: sorted by call, and by time within a call.
 
 use super::op_records::{OpRecord, OpRecords};
 
 /// The order of the operations of a trace.
 pub(super) struct OpOrder {
-    /// Numbers of the operations in order, those without a call first. `None` if all have a call and are stored in this order,
-    /// as in a trace of one stream.
+    /// Indexes of the operations in order, with operations without a call first. `None` if all operations have a call
+    /// and are already stored in this order, as in a trace of one stream.
     order: Option<Vec<u32>>,
     /// Number of operations without a call.
     orphans: usize,
@@ -23,17 +23,17 @@ impl OpOrder {
         Self { order: Some(order), orphans }
     }
 
-    /// Whether operations are stored in order.
+    /// Whether the operations are already stored in the order of emission.
     pub(super) fn is_as_stored(&self) -> bool {
         self.order.is_none()
     }
 
-    /// Returns the operations without a call.
+    /// Returns the indexes of operations without a call.
     pub(super) fn orphans(&self) -> &[u32] {
         self.order.as_deref().map_or(&[], |order| &order[..self.orphans])
     }
 
-    /// Returns the number of the operation at a position among those that have a call.
+    /// Returns the index of the operation at the position `at` among the operations that have a call.
     pub(super) fn linked(&self, at: usize) -> u32 {
         self.order.as_ref().map_or(at as u32, |order| order[self.orphans + at])
     }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use gpuflame_model::record::Detail;
 
-    /// Orders operations given by start and call.
+    /// Creates operations from (start, call) pairs, and determines their order.
     fn order(ops: &[(i64, Option<u32>)]) -> (bool, Vec<u32>, Vec<u32>) {
         let (process, lane, device, context, stream, graph, graph_node) = (1, 2, 0, 1, 7, 0, 0);
         let (place_in_lane, detail) = (false, Detail::Graph);

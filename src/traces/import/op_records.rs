@@ -1,24 +1,24 @@
-//! Records of the GPU operations of a trace. A trace may have a million operations, which are stored until the whole
-//! trace is read, in 16 bytes each.
+//! Stores the GPU operations of a trace in 16 bytes each. Operations must stay in memory until the whole trace is read,
+//! and a trace may have a million operations.
 //!
-//! Most operations are repeated: the same kernel runs with the same grid on the same stream in each step. So everything
-//! but the times and the ids is stored once, as a *shape*, for all operations that have it in common.
+//! Most operations are repeated: the same kernel runs with the same grid on the same stream in each step. Therefore all
+//! properties except times and ids are stored as a *shape*, once for all operations that share them.
 
 use gpuflame_model::record::{Detail, IdMap, hash_one};
 
 use super::chunks::Chunks;
 use super::near_times::NearTimes;
 
-/// The operations of a trace, in the order of the file. An operation has a number, which is its index.
+/// The operations of a trace, in the order of the file. The "number" of an operation is its index in this order.
 #[derive(Debug, Default)]
 pub(super) struct OpRecords {
     starts: NearTimes,
     ops: Chunks<StoredOp>,
     shapes: Vec<OpShape>,
-    /// Shapes by hash. Of several shapes with one hash, only the first is found.
+    /// Index of the shape with each hash. If several shapes have the same hash, only the first is found.
     known: IdMap<u64, u32>,
-    /// Ends and correlation ids that do not fit into a stored operation, by number of the operation. Also the correlation ids
-    /// of linked operations that differ from those of their calls.
+    /// Ends and correlation ids that are too large for a stored operation, keyed by the operation's index. `long_ids`
+    /// also contains the id of a linked operation if it differs from the id of the call.
     long_ends: IdMap<u32, i64>,
     long_ids: IdMap<u32, u64>,
 }
@@ -26,11 +26,11 @@ pub(super) struct OpRecords {
 /// Properties of an operation other than its times and its ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OpShape {
-    /// Process of the operation; 0 if the trace does not give the process.
+    /// Index of the operation's process; 0 if the trace does not give the process.
     pub(super) process: u32,
     /// Whether the trace gives the device only in the process field, and the stream only in the thread field.
     pub(super) place_in_lane: bool,
-    /// Number of the event's lane (the pair of its process field and thread field).
+    /// Index of the lane (the pair of process field and thread field) of the operation's trace event.
     pub(super) lane: u32,
     pub(super) device: u32,
     pub(super) context: u32,
@@ -40,7 +40,7 @@ pub(super) struct OpShape {
     pub(super) detail: Detail,
 }
 
-/// An operation.
+/// An operation, decoded from a stored operation and its shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpRecord<'a> {
     pub(super) start: i64,
@@ -51,29 +51,30 @@ pub(super) struct OpRecord<'a> {
     pub(super) shape: &'a OpShape,
 }
 
-/// Launch of an operation.
+/// Call that launched an operation, if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OpLaunch {
     /// No call is known to have launched the operation.
     Unknown,
     /// Several calls may have launched the operation.
     Ambiguous,
-    /// The call with this number launched the operation.
+    /// The call with this index launched the operation.
     Call(u32),
 }
 
-/// An operation as it is stored, without its start.
+/// An operation as stored. The start time is in [`OpRecords::starts`].
 #[derive(Clone, Copy, Debug)]
 struct StoredOp {
     /// Duration in ns; [`LONG`] if the end is in [`OpRecords::long_ends`].
     nanos: u32,
-    /// The call if the operation is [`LINKED`]. If not, the correlation id.
+    /// Index of the call if the operation is [`LINKED`]. Otherwise the correlation id.
     link: u32,
-    /// Number of the shape, [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
+    /// Index of the shape, and the flags [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
     shape_and_flags: u32,
 }
 
-/// Stands for a value that is too large for the field; nearly all operations have smaller values.
+/// Marks a value that is too large for its field and stored in a map instead. Nearly all operations have smaller
+/// values.
 const LONG: u32 = u32::MAX;
 
 const _: () =
@@ -98,7 +99,7 @@ impl StoredOp {
 }
 
 impl OpRecord<'_> {
-    /// Returns the call that launched the operation, if it is known.
+    /// Returns the index of the call that launched the operation, if the call is known.
     pub(super) fn call(&self) -> Option<u32> {
         if let OpLaunch::Call(call) = self.launch { Some(call) } else { None }
     }
@@ -110,7 +111,7 @@ impl OpRecord<'_> {
 }
 
 impl OpRecords {
-    /// Stores an operation whose launch is not known yet. Returns its number.
+    /// Stores an operation whose launch is not known yet. Returns the operation's index.
     pub(super) fn push(&mut self, (start, end): (i64, i64), correlation: u64, shape: OpShape) -> u32 {
         let (shape, number) = (self.intern(shape), self.ops.len() as u32);
         self.starts.push(start);
@@ -120,7 +121,7 @@ impl OpRecords {
         number
     }
 
-    /// Sets the correlation id of an operation that is not linked.
+    /// Sets the correlation id of an operation that is not linked to a call.
     fn set_correlation(&mut self, number: u32, correlation: u64) {
         match u32::try_from(correlation) {
             Ok(stored) => self.ops.get_mut(number).link = stored,
@@ -147,13 +148,14 @@ impl OpRecords {
         self.ops.len()
     }
 
-    /// Returns the operation with this number. Always inlined, so that a caller that uses one field does not compute all.
+    /// Returns the operation with this index. Always inlined, so that a caller that uses only one field does not decode
+    /// all fields.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
         self.view(number, *self.ops.get(number))
     }
 
-    /// Returns the last operation so far.
+    /// Returns the operation that was added last.
     pub(super) fn last(&self) -> Option<OpRecord<'_>> {
         self.len().checked_sub(1).map(|last| self.get(last as u32))
     }
@@ -196,7 +198,8 @@ impl OpRecords {
         self.long_ids.get(&number).copied().unwrap_or(0)
     }
 
-    /// Links an operation to a call, which has the correlation id `correlation`. An operation is linked once.
+    /// Links an operation to the call `call`, whose correlation id is `correlation`. An operation must be linked only
+    /// once.
     pub(super) fn link(&mut self, number: u32, call: u32, correlation: u64) {
         let own = self.get(number).correlation;
         let is_same = own == correlation;
@@ -209,7 +212,7 @@ impl OpRecords {
         (op.link, op.shape_and_flags) = (call, op.shape_and_flags & !removed | LINKED);
     }
 
-    /// Notes that several calls may have launched an operation.
+    /// Marks an operation as ambiguous: several calls may have launched it.
     pub(super) fn set_ambiguous(&mut self, number: u32) {
         self.ops.get_mut(number).shape_and_flags |= AMBIGUOUS;
     }
@@ -230,7 +233,7 @@ impl OpRecords {
         }
     }
 
-    /// Sets the end of the operations with this start.
+    /// Sets the end of all operations that start at `start`.
     pub(super) fn set_ends_of(&mut self, start: i64, end: i64) {
         for number in 0..self.ops.len() as u32 {
             if self.starts.get(number) == start {
@@ -239,17 +242,17 @@ impl OpRecords {
         }
     }
 
-    /// Returns the number of the operation's shape, which is its index in [`OpRecords::shapes`].
+    /// Returns the index of the operation's shape in [`OpRecords::shapes`].
     pub(super) fn shape_of(&self, number: u32) -> u32 {
         self.ops.get(number).shape()
     }
 
-    /// Returns the shapes, in the order of their first operations. Two shapes may be equal.
+    /// Returns the shapes, in the order of their first operations. The list may contain equal shapes.
     pub(super) fn shapes(&self) -> &[OpShape] {
         &self.shapes
     }
 
-    /// Returns the shapes, to change all operations that have them.
+    /// Returns the shapes for modification. A modification affects all operations that share the shape.
     pub(super) fn shapes_mut(&mut self) -> &mut [OpShape] {
         &mut self.shapes
     }
@@ -259,13 +262,13 @@ impl OpRecords {
         (0..self.len() as u32).filter(|number| is_counted[self.shape_of(*number) as usize]).count() as u64
     }
 
-    /// Frees operations before `number`, as [`Chunks::free_before`] does.
+    /// Frees operations before the index `number`, in the same way as [`Chunks::free_before`].
     pub(super) fn free_before(&mut self, number: u32) {
         self.starts.free_before(number);
         self.ops.free_before(number);
     }
 
-    /// Frees the memory that is needed only to store more operations.
+    /// Frees memory that is needed only while operations are added.
     pub(super) fn finish(&mut self) {
         self.known = IdMap::default();
     }
@@ -327,7 +330,7 @@ mod tests {
         let ends = [0, 3, 4].map(|number| ops.get(number).end);
         assert_eq!(ends, [i64::MAX, 8, 0]);
         assert_eq!([0, 5].map(|number| ops.get(number).correlation), [1 << 40, u64::MAX]);
-        // The id of a linked operation is kept if its call has another one.
+        // The correlation id of a linked operation is stored if the call has a different id.
         ops.set_ambiguous(2);
         for (number, call, id) in [(0, 7, 1 << 40), (1, 8, 9), (2, 9, 5), (5, 10, u64::MAX)] {
             ops.link(number, call, id);

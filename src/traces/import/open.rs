@@ -19,22 +19,22 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// JSON with a `traceEvents` array or a bare array of events: torch.profiler's Kineto, Paddle, and every other tool
-    /// that writes for Chrome's viewer. The reader determines the dialect of each event separately.
+    /// JSON with a `traceEvents` array, or just an array of trace events. Written by torch.profiler (Kineto), Paddle,
+    /// and all other tools that write for Chrome's viewer. The reader determines the dialect of each event separately.
     Chrome,
     /// Sqlite export of Nsight Systems.
     Nsys,
-    /// Sqlite database of rocprofv3 and rocprof-sys.
+    /// Sqlite database (rocpd) of rocprofv3 or rocprof-sys.
     Rocpd,
-    /// Sqlite database of rocmProfileData.
+    /// Sqlite database (`.rpd`) of rocmProfileData.
     Rpd,
     /// JSON of rocprofv3.
     Rocprof,
-    /// Text that the CUPTI tracer of eunomia's tutorial writes.
+    /// Text as written by the CUPTI tracer of eunomia's tutorial.
     CuptiText,
-    /// Folded stacks: frames and weight.
+    /// Folded stacks: lines of frames and a weight.
     Folded,
-    /// Folded stacks with time, program, process, thread and processor.
+    /// Extended folded stacks: each line also contains time, program, process, thread and processor.
     ExtendedFolded,
     /// TraceSmith's binary format.
     Sbt,
@@ -65,7 +65,7 @@ impl Kind {
         }
     }
 
-    /// Whether the file has events with times. All verbs that read traces need such events.
+    /// Whether files of this format contain events with times. All commands that read traces need such events.
     pub fn has_events(self) -> bool {
         !matches!(self, Self::ExecutionTrace | Self::Chakra)
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// An open file whose format is known.
+/// An open trace file whose format is known.
 #[derive(Debug)]
 pub struct Opened {
     path: PathBuf,
@@ -95,11 +95,10 @@ enum Input {
     Pipe { head: Vec<u8> },
 }
 
-/// Number of bytes that are examined to detect the format. It is greater than the size of the metadata before the
-/// events.
+/// Number of bytes that are examined to detect the format. Enough to include the metadata before the trace events.
 const HEAD_BYTES: u64 = 64 << 10;
 
-/// Opens the trace at `path`; `-` is standard input.
+/// Opens the trace at `path`. `-` means standard input.
 ///
 /// # Errors
 /// `Io` if the file cannot be read; `Format` if the file is not a known kind of trace. The message names the format
@@ -152,7 +151,7 @@ fn open_any(path: &Path) -> Result<Opened> {
         let (size, source) = (Some(metadata.len()), Input::File(file));
         return Ok(Opened { path: path_buf, kind, place, size, source });
     }
-    // The input is a named pipe or a device, so bytes that were already read cannot be read again.
+    // The input is a named pipe or a device, so the bytes of the head cannot be read again.
     open_stream(path_buf, head, file)
 }
 
@@ -180,8 +179,8 @@ fn open_compressed(
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
     let (kind, place) = match (detect_kind_and_place(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
-        // The file is truncated or damaged within the head. First the events before the damage are read, and then the
-        // error is returned.
+        // The compressed data is truncated or damaged within the head. The events before the damage are read first.
+        // Then the error is returned.
         (Ok(detected), Err(error)) if gzip::is_damage(&error) => {
             rest = rest.broken(error);
             detected
@@ -213,13 +212,13 @@ impl Opened {
         self.kind
     }
 
-    /// Returns the rank of the process that wrote the trace, if the file gives the rank before the events, as
-    /// torch.profiler does, or in a table.
+    /// Returns the rank of the process that wrote the trace. The rank is known if the file contains it before the
+    /// events (as written by torch.profiler) or in a table.
     pub fn rank(&self) -> Option<u32> {
         self.place.rank
     }
 
-    /// Returns the number of ranks of the job, if the file gives it in the same place as the rank.
+    /// Returns the number of ranks of the job, if the file contains it in the same place as the rank.
     pub fn world_size(&self) -> Option<u32> {
         self.place.world_size
     }
@@ -239,7 +238,7 @@ impl Opened {
         self.size
     }
 
-    /// Passes all events to `sink`, in file order.
+    /// Passes all events of the trace to `sink`, in file order.
     ///
     /// # Errors
     /// `Io` and `Format`, with the position; `Format` if the trace has no events. Events before the error have already
@@ -265,7 +264,8 @@ impl Opened {
         }
     }
 
-    /// Passes the (inflated) bytes to `read`, for formats that do not consist of events.
+    /// Calls `read` with a reader of the file's bytes, decompressed if needed. For formats that do not consist of
+    /// events.
     pub fn bytes<T: Send>(
         self,
         options: &Options,
@@ -322,8 +322,9 @@ impl Opened {
     }
 }
 
-/// Adds a hint to an error about truncated compressed data: the option that reads the data before the truncation. Not
-/// used for formats that are read only as a whole, nor for JSON, whose scanner mentions the option itself.
+/// Adds a hint to an error about truncated or damaged compressed data: the option by which the data before the damage
+/// can be read. Not used for formats that can only be read as a whole, nor for JSON, whose scanner adds the hint
+/// itself.
 fn offer_accept_cut(error: Error, options: &Options) -> Error {
     let text = error.to_string();
     let is_truncated = text.contains(gzip::TRUNCATED_AT) || text.contains(gzip::DAMAGED_AT);
@@ -333,7 +334,7 @@ fn offer_accept_cut(error: Error, options: &Options) -> Error {
     }
 }
 
-/// Rejects a trace without events. An empty result would hide that the program which wrote the trace recorded nothing.
+/// Returns an error if the trace has no events. An empty result would hide that the profiler recorded nothing.
 fn need_events(counts: ReadCounts) -> Result<ReadCounts> {
     if counts.events > counts.non_events {
         return Ok(counts);
@@ -373,7 +374,7 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
     }
 }
 
-/// Returns the error for an execution trace that is given in place of a trace with times.
+/// Returns the error for an execution trace that was given where a trace with times is needed.
 fn no_events_error(kind: Kind) -> Error {
     let next = "give the Kineto trace of the same run; `gpuflame info` shows this file";
     let join = if kind == Kind::ExecutionTrace { ", `gpuflame link-et` joins both" } else { "" };

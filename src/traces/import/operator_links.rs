@@ -1,18 +1,19 @@
-//! Links operators to the Python functions that called them, and backward operators to the forward operator whose
-//! gradient they compute.
+//! Links operators to the Python functions that called them. Also links backward operators to the forward operators
+//! whose gradients they compute.
 //!
-//! Older profilers write the Python functions into the operator's arguments (`Call stack`) instead of emitting slices
-//! for the functions. Among the open operators, the innermost one lists the functions that are running. An enclosing
-//! operator may also list functions that have already returned. So in the stack, the enclosing operator comes after
-//! only those functions that both operators list. Functions that opened a range (`__enter__`, `step`) have returned as
-//! well, so no functions belong to a range.
+//! Older profilers do not write slices for Python functions. They list the functions in the operator's argument `Call
+//! stack`. The innermost open operator lists the functions that are running. An enclosing operator may list functions
+//! that have already returned. Therefore, in the stack, an enclosing operator is placed after those functions that both
+//! operators list. The functions that opened a range (`__enter__`, `step`) have also returned, so the functions listed
+//! by a range are ignored.
 //!
-//! Backward operators run on a separate thread, without any Python. On request their launches are attributed to the
-//! stack of the forward operator: forward stack, `[backward]`, backward operator. A backward operator is linked to its
-//! forward operator by the trace's flows (`fwdbwd`) or, if there are none, by sequence number on the thread that the
-//! backward operator names. If several forward operators have the same number, the last one created the autograd node.
-//! Profilers number threads in different ways, so the number of the named thread is taken to mean the thread whose
-//! sequence numbers match best. If two threads match equally well, nothing is linked.
+//! Backward operators run on a separate thread, whose stack has no Python functions. On request, their launches are
+//! attributed to the stack of the forward operator. The stack is then: forward stack, `[backward]`, backward operator.
+//! A backward operator is linked to its forward operator by the trace's flows (`fwdbwd`). Without a flow, it is linked
+//! by the sequence number and the id of the forward thread, which the backward operator contains. If several forward
+//! operators have the same sequence number, the last one before the backward operator is used, because it created the
+//! autograd node. Profilers number threads in different ways. Therefore a thread id is interpreted as the thread whose
+//! sequence numbers match best. If two threads match equally well, the id is ignored.
 
 use std::collections::HashMap;
 
@@ -27,22 +28,24 @@ pub(super) struct OperatorLinks {
     operators: Vec<Operator>,
     /// Python call stacks as lists of labels, outermost first.
     pub(super) python_stacks: Vec<Vec<u32>>,
-    /// Whether a Python call stack ends with a function that opens a range.
+    /// Whether the innermost function of each Python call stack opens a range.
     pub(super) opens_range: Vec<bool>,
-    /// Flows by id, as thread and time of the flow's start, and of its end.
+    /// Flows from forward to backward operators, keyed by id. The value contains thread and time of the start and of
+    /// the end.
     flows: IdMap<u64, [Option<(u32, i64)>; 2]>,
-    /// For each operator, the corresponding forward operator, or [`NONE`].
+    /// Index of the forward operator of each operator, or [`NONE`].
     forward_of: Vec<u32>,
     /// Stacks of operators, indexed by operator.
     stacks: Vec<u32>,
-    /// Calls inside linked backward operators: call, operator, and the stack below the operator.
+    /// Calls inside linked backward operators: index of the call, index of the operator, and the stack that encloses
+    /// the operator.
     linked_calls: Vec<(u32, u32, u32)>,
-    /// Calls inside backward operators that could not be linked.
+    /// Indexes of calls inside backward operators that could not be linked.
     unlinked_calls: Vec<u32>,
 }
 
-/// Maximum number of open slices in a stack that is rebuilt. Without the limit, the time for each operator in a deep
-/// nest would be proportional to the number of slices around it.
+/// Maximum number of open slices in a stack that is rebuilt. Without the limit, each operator in deeply nested slices
+/// would take time proportional to the number of enclosing slices.
 const MAX_REBUILT_SLICES: usize = 1024;
 
 /// Returns the number of functions that two call stacks share, counted from the outermost function.
@@ -50,39 +53,39 @@ fn shared_length(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Forward operators by sequence number and thread, as (start, number of the operator).
+/// Forward operators as (start, index), keyed by sequence number and then by thread.
 type Forward = HashMap<u64, HashMap<u32, Vec<(i64, u32)>>>;
 
-/// An operator and its arguments.
+/// An operator and those of its arguments that links need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operator {
-    /// Number of the operator's slice; operators are sorted by this number.
+    /// Index of the operator's slice. Operators are sorted by this index.
     pub(super) slice: u32,
     pub(super) thread: u32,
     pub(super) start: i64,
-    /// Python call stack of the operator, or [`NONE`].
+    /// Index of the operator's Python call stack, or [`NONE`].
     pub(super) python_stack: u32,
-    /// Sequence number that the operator shares with its counterpart in the other pass.
+    /// Sequence number that a forward operator and its backward operator share.
     pub(super) sequence: Option<u64>,
-    /// Thread of the forward operator, as numbered by the profiler; 0 if this operator is not a backward operator.
+    /// Id that the profiler gave to the forward operator's thread; 0 if this operator is not a backward operator.
     pub(super) forward_thread: u64,
-    /// Whether the operator belongs to the backward pass, even if it has no counterpart.
+    /// Whether the operator belongs to the backward pass, even if it has no forward operator.
     pub(super) is_backward: bool,
 }
 
-/// The operators that enclose an open slice.
+/// State derived from the operators that enclose an open slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OperatorScope {
-    /// Python call stack of the innermost operator that has one.
+    /// Index of the Python call stack of the innermost operator that has a call stack.
     python_stack: u32,
-    /// Outermost backward operator that is linked, and the stack below that operator.
+    /// Index of the outermost linked backward operator, and the stack that encloses that operator.
     backward: (u32, u32),
     is_backward: bool,
-    /// Whether the functions of an enclosing operator differ from those that are running.
+    /// Whether an enclosing operator lists functions that have already returned.
     has_returned: bool,
 }
 
-/// A slice that is open, for [`OperatorLinks::enter_slice`].
+/// An open slice, as needed by [`OperatorLinks::enter_slice`].
 pub(super) trait Enclosing {
     fn slice(&self) -> &Slice;
 }
@@ -98,7 +101,7 @@ impl OperatorLinks {
         self.operators.push(operator);
     }
 
-    /// Returns the operator of a slice, if the slice is an operator.
+    /// Returns the index of the operator if the slice is an operator with links.
     pub(super) fn find_operator(&self, slice: &Slice) -> Option<u32> {
         if self.operators.is_empty() || slice.class() == FrameClass::Call {
             return None;
@@ -107,13 +110,14 @@ impl OperatorLinks {
         found.ok().map(|at| at as u32)
     }
 
-    /// Adds the start or end of a flow from the forward pass to the backward pass.
+    /// Adds the start or end of a flow from a forward operator to a backward operator.
     pub(super) fn add_flow(&mut self, id: u64, begins: bool, thread: u32, time: i64) {
         self.flows.entry(id).or_default()[usize::from(!begins)] = Some((thread, time));
     }
 
-    /// Enters `slice` while the slices `open` are open. `outer` is the scope around the slice, and `parent` the stack
-    /// around it. Returns the new scope, and the stack including the operator's Python functions.
+    /// Computes the scope inside `slice` while the slices `open` are open. `outer` is the scope around the slice, and
+    /// `parent` is the stack around the slice. Returns the new scope, and the stack with the Python functions that the
+    /// slice's operator lists.
     pub(super) fn enter_slice(
         &self,
         slice: &Slice,
@@ -153,13 +157,13 @@ impl OperatorLinks {
         (scope, node)
     }
 
-    /// Whether the slice is a range that was opened by Python functions which then returned.
+    /// Whether the slice is a range. Python functions opened the range and have then returned.
     fn is_range(&self, slice: &Slice, operator: &Operator) -> bool {
         slice.class() == FrameClass::Range || self.opens_range[operator.python_stack as usize]
     }
 
-    /// Returns the stack of the slices `open` and the running Python functions. Each slice comes after the functions
-    /// that were already running when the slice began.
+    /// Rebuilds the stack from the slices `open` and the Python functions `running`. Each slice is placed after the
+    /// functions that were already running when the slice began.
     fn rebuild_path(&self, open: &[impl Enclosing], running: &[u32], tree: &mut StackTree) -> u32 {
         let (mut node, mut drawn) = (ROOT, 0);
         for outer in open.iter().map(Enclosing::slice) {
@@ -175,14 +179,14 @@ impl OperatorLinks {
         running[drawn..].iter().fold(node, |node, label| tree.child((node, *label, FrameClass::Python)))
     }
 
-    /// Records the stack of an operator.
+    /// Stores the stack of an operator.
     pub(super) fn note_stack(&mut self, number: u32, stack: u32) {
         if let Some(known) = self.stacks.get_mut(number as usize) {
             *known = stack;
         }
     }
 
-    /// Records a call made inside `scope`.
+    /// Stores a call made inside `scope`, if the scope contains a backward operator.
     pub(super) fn note_call(&mut self, call: u32, scope: &OperatorScope) {
         match scope.backward {
             (NONE, _) if scope.is_backward => self.unlinked_calls.push(call),
@@ -216,7 +220,7 @@ impl OperatorLinks {
         self.forward_of = forward_of;
     }
 
-    /// Returns forward operators by sequence number and thread, sorted by start.
+    /// Returns the forward operators, keyed by sequence number and thread. Each list is sorted by start.
     fn forward_operators(&self) -> Forward {
         let mut forward = Forward::new();
         for (number, operator) in (0..).zip(&self.operators) {
@@ -229,8 +233,8 @@ impl OperatorLinks {
         forward
     }
 
-    /// Returns the thread for each thread number of the profiler. It is the thread that has most of the sequence
-    /// numbers of the backward operators with this thread number.
+    /// Returns the thread for each thread id that the profiler used in backward operators. It is the thread with the
+    /// most forward operators that match the sequence numbers of backward operators with this id.
     fn forward_threads(&self, forward: &Forward) -> HashMap<u64, u32> {
         let mut votes: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
         for operator in self.operators.iter().filter(|operator| operator.forward_thread > 0) {
@@ -259,8 +263,8 @@ impl OperatorLinks {
         for [begin, end] in self.flows.values() {
             let both = begin.and_then(|begin| at.get(&begin)).zip(end.and_then(|end| at.get(&end)));
             let Some((forward, backward)) = both else { continue };
-            // Of the operators that start where the flow starts, the last one created the node. Of those that start
-            // where the flow ends, the outermost backward operator computes the gradient.
+            // If several operators start where the flow starts, the last one created the autograd node. If several
+            // operators start where the flow ends, the outermost backward operator computes the gradient.
             let is_backward = |number: &&u32| self.operators[**number as usize].forward_thread > 0;
             let backward = backward.iter().find(is_backward).or(backward.first());
             if let (Some(&forward), Some(&backward)) = (forward.last(), backward) {
@@ -269,8 +273,8 @@ impl OperatorLinks {
         }
     }
 
-    /// Moves the launches of linked backward operators under the forward operators. `mark` is the label between the
-    /// forward and the backward part of the stack.
+    /// Changes the stacks of launches in linked backward operators: the stack of the forward operator comes first.
+    /// `mark` is the label between the forward and the backward part of the stack.
     pub(super) fn attach_to_forward(&self, mark: u32, calls: &mut CallRecords, tree: &mut StackTree) {
         let mut known: IdMap<(u32, u32, u32), u32> = IdMap::default();
         let mut path = Vec::new();
@@ -289,8 +293,7 @@ impl OperatorLinks {
         }
     }
 
-    /// Returns the GPU time launched by all backward operators, and the GPU time launched by the linked backward
-    /// operators, in ns.
+    /// Returns the GPU time in ns of operations launched by all backward operators, and by linked backward operators.
     pub(super) fn backward_nanos(&self, ops: &OpRecords) -> (u64, u64) {
         let linked_calls: IdMap<u32, ()> = self.linked_calls.iter().map(|(call, ..)| (*call, ())).collect();
         let unlinked_calls: IdMap<u32, ()> = self.unlinked_calls.iter().map(|call| (*call, ())).collect();

@@ -11,30 +11,31 @@ use super::json;
 pub struct Options {
     /// Size of the read buffer in bytes. The buffer grows if a single event is larger. Default: 1 MiB.
     pub buffer: usize,
-    /// Maximum number of threads that read a plain JSON file. The result does not depend on the number. Default: 2.
+    /// Maximum number of threads that read a plain JSON file. The result does not depend on this number. Default: 2.
     pub threads: usize,
-    /// Whether to accept a file that ends in the middle of an event. The file is then read up to the previous event.
-    /// Default: false, so that such a file is an error.
+    /// Whether to accept a file that ends in the middle of a trace event. If true, such a file is read up to the last
+    /// complete event. Default: false (such a file is an error).
     pub accept_cut: bool,
-    /// Whether launches of backward operators are attributed to the stack of the forward operator whose gradient they
-    /// compute, followed by `[backward]`, if the trace links the two operators. Default: false. The launches then stay
-    /// on autograd's thread, which made them and whose stack contains no code of the model.
+    /// Whether launches of a backward operator are attributed to the stack of the forward operator whose gradient it
+    /// computes, followed by `[backward]`. Applies if the trace links the two operators. Default: false. If false, the
+    /// launches stay on autograd's thread, whose stack contains no code of the model.
     pub backward_under_forward: bool,
-    /// Whether the states of threads are also emitted for the time in which a GPU ran no kernel but copied data.
-    /// Default: false.
+    /// Whether the states of threads are also emitted for time in which a GPU copied data but ran no kernel. Default:
+    /// false.
     pub kernel_gaps: bool,
-    /// Maximum number of calls and pieces of GPU work up to which the states of threads are also emitted for all other time between
-    /// launches. Default: 0, because a trace may have millions of states.
+    /// Limit for emitting the states of threads for all other time between launches. They are emitted if the trace has
+    /// at most this number of calls and GPU operations in total. Default: 0, because a trace may have millions of
+    /// states.
     pub between_launches: usize,
-    /// Whether the states of threads are left out. They are needed only to find the culprits of idle time, and a trace may
-    /// have millions of them. Default: false.
+    /// Whether the states of threads are left out. The states are needed only to find the culprits of idle time, and a
+    /// trace may have millions of states. Default: false.
     pub without_thread_states: bool,
-    /// Whether the named ranges are returned with their times, as [`LinkReport::ranges`](super::LinkReport::ranges). Default:
-    /// false, because a trace may have a million of them.
+    /// Whether named ranges are returned with their times, in [`LinkReport::ranges`](super::LinkReport::ranges).
+    /// Default: false, because a trace may have a million named ranges.
     pub ranges: bool,
-    /// Traces taken while the graphs that this trace launches were captured. Default: none.
+    /// Capture traces: traces recorded while the CUDA graphs that this trace launches were captured. Default: none.
     pub graph_captures: Vec<PathBuf>,
-    /// Counter of bytes read so far, of the total [`Opened::size`](super::Opened::size). Default: none.
+    /// Counter of the bytes read so far. The total is [`Opened::size`](super::Opened::size). Default: none.
     pub progress: Option<Arc<AtomicU64>>,
 }
 

@@ -1,10 +1,10 @@
-//! Finds the process and the GPU of each operation, from the process fields of the events.
+//! Finds the process and the GPU of each operation, from the process fields of the trace events.
 //!
-//! In a trace that was merged from several processes, the process field is, for example, `[TP01] 83` for a process and
-//! `[TP01] 0` for its GPU 0. An operation then belongs to the calls whose process field begins, or ends, in the same
-//! way as the operation's process field. GPUs of different parts that have the same number are different GPUs, and the
-//! later one gets a new number. Other tools add a large number to all process fields of a part (83 becomes 100083),
-//! including the fields of GPUs (0 becomes 100000).
+//! A merged trace consists of parts, one per process. The process field of an event is, for example, `[TP01] 83` for a
+//! process and `[TP01] 0` for GPU 0 of that process. An operation then belongs to the calls whose process field begins,
+//! or ends, with the same text. GPUs with the same index in different parts are different GPUs, so the later GPU gets a
+//! new index. Other tools add a large number to all process fields of a part (83 becomes 100083), including the fields
+//! of GPUs (0 becomes 100000).
 
 use std::collections::BTreeSet;
 
@@ -14,28 +14,29 @@ use super::trace_collector::TraceCollector;
 use super::{NameTable, Text};
 use gpuflame_model::record::IdMap;
 
-/// Maximum number of GPUs that get new numbers. The limit exists because each GPU takes memory and time in all sums.
+/// Maximum number of GPUs that get new indexes. Limited because each GPU takes memory and time in all sums.
 pub const MAX_RENUMBERED_DEVICES: usize = 1024;
-/// Maximum number of calling processes whose texts are compared.
+/// Maximum number of calling processes. If there are more, texts of processes are not compared.
 const MAX_COMPARED_PROCESSES: usize = 1024;
-/// Largest process field that can be the number of a GPU. Larger numbers are processes.
+/// Largest number in a process field that may be the index of a GPU. Larger numbers are process ids.
 const MAX_DEVICE_IN_LANE: i64 = 63;
 
-/// Processes that may have launched operations.
+/// Processes that may have launched each operation.
 #[derive(Debug, Default)]
 pub(super) struct Homes {
-    /// Sets of processes.
+    /// Distinct sets of processes.
     pub(super) sets: Vec<IdMap<u32, ()>>,
-    /// Index into `sets` by shape of the operation, or [`ANY_PROCESS`].
+    /// Index into `sets`, or [`ANY_PROCESS`], for each shape. (A shape is a set of properties that many operations
+    /// share.)
     pub(super) of_shape: Vec<u32>,
 }
 
-/// Key of a process or thread: 1 and its number, or 2 and the number of its text in `TraceCollector::ids`.
+/// Key of a process or thread: 1 and its numeric id, or 2 and the index of its text in `TraceCollector::ids`.
 type Key = (u8, i64);
 
 impl TraceCollector {
-    /// Sets the devices of all operations. Returns the processes that may have launched the operations, and the GPUs
-    /// that got new numbers. `process_of_thread` is indexed by thread.
+    /// Sets the devices of all operations. Returns the processes that may have launched each operation, and the GPUs
+    /// that got new indexes. `process_of_thread` is indexed by thread.
     pub(super) fn settle_places(&mut self, process_of_thread: &[u32]) -> (Homes, Vec<(u32, u32, String)>) {
         let calling: BTreeSet<u32> =
             self.calls.numbers().map(|call| process_of_thread[self.calls.thread_of(call) as usize]).collect();
@@ -85,8 +86,9 @@ impl TraceCollector {
         (homes, renumbered.into_iter().map(named).collect())
     }
 
-    /// Sets the device and the stream of operations that have no arguments for them. Both are taken from the process
-    /// and thread fields, where Kineto writes them, unless the process field belongs to a process that made calls.
+    /// Sets the device and the stream of operations whose arguments do not contain them. Device and stream are then
+    /// taken from the process and thread fields, as in Kineto's traces, unless the process field is that of a process
+    /// that made calls.
     fn read_lanes(&mut self, calling: &BTreeSet<u32>, processes: &[Key], lanes: &[(u32, Key)]) {
         if calling.is_empty() {
             return;
@@ -108,8 +110,8 @@ impl TraceCollector {
         self.ops_without_stream -= self.ops.count_with(&has_stream_now);
     }
 
-    /// Returns the processes that are parts of a merged trace although their process field is a number, and not a text
-    /// such as `[TP01] 0`. Such a process made no call, and the device of its operations has a different number.
+    /// Returns the processes that are parts of a merged trace although their process field is a number, not a text such
+    /// as `[TP01] 0`. Such a process made no calls, and its process field differs from the device of its operations.
     fn numbered_parts(
         &self,
         calling: &BTreeSet<u32>,
@@ -130,7 +132,7 @@ impl TraceCollector {
         numbered
     }
 
-    /// Returns the texts of the processes that are given as text, by number of the process.
+    /// Returns the text of each process, indexed by process. `None` if the process id is not a text.
     fn process_texts(&self, processes: &[Key]) -> Vec<Option<&str>> {
         let text = |key: &Key| match *key {
             (2, text) => u32::try_from(text).ok().map(|text| self.ids.text(text)),
@@ -140,8 +142,9 @@ impl TraceCollector {
     }
 }
 
-/// Gives GPUs of different parts of a merged trace different numbers. `part_of_process` is the part of each process, or
-/// `0` if it belongs to none. Returns the new number, the number in the file, and the part.
+/// Gives GPUs of different parts of a merged trace different indexes. `part_of_process` contains the part of each
+/// process, or `0` if the process belongs to no part. Returns the new index, the index in the file, and the part of
+/// each GPU that was changed.
 fn renumber_devices(
     ops: &mut [OpShape],
     process_of_op: impl Fn(&OpShape) -> u32,
@@ -174,9 +177,9 @@ fn renumber_devices(
     renumbered
 }
 
-/// Returns the calling processes whose texts share the longest part with `text`, and that part. The part is a beginning
-/// of `text` up to a character that is neither a letter nor a digit, or else an end of `text` from such a character on.
-/// Returns no process if the shared part is equally long for all processes.
+/// Returns the calling processes whose texts share the longest beginning with `text`, and that beginning. A beginning
+/// extends to a character that is neither a letter nor a digit. If beginnings do not distinguish the processes,
+/// compares the ends of the texts in the same way. Returns no process if ends do not distinguish them either.
 fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> (Vec<u32>, &'a str) {
     if calling.len() > MAX_COMPARED_PROCESSES {
         return (Vec::new(), "");
@@ -209,8 +212,8 @@ fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> 
     }
 }
 
-/// Returns the part of a merged trace that the text of a process names. The part is the text without the number of the
-/// process or GPU.
+/// Returns the part of a merged trace to which a process belongs. The part is the text of the process without the
+/// number of the process or GPU in it.
 fn part_name(text: &str) -> &str {
     let is_digit = |c: char| c.is_ascii_digit();
     match text.trim_end_matches(is_digit) {
@@ -232,7 +235,7 @@ mod tests {
         assert_eq!(find("[TP00] GPU 0", &[1, 2]), [1]);
         assert_eq!(find("0_r10", &[3, 4]), [4]);
         assert_eq!(find("0_r1", &[3, 4]), [3]);
-        // Text that all processes have in common identifies none of them.
+        // Text that all processes share does not identify any of them.
         assert_eq!(find("[TP0", &[1, 2]), []);
         assert_eq!(find("Device_0", &[1, 2]), []);
         assert_eq!(find("[TP00] 0", &[5]), []);

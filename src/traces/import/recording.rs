@@ -1,5 +1,5 @@
-//! Reads recordings of gpuflame as far as they are readable. A damaged row is reported and skipped, and all rows before
-//! a truncation are read. A missing end row is reported as well.
+//! Reads gpuflame's recordings, including incomplete ones. A damaged row is reported and skipped. If the recording is
+//! truncated, all rows before that point are read. A missing end row is reported as well.
 
 use super::{Opened, Options};
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -8,15 +8,15 @@ use gpuflame_model::record::{CheckpointMark, Reader, RecordingState, Row, Writer
 /// Properties of a recording other than its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingSummary {
-    /// Number of rows that are unreadable.
+    /// Number of unreadable rows.
     pub damaged: u64,
-    /// Number of rows whose kind only later versions know.
+    /// Number of rows of an unknown kind, which only later versions of gpuflame can read.
     pub skipped: u64,
-    /// Whether the recording has sums instead of single activities.
+    /// Whether the recording contains sums instead of single activities.
     pub has_only_sums: bool,
-    /// Whether the recording has the sums of a process that exited and wrote its files.
+    /// Whether the recording contains the sums of a process that exited and wrote its output files.
     pub is_finished: bool,
-    /// State of the process that wrote the recording, if the recording has no end row.
+    /// State of the process that wrote the recording. `None` if the recording has an end row.
     pub writer_state: Option<WriterState>,
 }
 
@@ -27,7 +27,7 @@ pub enum WriterState {
     Gone,
     /// The process is still running.
     Alive,
-    /// The state of the process cannot be determined here, for example on another machine.
+    /// The state cannot be determined, for example because the process runs on another machine.
     Unknown,
     /// The process ran out of memory and continued without being recorded.
     OutOfMemory,
@@ -36,10 +36,9 @@ pub enum WriterState {
 }
 
 /// Calls `each` with every row of a recording, and `remark` with an error for each unreadable row. `is_alive` returns
-/// whether the thread that writes a recording is still running, or `None` if that cannot be determined here.
+/// whether the thread that writes the recording is still running, or `None` if this cannot be determined.
 ///
-/// # Errors
-/// `Io`; `Format` if nothing can be read.
+/// # Errors `Io`; `Format` if no row can be read.
 pub fn recording(
     opened: Opened,
     options: &Options,
@@ -47,7 +46,7 @@ pub fn recording(
     remark: &mut dyn FnMut(Error),
     each: &mut dyn FnMut(&Row<'_>),
 ) -> Result<RecordingSummary> {
-    // Another thread may read the bytes, but the rows are passed to `each` on this thread.
+    // Another thread may decompress the bytes, but this thread calls `each`.
     opened.bytes(options, |input| {
         let mut reader = Reader::new(input)?;
         let mut damaged = 0;
@@ -94,9 +93,9 @@ pub fn recording(
     })
 }
 
-/// Returns a sentence that tells the user which data are missing. A process does not write unchanged data again, so it
-/// may have ended long after the last mark. If the file system accepts no more writes, this cannot be written to the
-/// recording either, but the process has printed a message about it.
+/// Returns a sentence for the user about the data that are missing. The process may have ended long after the last
+/// checkpoint mark, because it does not write unchanged data again. If writes to the file system fail, the recording
+/// cannot contain this fact. In that case the process has printed a message.
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&CheckpointMark>,

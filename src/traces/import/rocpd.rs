@@ -1,8 +1,9 @@
-//! Reads rocpd, the sqlite database that rocprofv3 and rocprof-sys write, with schema 3 (places and times are columns
-//! of each row) and schema 4 (rows refer to tables of tracks and times).
+//! Reads rocpd databases: sqlite files that rocprofv3 and rocprof-sys write. In schema 3, each row contains its place
+//! and times. In schema 4, rows refer to tables of tracks and times.
 //!
-//! The tables of one process share a suffix (`rocpd_region_0123abcd`), and a merged file has several such sets. Ids
-//! are valid within their set, so each set is read separately. The views without a suffix are not used.
+//! The tables of one process form a set: their names share a suffix (`rocpd_region_0123abcd`). A merged file has
+//! several sets. Ids are valid only within their set, so each set is read separately. The views without a suffix are
+//! not used.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -15,19 +16,19 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text, rocprof};
 use gpuflame_model::error::Result;
 
-/// Tables by which a set is found. Each set with GPU work has at least one of them.
+/// Tables whose names identify a set. Each set with GPU work has at least one of them.
 const MAIN_TABLES: [&str; 3] = ["rocpd_kernel_dispatch", "rocpd_memory_copy", "rocpd_region"];
-/// Tables whose rows are not shown, and the words for their rows.
+/// Tables that are not read, each with a word for its rows. Remarks use these words.
 const LEFT_OUT: [(&str, &str); 3] = [
     ("rocpd_memory_allocate", "memory allocations"),
     ("rocpd_sample", "samples"),
     ("rocpd_pmc_event", "counter values"),
 ];
 
-/// Maximum number of bytes of an environment that are read.
+/// Maximum size in bytes of a process environment. The rest of a larger environment is ignored.
 const MAX_ENVIRONMENT: usize = 1 << 20;
 
-/// Returns the suffixes of the sets of tables in the file.
+/// Returns the suffix of each set of tables in the file.
 pub(super) fn find_sets(base: &Database) -> BTreeSet<String> {
     let suffixes = base
         .tables()
@@ -35,13 +36,14 @@ pub(super) fn find_sets(base: &Database) -> BTreeSet<String> {
     suffixes.filter(|suffix| suffix.is_empty() || suffix.starts_with('_')).collect()
 }
 
-/// Returns the place of the process in its job, from the environment of the database's only process.
+/// Returns the rank of the process in its job, and the number of ranks. They are read from the environment of the
+/// process. The result is empty if the database contains several processes.
 pub(super) fn find_place(base: &Database) -> Result<JobPlace> {
     let mut places = Vec::new();
     for suffix in find_sets(base) {
         let table = format!("rocpd_info_process{suffix}");
         if base.has_column(&table, "environment") {
-            // If a value is longer than any real environment, only its beginning is read.
+            // A value that is longer than any real environment is truncated.
             let query = format!(
                 "SELECT substr(CAST(environment AS TEXT), 1, {MAX_ENVIRONMENT}) FROM {} LIMIT 2",
                 quote(&table)
@@ -97,7 +99,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
     Ok(counts)
 }
 
-/// The tables with one suffix.
+/// A set of tables with the same suffix.
 #[derive(Clone, Copy)]
 struct TableSet<'a> {
     base: &'a Database,
@@ -117,7 +119,7 @@ impl TableSet<'_> {
         self.base.value(&self.table("rocpd_metadata"), ["tag", "value"], tag)
     }
 
-    /// Returns the number of rows of `table` that fulfil `condition`; 0 if the table does not exist.
+    /// Returns the number of rows of `table` that meet the SQL `condition`. Returns 0 if the table does not exist.
     fn count(&self, table: &str, condition: &str) -> Result<u64> {
         let table = self.table(table);
         match self.base.has_table(&table) {
@@ -139,15 +141,16 @@ impl TableSet<'_> {
         Ok(of_events + of_table)
     }
 
-    /// Returns the column that links work to the call that launched it. The column is `stack_id`, the tracer's own id
-    /// of the call. If the file lacks such ids, the column is `correlation_id`, an id that the program chose.
+    /// Returns the column that links GPU work to the call that launched it: `stack_id`, which the tracer assigns to the
+    /// call. If the file lacks such ids, the column is `correlation_id`, which the program chose.
     fn link_column(&self) -> Result<&'static str> {
         let has_ids = self.has("rocpd_event", "stack_id") && self.count("rocpd_event", "stack_id > 0")? > 0;
         Ok(if has_ids { "stack_id" } else { "correlation_id" })
     }
 }
 
-/// Numbers of GPUs. A GPU keeps its number on its machine, unless a GPU of another machine already has the same number.
+/// Assigns indexes to GPUs. A GPU keeps its index on its machine, unless a GPU of another machine already has the same
+/// index.
 #[derive(Default)]
 struct DeviceNumbers {
     numbers: BTreeMap<(String, i64), u32>,
@@ -155,7 +158,7 @@ struct DeviceNumbers {
 }
 
 impl DeviceNumbers {
-    /// Returns the numbers of the GPUs among the agents of a set, by the id of the agent.
+    /// Returns the indexes of the GPUs among the agents (devices) of a set, keyed by the id of the agent.
     fn number_agents(&mut self, set: TableSet<'_>, set_number: u32) -> Result<HashMap<i64, u32>> {
         let mut agents = HashMap::new();
         let agent_table = set.table("rocpd_info_agent");
@@ -186,7 +189,7 @@ impl DeviceNumbers {
             let machine = text(row, 1).map(|machine| String::from_utf8_lossy(machine).into_owned());
             let nid = integer(row, 2).unwrap_or(0);
             let machine = machine.unwrap_or_else(|| format!("node {nid} of set {set_number}"));
-            // Agents without an index are numbered after those with an index.
+            // Agents without an index get indexes after those of all other agents.
             let index = integer(row, 3).unwrap_or((1 << 32) + agent);
             agents.insert(agent, self.number((machine, index)));
         })?;
@@ -251,7 +254,7 @@ impl SetReader<'_> {
             let size = |at: usize| integer_u32(row, at).unwrap_or(0);
             let block = [10, 11, 12].map(size);
             let mut grid = [13, 14, 15].map(size);
-            // AMD gives the grid size in threads. All other vendors give the grid size in blocks.
+            // AMD counts the grid size in threads. All other vendors count it in blocks.
             for (grid, block) in grid.iter_mut().zip(block) {
                 *grid = grid.div_ceil(block.max(1));
             }
@@ -344,13 +347,14 @@ impl SetReader<'_> {
         })
     }
 
-    /// Returns the id of a process. It consists of the number of the set and the number of the process within the set.
+    /// Returns a process id that is unique in the file. It is composed of the index of the set and the id of the
+    /// process within the set.
     fn process(&self, process: Option<i64>) -> Id<'static> {
         Id::Number(i64::from(self.number) << 32 | process.unwrap_or(0) & 0xffff_ffff)
     }
 }
 
-/// Kind of a region on the CPU.
+/// Kind of a region (a time span on a CPU thread).
 enum RegionKind {
     Call { driver: bool },
     Range,
@@ -358,7 +362,7 @@ enum RegionKind {
 }
 
 impl RegionKind {
-    /// Returns the kind according to the category of the region or, if there is none, according to its name.
+    /// Determines the kind of a region from its category. If the region has no category, its name determines the kind.
     fn new(category: &[u8], name: &[u8]) -> Self {
         let category = category.to_ascii_uppercase();
         let has = |word: &[u8]| category.windows(word.len()).any(|window| window == word);
@@ -376,20 +380,20 @@ impl RegionKind {
     }
 }
 
-/// Place and time of a row of any main table.
+/// Place and time of a row, for any of the main tables.
 struct RowPlace {
     start: i64,
     end: i64,
-    /// Number of the process within the set.
+    /// Id of the process within the set.
     process: Option<i64>,
     thread: Option<i64>,
-    /// Stream, or the queue if the row has no stream.
+    /// Id of the stream, or of the queue if the row has no stream.
     stream: Option<u32>,
-    /// Id of the call that the row belongs to.
+    /// Id that links the row to a call.
     link: Option<u64>,
 }
 
-/// A query of the rows of a main table (alias `D`), with the columns of [`RowPlace`] first.
+/// A query for the rows of a main table (alias `D`). The columns of [`RowPlace`] come first.
 struct Query<'a> {
     set: TableSet<'a>,
     table: String,
@@ -435,7 +439,8 @@ impl<'a> Query<'a> {
         self.columns.push(expression);
     }
 
-    /// Returns the expression for a column of the row or, if the table lacks it, of the row's track.
+    /// Returns the SQL expression for a column of the row. If the table lacks the column, it is taken from the row's
+    /// track.
     fn column(&self, column: &str) -> String {
         let track = self.set.table("rocpd_track");
         match self.set.base.has_column(&self.table, column) {
@@ -445,7 +450,8 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Joins a table of the set by its id. Returns false if that is not possible.
+    /// Adds a join with the row of `table` whose id is in `column`. Returns false if the tables do not have these
+    /// columns.
     fn join(&mut self, table: &str, alias: &str, column: &str) -> bool {
         let is_possible = self.set.has(table, "id") && self.set.base.has_column(&self.table, column);
         if is_possible {
@@ -456,7 +462,7 @@ impl<'a> Query<'a> {
         is_possible
     }
 
-    /// Selects the string whose number is in `column`.
+    /// Adds the string whose id is in `column` to the selected columns.
     fn select_string(&mut self, column: &str, alias: &str) {
         let expression = match self.join("rocpd_string", alias, column) {
             true => self.set.base.column(&self.set.table("rocpd_string"), alias, "string"),
@@ -465,7 +471,8 @@ impl<'a> Query<'a> {
         self.select(expression);
     }
 
-    /// Returns the category of the row's event, whose name is in the table of strings or in a table of categories.
+    /// Returns the SQL expression for the category of the row's event. Its name is in the table of strings or in a
+    /// table of categories.
     fn category(&mut self) -> String {
         let (table, column) = match self.set.has("rocpd_info_category", "id") {
             true => ("rocpd_info_category", "name"),
@@ -482,7 +489,7 @@ impl<'a> Query<'a> {
         self.set.base.column(&self.set.table(table), "C", column)
     }
 
-    /// Returns the text that the program gave to a range.
+    /// Returns the SQL expression for the text that the program gave to a range.
     fn message(&self) -> String {
         match self.joins.contains(" AS E ") && self.set.has("rocpd_event", "extdata") {
             true => "CASE WHEN typeof(E.extdata) = 'text' AND json_valid(E.extdata) \
@@ -492,7 +499,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Calls `take` with each row that has times. The columns that were selected begin at index 7.
+    /// Calls `take` with each row that has times. The columns that the caller selected start at index 7.
     fn for_each_row(self, counts: &mut ReadCounts, mut take: impl FnMut(&Row<'_>, RowPlace)) -> Result<()> {
         if !self.set.base.has_table(&self.table) {
             return Ok(());

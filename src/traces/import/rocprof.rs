@@ -1,5 +1,5 @@
-//! Reads the JSON of `rocprofv3 --output-format json`. The file's records refer to tables of kernels, agents and
-//! operation names in the same file, so the whole file is held in memory.
+//! Reads the JSON of `rocprofv3 --output-format json`. Records refer to tables of kernels, agents (devices) and
+//! operation names in the same file. Therefore the whole file is held in memory.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -9,9 +9,9 @@ use super::model::*;
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Kind of records with the begin and the end of a range.
+/// Kind of the records that contain the begin and end of a range.
 const RANGES: &[u8] = b"MARKER_CORE_RANGE_API";
-/// Begin of the name of the operation that opened and closed a range on one thread.
+/// Prefix of the operation names of ranges that were opened and closed on one thread.
 const THREAD_RANGE: &[u8] = b"roctxThreadRange";
 
 pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
@@ -31,13 +31,13 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
 struct ProcessSection<'a> {
     process: Id<'a>,
     kernels: HashMap<u64, Text<'a>>,
-    /// Numbers of GPUs by the handle of their agent. GPUs are numbered in file order.
+    /// Index of each GPU in file order, keyed by the handle of the GPU's agent.
     devices: HashMap<u64, u32>,
-    /// Names of operations, by kind and operation.
+    /// Names of operations, indexed by kind and then by operation.
     operations: Vec<Vec<Text<'a>>>,
-    /// Kinds of records of ranges that the program marked with roctx.
+    /// Kinds of records that are ranges of roctx, AMD's library for annotations.
     range_kinds: Vec<u64>,
-    /// Texts of roctx's marks and ranges, by correlation id.
+    /// Texts of roctx marks and ranges, keyed by correlation id.
     messages: HashMap<u64, Text<'a>>,
     records: Option<Node<'a>>,
 }
@@ -124,7 +124,7 @@ impl<'a> ProcessSection<'a> {
             process: self.process,
             device: record.agent.and_then(|agent| self.devices.get(&agent).copied()),
             context: None,
-            // The stream 0 stands for all streams if the recorder did not trace streams.
+            // If the recorder did not trace streams, all records have the stream 0.
             stream: record.stream.filter(|stream| *stream != 0),
             correlation: record.correlation,
             bytes: record.bytes,
@@ -135,7 +135,8 @@ impl<'a> ProcessSection<'a> {
         })
     }
 
-    /// Converts a range of a thread. Ranges of a process may overlap the slices of any thread, so they are in no stack.
+    /// Converts a range that belongs to one thread. A range that belongs to the whole process may overlap the slices of
+    /// any thread, so it cannot be part of a stack.
     fn range_event(&self, record: &RocprofRecord<'a>, start: i64, end: i64) -> Event<'a> {
         let operation = self.operation_name(record);
         if !operation.raw().starts_with(THREAD_RANGE) {
@@ -225,7 +226,7 @@ impl<'a> RocprofRecord<'a> {
                 _ => {}
             }
         }
-        // AMD gives the grid size in threads. All other vendors give the grid size in blocks.
+        // AMD counts the grid size in threads. All other vendors count it in blocks.
         for (grid, block) in self.grid.iter_mut().zip(self.block) {
             *grid = grid.div_ceil(block.max(1));
         }

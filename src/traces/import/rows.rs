@@ -1,5 +1,5 @@
-//! Turns events into rows. The rows are of the kinds that our own capture records, so that all code after the join
-//! works on other tools' traces.
+//! Converts trace events into rows of the kinds that gpuflame's own capture records. All code after the join can
+//! therefore process other tools' traces.
 //!
 //! The stack of a launch consists of the slices that enclose the call on its thread: Python frames, ranges and
 //! operators (`call_stacks`). The launch of an operation is found by correlation id (`link`). `emitted_rows`
@@ -24,13 +24,14 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::MAX_PLAUSIBLE_NS;
 use gpuflame_model::record::{Detail, IdMap, Loss, Row};
 
-/// A start of 0 means "not recorded" if all other starts are later than this time, in ns on the trace's clock.
+/// A start time of 0 means "not recorded" if all other starts are later than this time (in ns on the trace's clock).
 const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 
-/// Minimum number of calls for which a second thread is started.
+/// Minimum number of calls for which starting a second thread is worthwhile.
 const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
 
-/// Times from this one on are since 1970: it is in September 2001, and no machine has run for that long.
+/// Minimum time in ns that must be relative to 1970. As a time since 1970, it is in September 2001. As an uptime, it
+/// would be 31 years.
 const MIN_ABSOLUTE_NS: i64 = 1_000_000_000_000_000_000;
 
 /// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
@@ -59,7 +60,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     Ok(LinkReport { counts, ..collector.emit_rows(each) })
 }
 
-/// Reads the graph captures from the capture traces.
+/// Reads graph captures from the capture traces that the options name.
 fn read_captures(options: &Options) -> Result<GraphCaptures> {
     let mut captured = GraphCaptures::default();
     for path in &options.graph_captures {
@@ -81,7 +82,7 @@ fn read_captures(options: &Options) -> Result<GraphCaptures> {
 }
 
 impl TraceCollector {
-    /// Links the operations to calls, and calls `each` with all rows.
+    /// Links the operations to calls, and passes all rows to `each`.
     pub fn emit_rows(mut self, each: &mut dyn FnMut(&Row<'_>)) -> LinkReport {
         self.ops.finish();
         self.pair_edges();
@@ -90,7 +91,7 @@ impl TraceCollector {
         let edges = self.find_graph_edges();
         self.mark_host_functions(&edges);
         let (mut linked, found) = self.link_operations_and_stacks();
-        // In a trace of several processes, graphs with one id may be different ones.
+        // In a trace of several processes, graphs with the same id may be different graphs.
         let edges = if linked.renumbered_devices.is_empty() { edges } else { GraphEdges::default() };
         let displaced = displaced_ops(&self.ops, &self.calls);
         linked.displaced_ops = displaced.len() as u64;
@@ -126,7 +127,7 @@ impl TraceCollector {
         let times = times.filter(|time| unset != Some(*time));
         let first = times.min();
         linked.offset = first.map_or(0, |first| 1_i64.saturating_sub(first).max(0));
-        // Some profilers write a base, but times since 1970.
+        // Some profilers write a base although their times are relative to 1970.
         let is_absolute = first.is_some_and(|first| first >= MIN_ABSOLUTE_NS);
         linked.clock_base = if is_absolute { Some(0) } else { self.base };
         if self.keeps_ranges {
@@ -174,8 +175,8 @@ impl TraceCollector {
         linked
     }
 
-    /// Removes the launches that a thread made while it captured a graph and that started no work, because their work
-    /// became a part of the graph. Returns the number of removed launches.
+    /// Removes launches that a thread made while it captured a graph, if they started no work: their work became part
+    /// of the graph. Returns the number of removed launches.
     fn remove_captured_launches(&mut self) -> u64 {
         let mut edges: Vec<(u32, i64, bool)> = self
             .capture_edges
@@ -186,7 +187,8 @@ impl TraceCollector {
             })
             .collect();
         edges.sort_unstable();
-        // Captures by thread and time. A capture without an end, or an end without a beginning, is ignored.
+        // Captures, sorted by thread and time. A begin of a capture without an end, or an end without a begin, is
+        // ignored.
         let captures: Vec<(u32, i64, i64)> = edges
             .windows(2)
             .filter(|pair| pair[0].0 == pair[1].0 && pair[0].2 && !pair[1].2)
@@ -209,9 +211,9 @@ impl TraceCollector {
         captured
     }
 
-    /// Clears the end of operations whose start is 0, if all other starts are long after 0, because the start was then
-    /// not recorded. Such an operation has no duration, instead of a duration of decades. Returns the start that means
-    /// "not recorded".
+    /// Handles operations whose start time was not recorded: the start is 0, and all other starts are long after 0.
+    /// Sets their ends to 0, so that they have no duration instead of a duration of decades. Returns the start that
+    /// means "not recorded", or `None` if there is no such start.
     fn clear_missing_starts(&mut self) -> Option<i64> {
         let starts = self.ops.starts().chain(self.calls.starts());
         let first = starts.filter(|start| *start != 0).min()?;
@@ -228,7 +230,7 @@ impl TraceCollector {
         }
     }
 
-    /// Finds the edges of graphs. The other flows with such ids become those of launches.
+    /// Finds the edges of CUDA graphs. Flows that have such ids but are not edges are treated as launch flows.
     fn find_graph_edges(&mut self) -> GraphEdges {
         let flows = std::mem::take(&mut self.graph_flows);
         let mut others = Vec::new();
@@ -242,7 +244,7 @@ impl TraceCollector {
         edges
     }
 
-    /// Marks the outermost calls that submitted the host functions of streams as launches.
+    /// Marks the outermost calls that submitted host functions to streams. These calls count as launches.
     fn mark_host_functions(&mut self, edges: &GraphEdges) {
         let known = edges.host_function_calls();
         let mut outermost: IdMap<u64, u32> = IdMap::default();
@@ -278,7 +280,7 @@ impl TraceCollector {
         LinkReport { renumbered_devices, ..linking.link() }
     }
 
-    /// Returns the spans of time, by thread, in which a GPU waited for the thread's next launch.
+    /// Returns, for each thread, the time spans in which a GPU waited for the thread's next launch.
     fn delay_spans(&self) -> Vec<Vec<(i64, i64)>> {
         let threads = self.slices.len();
         if self.without_thread_states {
@@ -303,8 +305,8 @@ impl TraceCollector {
         spans
     }
 
-    /// Links the operations to calls. If it is not needed when the GPUs waited for threads, the stacks of the calls are found at
-    /// the same time by another thread, and returned.
+    /// Links the operations to calls. If thread states and ranges are not requested, another thread finds the stacks of
+    /// the calls at the same time. The stacks are then returned as well.
     fn link_operations_and_stacks(&mut self) -> (LinkReport, Option<FoundStacks>) {
         if !self.without_thread_states || self.keeps_ranges || self.calls.len() < MIN_CALLS_FOR_THREAD {
             return (self.link_operations(), None);
@@ -317,7 +319,7 @@ impl TraceCollector {
         })
     }
 
-    /// Takes the slices, and everything else that is needed to find the stacks of calls.
+    /// Moves the slices, and all other data needed to find the stacks of calls, out of the collector.
     fn take_slices(&mut self) -> ThreadSlices {
         if self.backward_under_forward {
             self.operator_links.link_forward();
@@ -333,7 +335,8 @@ impl TraceCollector {
         }
     }
 
-    /// Notes the stacks of the calls. Returns the tree of all stacks, and the stacks that threads were in while a GPU waited.
+    /// Stores the stacks of the calls. Returns the tree of all stacks, and the stacks that threads were in while a GPU
+    /// waited for them.
     fn keep_stacks(&mut self, found: FoundStacks) -> (StackTree, Vec<ThreadStates>) {
         (self.labels, self.operator_links) = (found.labels, found.links);
         self.crossing_slices += found.left_out;
@@ -344,7 +347,7 @@ impl TraceCollector {
         (found.tree, found.delay_states)
     }
 
-    /// Adds the graph captures of this trace to the captures of the previous traces.
+    /// Adds the graph captures of this trace to those of previous traces.
     fn into_graph_captures(mut self) -> GraphCaptures {
         let mut captured = self.graph_captures.take().unwrap_or_default();
         self.pair_edges();
@@ -352,7 +355,7 @@ impl TraceCollector {
         let found = self.take_slices().find_stacks(no_spans);
         let (mut stacks, _) = self.keep_stacks(found);
         captured.add_captures(&self.graph_calls, &self.calls, &self.kernels, &stacks, &self.labels);
-        // Our own exports give the stack that created the node of a graph operation.
+        // gpuflame's own exports contain the stack that created the graph node of an operation.
         for (&op, &given) in &self.created {
             let node = self.ops.get(op).shape.graph_node;
             if let (Some(given), true) = (given, node != 0) {
@@ -368,8 +371,8 @@ impl TraceCollector {
         captured
     }
 
-    /// Attributes the operations of graph launches to the stacks that captured the operations. Stores the creating
-    /// stack of an operation in `created`, or `None` if the stack is unknown.
+    /// Attributes the operations of graph launches to the stacks that captured them. Stores in `created` the stack of
+    /// each operation, or `None` if the stack is unknown.
     fn attribute_graph_ops(
         &mut self,
         stacks: &mut StackTree,
@@ -399,7 +402,7 @@ impl TraceCollector {
         Some(coverage)
     }
 
-    /// Splits the Python call stacks from operator arguments into labels, outermost first.
+    /// Splits the Python call stacks that were found in operator arguments into labels, outermost first.
     fn split_call_stacks(&mut self) {
         for functions in std::mem::take(&mut self.call_stacks).texts() {
             let innermost = functions.split(';').find(|function| !function.is_empty());
@@ -417,9 +420,10 @@ impl TraceCollector {
     }
 }
 
-/// Parses a stack given as text: a letter per frame (`p` Python, `r` range), a line break, and the frames, root
-/// first. Without letters, ranges are recognised by the form in which we write them. A lone letter `f` means that the
-/// text is the id of the innermost frame in `stackFrames`. Returns `None` if that frame does not exist.
+/// Parses a stack given as text: one letter per frame (`p` Python, `r` range), a line break, and the frames, root
+/// first. If the letters are missing, ranges are recognised by the form in which gpuflame writes them. A single letter
+/// `f` means that the rest of the text is the id of the innermost frame in `stackFrames`. Returns `None` if that frame
+/// does not exist.
 fn parse_given_stack(
     text: &str,
     frames: &StackFrames,

@@ -1,5 +1,5 @@
-//! Reads `.rpd`, the sqlite database of rocmProfileData: calls, GPU operations, and a table that links operations to
-//! calls.
+//! Reads `.rpd` files, the sqlite databases of rocmProfileData. They contain calls, GPU operations, and a table that
+//! links operations to calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
 
-/// Name of the call whose argument is a range or mark that the program named.
+/// Name of calls that represent a range or mark. The argument of such a call is the name that the program gave.
 const MARKER: &[u8] = b"UserMarker";
 
 /// Reads the database at `path`.
@@ -23,7 +23,8 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
     Ok(counts)
 }
 
-/// Joins the table of strings for a column of `table` (alias `T`). Returns the string as an expression.
+/// Joins the table of strings with `column` of `table` (alias `T`), which contains the id of a string. Returns the SQL
+/// expression for the string.
 fn string(base: &Database, table: &str, column: &str, alias: &str, joins: &mut String) -> String {
     if !base.has_column(table, column) || !base.has_column("rocpd_string", "id") {
         return "NULL".to_owned();
@@ -80,7 +81,7 @@ fn read_ops(base: &Database, sink: &mut impl Sink, counts: &mut ReadCounts) -> R
     let kind = string(base, table, "opType_id", "K", &mut joins);
     let [device, queue, start, end] =
         ["gpuId", "queueId", "start", "end"].map(|column| base.column(table, "T", column));
-    // An operation has one call; a call may have several operations.
+    // Each operation belongs to one call, but a call may have several operations.
     let mut call = "NULL";
     if ["api_id", "op_id"].iter().all(|column| base.has_column("rocpd_api_ops", column)) {
         call = "L.api_id";
@@ -136,8 +137,8 @@ fn read_ops(base: &Database, sink: &mut impl Sink, counts: &mut ReadCounts) -> R
     Ok(())
 }
 
-/// Returns the kind of work for the type of an operation (`KernelExecution`, `CopyHostToDevice`); `None` for barriers
-/// and markers in a queue. Other types count as kernels.
+/// Returns the kind of an operation from its type (`KernelExecution`, `CopyHostToDevice`). Returns `None` for barriers
+/// and markers in a queue. Unknown types count as kernels.
 fn op_kind(what: &[u8]) -> Option<OpKind> {
     let what = what.to_ascii_lowercase();
     let has = |word: &str| what.windows(word.len()).any(|window| window == word.as_bytes());
@@ -149,7 +150,7 @@ fn op_kind(what: &[u8]) -> Option<OpKind> {
     }
 }
 
-/// Returns the short name of a copy direction, as other tools write it, from names such as `CopyHostToDevice`.
+/// Converts the name of a copy direction, such as `CopyHostToDevice`, to the short name that other tools use (`HtoD`).
 fn copy_name(what: &[u8]) -> Text<'_> {
     let has =
         |word: &str| what.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word.as_bytes()));

@@ -7,10 +7,12 @@
 //! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
 //! ```
 //!
-//! Compression: 0 none, 1 LZ4 frames, 2 zstd frames. All that follows the header is then compressed, and offsets are those of the
-//! unpacked file. TraceSmith names these compressions and never writes them, so this layout is gpuflame's reading.
+//! Compression: 0 none, 1 LZ4 frames, 2 zstd frames. If the file is compressed, all bytes after the header are
+//! compressed, and offsets refer to the unpacked file. TraceSmith defines these compressions but never writes them, so
+//! this layout is gpuflame's interpretation.
 //!
-//! The file has no checksum and may contain arbitrary lengths, so every length is checked against the file size.
+//! The file has no checksum, and damaged lengths may have any value. Therefore every length is checked against the file
+//! size.
 
 use std::io::Read;
 
@@ -20,9 +22,9 @@ use super::{Id, ReadCounts, Text, lz4};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 const HEADER_BYTES: usize = 72;
-/// Largest file that is read into memory.
+/// Maximum size in bytes of a file that is read into memory.
 const MAX_FILE_BYTES: u64 = 4 << 30;
-/// Largest size of a compressed file after unpacking. Small files may unpack to any size.
+/// Maximum size in bytes of a compressed file after unpacking. Needed because even a small file may unpack to any size.
 const MAX_UNPACKED_BYTES: usize = 1 << 30;
 
 pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
@@ -50,7 +52,7 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
     Ok(counts)
 }
 
-/// Checks the version, and unpacks the bytes after the header.
+/// Checks the version of the format, and unpacks the bytes after the header if they are compressed.
 fn unpack(bytes: &mut Vec<u8>) -> Result<()> {
     let header = bytes
         .get(..HEADER_BYTES)
@@ -120,7 +122,7 @@ fn read_events(
     Ok(())
 }
 
-/// An event as stored in the file.
+/// A trace event as stored in the file.
 struct SbtRecord<'a> {
     kind: u8,
     time: u64,
@@ -136,13 +138,13 @@ struct SbtRecord<'a> {
     stack: (String, String),
     /// Grid, block, shared memory and registers of a kernel.
     kernel: [u32; 8],
-    /// Source, destination and bytes of a copy. In waits and records of events, our own exports have the event plus 1, 0,
-    /// and the number of the event's record.
+    /// Source, destination and bytes of a copy. For waits and recordings of CUDA events, gpuflame's own exports store
+    /// three other values: the CUDA event's id plus 1, 0, and the id of the recording.
     memory: Option<[u64; 3]>,
 }
 
 impl<'a> SbtRecord<'a> {
-    /// Reads an event; `before` is the time of the previous event.
+    /// Reads a trace event. `before` is the time of the previous event.
     fn read(at: &mut SbtCursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
         let (kind, flags) = (at.read_byte()?, at.read_byte()?);
         // If the times are not sorted, the differences wrap around.
@@ -168,7 +170,7 @@ impl<'a> SbtRecord<'a> {
         Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, memory })
     }
 
-    /// Passes the record to `sink`. A wait with a stack is a call too, and so is a record of an event.
+    /// Passes the record to `sink`. If a wait or a recording of a CUDA event has a stack, a call is passed as well.
     fn emit(&self, sink: &mut impl Sink) {
         if !matches!(self.kind, 7..=10) {
             sink.event(&self.to_event());
@@ -203,14 +205,15 @@ impl<'a> SbtRecord<'a> {
             thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
             stack: Text::from(&*self.stack.0),
             stack_kinds: Text::from(&*self.stack.1),
-            // The type of the event marks the call as a launch, so it counts as one even without a kernel.
+            // The type of the trace event marks the call as a launch. The call therefore counts as a launch even if no
+            // kernel belongs to it.
             pending: is_launch && correlation.is_some(),
             ..Call::default()
         })
     }
 
-    /// Converts the record to an event. The format gives the direction of a copy in the type of the record, not in the
-    /// name, which may be arbitrary.
+    /// Converts the record to an event. The type of the record determines the direction of a copy, because the name may
+    /// be any text.
     fn to_event(&self) -> Event<'_> {
         match self.kind {
             1 => self.call_event(true),
@@ -232,7 +235,8 @@ impl<'a> SbtRecord<'a> {
             start,
             end,
             device: Some(self.device),
-            // The format has no contexts. A context of rows belongs to one device.
+            // The format has no CUDA contexts. In rows, a context belongs to one device, so the device's index is used
+            // as context id.
             context: Some(self.device),
             stream: Some(self.stream),
             correlation: self.correlation_id(),
@@ -257,8 +261,8 @@ impl<'a> SbtRecord<'a> {
     }
 }
 
-/// Reads the thread and its frames. The frames are stored leaf first, each with address, function, file and line. If
-/// a frame is not code, our own exports put the kind of the frame in place of the file.
+/// Reads the thread and its frames. The frames are stored leaf first, each with address, function, file and line. If a
+/// frame is not code, gpuflame's own exports write the kind of the frame instead of the file.
 fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
     let thread = saturate_u32(at.read_varint()?);
     let (mut frames, mut kinds) = (Vec::new(), Vec::new());
@@ -276,7 +280,7 @@ fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String
     Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
 }
 
-/// Returns the kind of a frame, judging by its file. Python code may be in no file (`<string>`).
+/// Determines the kind of a frame from its file. Python code may have a placeholder instead of a file (`<string>`).
 fn frame_kind(file: &[u8]) -> char {
     match file {
         b"<range>" => 'r',
@@ -364,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Returns a file of three events: a launch, the launched kernel, and a copy.
+    /// Returns a file with three trace events: a launch, the launched kernel, and a copy.
     fn sample_file() -> Vec<u8> {
         let mut file = vec![0; HEADER_BYTES];
         file[..4].copy_from_slice(b"SBT\0");
@@ -395,7 +399,7 @@ mod tests {
         assert_eq!(lines.0, expected);
     }
 
-    /// Bytes after the header of [`sample_file`], compressed by `lz4` and `zstd --check`.
+    /// The bytes that follow the header in [`sample_file`], compressed by `lz4` and by `zstd --check`.
     const PACKED: [(u8, &str); 2] = [
         (
             1,

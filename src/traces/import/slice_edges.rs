@@ -1,9 +1,9 @@
-//! Pairs the begin and end events of slices, in whatever order they are in the file.
+//! Pairs the begin and end events of slices. The events may be in any order in the file.
 //!
-//! An end event closes the slice that began last among the open slices of the thread with the event's category and
-//! name. If one of the two events has no category, any category fits; the same holds for the name. An end event that
-//! fits no open slice is counted, and closes none. Slices of unknown categories are paired as well, so that their end
-//! events do not close other slices.
+//! An end event closes the last open slice of its thread that has the same category and name. If the begin or end event
+//! has no category, only the names must match; if it has no name, only the categories must match. An end event that
+//! matches no open slice is counted and ignored. Slices of unknown categories are paired as well. Otherwise their end
+//! events would close other slices.
 
 use super::call_records::CallRecords;
 use super::op_records::OpRecords;
@@ -11,7 +11,7 @@ use super::slice_runs::SliceRuns;
 use super::slices::Slice;
 
 /// Maximum number of open slices, innermost first, that are compared with an end event. Without the limit, each end
-/// event that fits no slice would be compared with all open slices.
+/// event that matches no slice would be compared with all open slices.
 const MAX_COMPARED: usize = 1024;
 
 /// Begin and end events of one thread.
@@ -22,7 +22,7 @@ pub(super) struct SliceEdges(Vec<SliceEdge>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SliceEdge {
     pub(super) time: i64,
-    /// Numbers of the category and of the name; 0 if the event has none.
+    /// Indexes of the category and of the name; 0 if the event has none.
     pub(super) words: (u32, u32),
     pub(super) kind: EdgeKind,
 }
@@ -30,17 +30,17 @@ pub(super) struct SliceEdge {
 /// Kind of an event that begins or ends a slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum EdgeKind {
-    /// Begin of a slice; its `end` is not known yet.
+    /// Begin of a slice. The `end` of the slice is not known yet.
     Slice(Slice),
-    /// Begin of GPU work, given by the number of the operation.
+    /// Begin of a GPU operation. The value is the index of the operation.
     Work(u32),
-    /// Begin of a slice that no stack contains.
+    /// Begin of a slice that never becomes part of a stack.
     Unknown,
-    /// End of a slice, with the correlation id from the arguments of the event.
+    /// End of a slice. The value is the correlation id in the arguments of the end event.
     End(Option<u64>),
 }
 
-/// Numbers of begin and end events without a counterpart.
+/// Counts of begin events without an end event, and of end events without a begin event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct UnpairedEdges {
     pub(super) begins: u64,
@@ -52,9 +52,9 @@ impl SliceEdges {
         self.0.push(edge);
     }
 
-    /// Pairs the events and appends the resulting slices to `slices`. A slice without an end event lasts to the end
-    /// of the trace. Also sets the end times of the calls and operations. An operation without an end event gets the end
-    /// `i64::MIN`.
+    /// Pairs the events and appends the resulting slices to `slices`. A slice without an end event lasts to the end of
+    /// the trace. If such a slice is a call, the call ends with the thread's last begin or end event. Also sets the end
+    /// times of the calls and operations. An operation without an end event gets the end `i64::MIN`.
     pub(super) fn pair_into_slices(
         &mut self,
         calls: &mut CallRecords,

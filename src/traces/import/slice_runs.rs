@@ -1,28 +1,28 @@
-//! The slices of one thread in about 8 bytes each. A trace may have millions of slices, which are stored until the whole
-//! trace is read.
+//! Stores the slices of one thread in about 8 bytes each. Slices must stay in memory until the whole trace is read, and
+//! a trace may have millions of slices.
 //!
-//! Most traces list the slices of a thread in order, or as a few ordered lists: Python functions, operators, calls. So a
-//! slice continues the first of a few *runs* whose last slice comes before it, and a run stores the differences between
-//! neighbours. A slice that continues no run is stored whole.
+//! In most traces, the slices of a thread are in order, or form a few ordered lists: Python functions, operators,
+//! calls. Each such list is stored as a *run*, which contains the differences between consecutive slices. A new slice
+//! is appended to the first run whose last slice comes before it. A slice that fits no run is stored uncompressed.
 
 use gpuflame_model::record::{Fields, Payload};
 
 use super::slices::{FrameClass, Slice};
 
-/// Maximum number of runs. A slice is compared with the last slices of all of them.
+/// Maximum number of runs. Each new slice is compared with the last slice of each run.
 const MAX_RUNS: usize = 16;
 
 /// The slices of one thread, in any order. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct SliceRuns {
     runs: Vec<Run>,
-    /// Slices that continue no run.
+    /// Slices that fit no run.
     others: Vec<Slice>,
     /// Latest end of a Python function.
     last_python_end: i64,
 }
 
-/// Slices in order, as differences.
+/// A list of slices in order, stored as differences.
 #[derive(Debug)]
 struct Run {
     bytes: Vec<u8>,
@@ -30,11 +30,11 @@ struct Run {
     before: Before,
 }
 
-/// Fields of earlier slices of a run, from which the next slice is computed.
+/// Fields of earlier slices of a run. The next slice is stored as differences to them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     start: i64,
-    /// Numbers of the last slice that is not a call, and of the last call.
+    /// Indexes of the last slice that is not a call, and of the last call.
     numbers: [u32; 2],
 }
 
@@ -67,7 +67,7 @@ impl SliceRuns {
 
     /// Passes the slices to `each`, in the order of [`Slice::order_key`].
     pub(super) fn for_each_in_order(mut self, mut each: impl FnMut(Slice)) {
-        // A stable sort would need 50 % more memory.
+        // Unstable, because a stable sort would need 50 % more memory.
         self.others.sort_unstable_by_key(Slice::order_key);
         let mut others = self.others.iter().copied().peekable();
         let mut heads: Vec<Head<_>> = self.runs.iter().filter_map(|run| Head::new(run.read())).collect();
@@ -75,7 +75,8 @@ impl SliceRuns {
             heads.sort_unstable_by_key(|head| head.next.order_key());
             let limit = heads.get(1).map(|head| head.next);
             let head = &mut heads[0];
-            // Neighbours often come from one run, so the runs are compared only after a slice from another run is due.
+            // Consecutive slices are often in the same run, so the runs are compared again only when the next slice is
+            // in another run.
             let has_ended = loop {
                 while let Some(other) = others.next_if(|other| other.order_key() < head.next.order_key()) {
                     each(other);
@@ -156,7 +157,8 @@ mod tests {
         (slice.start, slice.end, slice.label(), slice.class(), slice.number)
     }
 
-    /// Slices with made-up times. `jump` returns how far the next slice begins from the one before.
+    /// Creates slices with artificial times. `jump` returns the time from the start of the previous slice to the start
+    /// of the next slice.
     fn slices(count: u32, mut jump: impl FnMut(u32) -> i64) -> Vec<Slice> {
         let classes = [FrameClass::Python, FrameClass::Range, FrameClass::Operator, FrameClass::Call];
         let mut start = 1_700_000_000_000_000_000_i64;
@@ -169,7 +171,7 @@ mod tests {
         all
     }
 
-    /// Checks that all slices come back, in the order in which a sort puts them.
+    /// Checks that `SliceRuns` returns all slices, in the same order as a sort.
     #[track_caller]
     fn check(slices: &[Slice]) -> SliceRuns {
         let mut runs = SliceRuns::default();
@@ -202,7 +204,7 @@ mod tests {
         let jump = |number| if number % 1_000 == 0 { -150_000 } else { 170 };
         let runs = check(&slices(5_000, jump));
         assert_eq!((runs.runs.len(), runs.others.len()), (5, 0));
-        // Calls that are listed among operators, with the same times.
+        // Calls between operators, some with the same times as the operators.
         check(&slices(1_000, |number| i64::from(number % 3) - 1));
     }
 

@@ -1,4 +1,5 @@
-//! The slices of threads, and the tree of their stacks. Shared by the modules that find the stack of a thread.
+//! Defines the slices of threads, and the tree of all stacks of slices. Used by all modules that find the stacks of
+//! threads.
 
 use std::cmp::Reverse;
 
@@ -9,16 +10,16 @@ use gpuflame_model::record::IdMap;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     pub(super) start: i64,
-    /// First moment after the slice.
+    /// Time at which the slice is over (exclusive).
     pub(super) end: i64,
-    /// Label of the slice; the two lowest bits are the [`FrameClass`].
+    /// Label of the slice, shifted left by two bits. The two lowest bits are the [`FrameClass`].
     label_and_class: u32,
-    /// Number of the call, if the slice is a call. Otherwise the slice's number among the slices of the file that are
-    /// not calls.
+    /// Index of the call, if the slice is a call. Otherwise the index of the slice among all slices of the file that
+    /// are not calls.
     pub(super) number: u32,
 }
 
-/// Index that stands for no entry.
+/// Index that means "no entry".
 pub(super) const NONE: u32 = u32::MAX;
 
 impl Slice {
@@ -48,19 +49,20 @@ impl Slice {
         }
     }
 
-    /// Returns the number of the call, if the slice is a call.
+    /// Returns the index of the call, if the slice is a call.
     pub(super) fn call(&self) -> Option<u32> {
         (self.class() == FrameClass::Call).then_some(self.number)
     }
 
-    /// Returns the sort key of the slices of a thread. Of two open slices, the outer slice is the one that begins
-    /// earlier. If both begin together, it is the longer one. If both also have the same length, it is the one of the
-    /// lower class, and within a class the one that is earlier in the file.
+    /// Returns the key by which the slices of a thread are sorted: an outer slice comes before the slices in it. Of two
+    /// open slices, the slice that begins earlier is the outer slice. If both begin at the same time, the longer slice
+    /// is the outer one. If the durations are also equal, the slice of the lower class is the outer one. Within a
+    /// class, the slice that is earlier in the file is the outer one.
     pub(super) fn order_key(&self) -> (i64, Reverse<i64>, u32, u32) {
         (self.start, Reverse(self.end), self.label_and_class & 3, self.number)
     }
 
-    /// Returns the last moment at which the slice is open.
+    /// Returns the last time at which the slice is open. For a slice of duration 0, this is its start.
     pub(super) fn last_moment(&self) -> i64 {
         self.start.max(self.end.saturating_sub(1))
     }
@@ -86,11 +88,11 @@ impl FrameClass {
     }
 }
 
-/// All stacks as a tree. Each node has a parent, a label and a class.
+/// A tree of stacks. A stack is identified by its innermost node. Each node has a parent, a label and a class.
 #[derive(Debug, Default)]
 pub(super) struct StackTree {
     nodes: Vec<Node>,
-    /// Number of frames, by node.
+    /// Number of frames of each stack, indexed by node.
     depths: Vec<u32>,
     index: IdMap<Node, u32>,
 }
@@ -101,7 +103,8 @@ type Node = (u32, u32, FrameClass);
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl StackTree {
-    /// Returns the stack that consists of the parent's stack and one more frame. Creates the node if it is missing.
+    /// Returns the stack that consists of the parent's stack and one more frame. Creates a node if the stack does not
+    /// exist yet.
     pub(super) fn child(&mut self, child: Node) -> u32 {
         let next = self.nodes.len() as u32;
         let node = *self.index.entry(child).or_insert(next);
@@ -117,7 +120,8 @@ impl StackTree {
         self.depths.get(stack as usize).map_or(0, |depth| *depth as usize)
     }
 
-    /// Replaces the contents of `path` with the frames of `stack` above its ancestor `below`, innermost first.
+    /// Replaces the contents of `path` with the frames of `stack` that its ancestor `below` does not contain, innermost
+    /// first.
     pub(super) fn path_above(&self, stack: u32, below: u32, path: &mut Vec<(u32, FrameClass)>) {
         path.clear();
         let mut at = stack;

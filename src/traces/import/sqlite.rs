@@ -1,5 +1,5 @@
-//! Sqlite databases that other tools wrote. They are opened without changing anything. Only tables and columns that
-//! exist are queried, because both differ between versions.
+//! Reads sqlite databases that other tools wrote. Opening a database changes no file. Tables and columns differ between
+//! versions of the tools, so only those that exist are queried.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,25 +10,25 @@ use rusqlite::{Connection, OpenFlags, Row};
 use super::Text;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// An open database, with the columns of its tables.
+/// An open database, and the columns of its tables.
 pub(super) struct Database {
     base: Connection,
     tables: BTreeMap<String, Table>,
     bytes: u64,
-    /// Whether rows of the database are in a separate log. The log is not read.
+    /// Whether some rows of the database are in a separate log (`-wal`). The log is not read.
     has_log: bool,
 }
 
 #[derive(Default)]
 struct Table {
     columns: Vec<String>,
-    /// Primary key, if it is a single column.
+    /// Column that is the primary key, if the key is a single column.
     key: Option<String>,
 }
 
 impl Database {
-    /// Opens the database at `path`. With `immutable`, sqlite creates no lock or journal next to the user's file, whose
-    /// folder may be read-only.
+    /// Opens the database at `path`. With the option `immutable`, sqlite creates no lock or journal next to the user's
+    /// file. The folder of the file may be read-only.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let flags =
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -56,7 +56,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Returns the tables' names.
+    /// Returns the names of all tables.
     pub(super) fn tables(&self) -> impl Iterator<Item = &str> {
         self.tables.keys().map(String::as_str)
     }
@@ -69,7 +69,8 @@ impl Database {
         self.tables.get(table).is_some_and(|table| table.columns.iter().any(|name| name == column))
     }
 
-    /// Returns the column as an expression, with the prefix `of`; `NULL` if the table lacks the column.
+    /// Returns an SQL expression for the column, with the prefix `of`. The expression is `NULL` if the table lacks the
+    /// column.
     pub(super) fn column(&self, table: &str, of: &str, column: &str) -> String {
         match self.has_column(table, column) {
             true => format!("{of}.{}", quote(column)),
@@ -77,9 +78,9 @@ impl Database {
         }
     }
 
-    /// Returns an SQL expression for `table` in a join by `key`. Each key occurs once in the expression, even if the
-    /// table was copied and has lost its primary key. A key that occurs twice would double rows, and a search without
-    /// an index takes quadratic time.
+    /// Returns an SQL expression for `table`, to be joined by the column `key`. Each key occurs only once in the
+    /// expression, even if the table was copied and has lost its primary key. A duplicate key would duplicate rows, and
+    /// a join without an index would take quadratic time.
     pub(super) fn keyed(&self, table: &str, key: &str) -> String {
         let is_key = self.tables.get(table).is_some_and(|table| table.key.as_deref() == Some(key));
         match is_key {
@@ -93,7 +94,7 @@ impl Database {
         self.bytes
     }
 
-    /// Returns a remark if the file's last rows are in a separate log.
+    /// Returns a remark if some rows are in a separate log.
     pub(super) fn log_remark(&self) -> Option<String> {
         let what = "some rows may be in the log next to the file (-wal), which is not read; merge it with \
                     `sqlite3 FILE 'PRAGMA wal_checkpoint'`";
@@ -119,7 +120,7 @@ impl Database {
         Ok(number)
     }
 
-    /// Returns the value of the row whose `key_column` is `key`, in a table of keys and values.
+    /// Looks up `key` in a table of keys and values. Returns the value of the row whose `key_column` is `key`.
     pub(super) fn value(
         &self,
         table: &str,
@@ -148,7 +149,7 @@ impl Database {
     }
 }
 
-/// Returns the number in a column; `None` if the column is NULL or is not a number.
+/// Returns the integer in a column. Returns `None` if the column is NULL or is not an integer.
 pub(super) fn integer(row: &Row<'_>, at: usize) -> Option<i64> {
     match row.get_ref(at) {
         Ok(ValueRef::Integer(number)) => Some(number),
@@ -157,17 +158,17 @@ pub(super) fn integer(row: &Row<'_>, at: usize) -> Option<i64> {
     }
 }
 
-/// Returns the number in a column as an unsigned number of 32 bits.
+/// Returns the integer in a column. Returns `None` if the value does not fit into 32 unsigned bits.
 pub(super) fn integer_u32(row: &Row<'_>, at: usize) -> Option<u32> {
     integer(row, at).and_then(|number| u32::try_from(number).ok())
 }
 
-/// Returns the number in a column as an id; `None` if the id is 0, which means that there is none.
+/// Returns the id in a column. Returns `None` if the id is 0, which means that there is none.
 pub(super) fn id(row: &Row<'_>, at: usize) -> Option<u64> {
     integer(row, at).and_then(|number| u64::try_from(number).ok()).filter(|&number| number != 0)
 }
 
-/// Returns the bytes of a column of text.
+/// Returns the bytes of a text column; `None` if the column does not contain text.
 pub(super) fn text<'a>(row: &'a Row<'_>, at: usize) -> Option<&'a [u8]> {
     match row.get_ref(at) {
         Ok(ValueRef::Text(text)) => Some(text),
@@ -175,7 +176,7 @@ pub(super) fn text<'a>(row: &'a Row<'_>, at: usize) -> Option<&'a [u8]> {
     }
 }
 
-/// Returns the text of a column, or `absent` if the column has none.
+/// Returns the text of a column, or `absent` if the column contains no text.
 pub(super) fn text_or<'a>(row: &'a Row<'_>, at: usize, absent: &'a str) -> Text<'a> {
     text(row, at).filter(|text| !text.is_empty()).map_or(Text::from(absent), Text::plain)
 }

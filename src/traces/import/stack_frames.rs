@@ -1,12 +1,12 @@
-//! The `stackFrames` table of Chrome's trace format. Each frame has an id, by which events refer to it, a name, and the
-//! id of its caller.
+//! Reads the `stackFrames` table of Chrome's trace format. Each frame has a name, the id of its caller, and an id by
+//! which trace events refer to the frame.
 
 use std::collections::HashMap;
 
 use super::json::document::{Document, Node};
 use super::slices::FrameClass;
 
-/// Maximum depth of a stack. Without the limit, a frame that is its own caller would make an endless stack.
+/// Maximum depth of a stack. Without the limit, a frame that is its own caller would lead to an endless stack.
 const MAX_DEPTH: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -28,7 +28,8 @@ impl StackFrames {
         Self(frames.map(|(id, frame)| (id.decode().into_owned(), Frame::from_json(frame))).collect())
     }
 
-    /// Returns the stack whose innermost frame is `leaf`, root first; `None` if that frame does not exist.
+    /// Returns the stack whose innermost frame has the id `leaf`, root first. Returns `None` if that frame does not
+    /// exist.
     pub(super) fn find_stack(&self, leaf: &str) -> Option<Vec<(&str, FrameClass)>> {
         let mut next = Some(self.0.get(leaf)?);
         let mut stack = Vec::new();

@@ -1,10 +1,10 @@
-//! Waits and records of events, in the form that the collector stores until the whole trace is read.
+//! Stores waits, and recordings of CUDA events, until the whole trace is read.
 
 use super::model::{EventRecord, Sync};
 use super::work::CallRecord;
 use gpuflame_model::record::{IdMap, SyncKind};
 
-/// A wait for an event, a stream or a device.
+/// A wait for a CUDA event, a stream or a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SyncRecord {
     pub(super) start: i64,
@@ -14,13 +14,13 @@ pub(super) struct SyncRecord {
     pub(super) stream: Option<u32>,
     pub(super) event: Option<u32>,
     pub(super) correlation: u64,
-    /// Stream on which the event was recorded.
+    /// Stream on which the awaited CUDA event was recorded.
     pub(super) on_stream: Option<u32>,
-    /// Correlation id of the call that recorded the event; 0 if unknown.
+    /// Correlation id of the call that recorded the awaited CUDA event; 0 if unknown.
     pub(super) record_correlation: u64,
-    /// Number of the process; 0 if correlation ids are unique in the whole trace.
+    /// Index of the process; 0 if correlation ids are unique in the whole trace.
     pub(super) process: u32,
-    /// Number of the event's record within the process.
+    /// Id of the CUDA event's recording, unique within the process.
     pub(super) record: Option<u64>,
 }
 
@@ -42,16 +42,16 @@ impl SyncRecord {
     }
 }
 
-/// A record of an event on a stream.
+/// A recording of a CUDA event on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordedEvent {
-    /// Number of the process; 0 if correlation ids are unique in the whole trace.
+    /// Index of the process; 0 if correlation ids are unique in the whole trace.
     pub(super) process: u32,
     pub(super) context: u32,
     pub(super) stream: u32,
     pub(super) event: Option<u32>,
     pub(super) correlation: u64,
-    /// Number of the record within the process.
+    /// Id of this recording, unique within the process.
     pub(super) number: Option<u64>,
 }
 
@@ -68,12 +68,13 @@ impl RecordedEvent {
     }
 }
 
-/// First number that the importer gives to a record without a number. Numbers in traces have at most 63 bits, because
-/// sqlite's integers are signed.
+/// First id that the importer gives to recordings of CUDA events without an id. Ids in traces have at most 63 bits,
+/// because sqlite's integers are signed.
 const FIRST_NEW_NUMBER: u64 = 1 << 63;
 
-/// Finds the record of each wait that names only the event, as in traces of CUPTI before 12.8. It is the last record of
-/// the event whose call was before the wait's call. `call_of` returns the call that made a record.
+/// Finds the recording of the CUDA event for each wait that only names the CUDA event, as in traces of CUPTI before
+/// 12.8. It is the last recording of that CUDA event whose call began before the waiting call. `call_of` returns the
+/// call that made a recording.
 pub(super) fn find_unnumbered_records(
     syncs: &mut [SyncRecord],
     records: &mut [RecordedEvent],
@@ -94,7 +95,7 @@ pub(super) fn find_unnumbered_records(
     }
 }
 
-/// Returns the kind of a wait, from names such as `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
+/// Determines the kind of a wait from names such as `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
 fn sync_kind(name: &str) -> SyncKind {
     let name = name.to_ascii_lowercase();
     match name {

@@ -1,5 +1,5 @@
-//! Rows for waits. A wait record gets two things: the correlation id and stack of the call that waited, and the record
-//! of the event that was waited for.
+//! Emits rows for waits and for recordings of CUDA events. A wait row contains the correlation id and the stack of the
+//! call that waited, and refers to the recording of the awaited CUDA event.
 
 use gpuflame_model::record::{
     ContextId, CorrelationId, EventCall, EventId, EventRecord, EventUse, GpuContextId, IdMap, Nanos, Row,
@@ -12,23 +12,23 @@ use super::sync_records::{RecordedEvent, SyncRecord, find_unnumbered_records};
 use super::trace_collector::TraceCollector;
 use super::work::CallRecord;
 
-/// Process and correlation id. The process is 0 if the ids are unique in the whole trace.
+/// Index of the process, and correlation id. The process is 0 if the ids are unique in the whole trace.
 type CallKey = (u32, u64);
 
-/// Calls that waited or recorded an event, with their contexts and correlation ids.
+/// Calls that waited or recorded a CUDA event, with their launch contexts (stack and API call) and correlation ids.
 #[derive(Debug, Default)]
 pub(super) struct SyncCalls {
-    /// Calls by correlation id of the trace.
+    /// Index of each call, keyed by its correlation id in the trace.
     calls: IdMap<CallKey, u32>,
-    /// Contexts by call.
+    /// Launch context of each call, keyed by the call's index.
     pub(super) contexts: IdMap<u32, ContextId>,
-    /// Correlation ids of the rows by call. Calls that are launches already have an id.
+    /// Correlation id in the rows, keyed by the call's index. Calls that are launches already have such an id.
     pub(super) ids: IdMap<u32, CorrelationId>,
 }
 
 impl SyncCalls {
-    /// Finds the calls to which wait records refer. Of nested calls with one id, the outermost is used. An id that
-    /// several threads use identifies no call.
+    /// Finds the calls to which waits and event recordings refer. Of nested calls with the same id, the outermost is
+    /// used. An id that calls on several threads have is ignored.
     pub(super) fn find(collector: &TraceCollector) -> Self {
         let calls = &collector.calls;
         let of_sync =
@@ -55,7 +55,7 @@ impl SyncCalls {
         Self { calls, ..Self::default() }
     }
 
-    /// Returns the calls in file order.
+    /// Returns the indexes of the calls in file order.
     pub(super) fn numbers(&self) -> Vec<u32> {
         let mut numbers: Vec<u32> = self.calls.values().copied().collect();
         numbers.sort_unstable();
@@ -63,7 +63,8 @@ impl SyncCalls {
         numbers
     }
 
-    /// Returns the call with the trace's id, and the correlation id of its row. This id is new if the call has none.
+    /// Returns the index of the call with this id in the trace, and the call's correlation id in the rows. If it has
+    /// none yet, creates one.
     fn id_of(&mut self, key: CallKey, file_ids: &mut FileIds) -> (Option<u32>, CorrelationId) {
         let call = self.calls.get(&key).copied();
         let next = CorrelationId(file_ids.len() as u32);
@@ -79,7 +80,7 @@ impl SyncCalls {
 }
 
 impl TraceCollector {
-    /// Gives numbers to event records and to the waits for them, if the trace has none.
+    /// Assigns ids to recordings of CUDA events, and to the waits for them, if the trace has no such ids.
     pub(super) fn number_event_records(&mut self) {
         if self.event_records.iter().all(|record| record.number.is_some()) {
             return;
@@ -91,8 +92,8 @@ impl TraceCollector {
         find_unnumbered_records(&mut self.syncs, &mut self.event_records, call_of);
     }
 
-    /// Emits the records of events, and the waits in order of time. The position of a correlation id in `file_ids` is the
-    /// correlation id of the row.
+    /// Emits the recordings of CUDA events, and the waits in order of time. Appends to `file_ids`: the index of a
+    /// correlation id in it is the correlation id in the rows.
     pub(super) fn emit_syncs(
         &self,
         calls: SyncCalls,
@@ -120,18 +121,18 @@ impl TraceCollector {
     }
 }
 
-/// Creates the rows of waits and of event records.
+/// Creates the rows of waits and of recordings of CUDA events.
 struct SyncEmitter<'a> {
     all: &'a CallRecords,
     calls: SyncCalls,
     file_ids: &'a mut FileIds,
     nanos: &'a dyn Fn(i64) -> Nanos,
     each: &'a mut dyn FnMut(&Row<'_>),
-    /// Numbers of records in the rows, by process and number in the trace.
+    /// Id of each recording in the rows, keyed by process and id in the trace.
     numbers: IdMap<(u32, u64), u64>,
-    /// Correlation ids of records that have a row.
+    /// Correlation ids of recordings that already have a row.
     recorded: IdMap<u64, ()>,
-    /// Calls of waits that have a row.
+    /// Indexes of the waiting calls that already have a row.
     waited: IdMap<u32, ()>,
 }
 
@@ -157,7 +158,8 @@ impl SyncEmitter<'_> {
         }));
     }
 
-    /// Emits a wait. If only the wait describes the record of its event, the record is emitted first.
+    /// Emits a wait. If the trace describes the recording of the awaited CUDA event only in the wait, the recording is
+    /// emitted first.
     fn wait(&mut self, sync: &SyncRecord) {
         let (context, correlation) = (sync.context, sync.record_correlation);
         if let Some(stream) = sync.on_stream.filter(|_| correlation != 0)
@@ -228,7 +230,8 @@ impl SyncEmitter<'_> {
         Some((call?, *self.calls.contexts.get(&call?)?))
     }
 
-    /// Returns the number of a record in the rows. Numbers of several processes may be equal.
+    /// Returns the id of a recording in the rows. A new id is needed if the trace's ids are unique only within a
+    /// process.
     fn sync_id(&mut self, process: u32, number: u64) -> SyncId {
         if process == 0 {
             return SyncId(number);

@@ -1,5 +1,5 @@
-//! Text as written in a trace: bytes, possibly with escapes, and not always UTF-8. Text is decoded only when a reader
-//! uses it, because most names in a trace are never requested.
+//! Represents text as written in a trace: bytes, possibly with escapes, and not always UTF-8. Text is decoded only when
+//! it is used, because most names in a trace are never used.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -17,7 +17,7 @@ impl<'a> Text<'a> {
         Self { raw, escaped: false }
     }
 
-    /// Creates text from the inside of a JSON string. `escaped` is whether the text may contain a backslash.
+    /// Creates text from the inside of a JSON string. `escaped` must be true if the text may contain a backslash.
     pub fn json(raw: &'a [u8], escaped: bool) -> Self {
         Self { raw, escaped }
     }
@@ -32,8 +32,8 @@ impl<'a> Text<'a> {
         self.raw.is_empty()
     }
 
-    /// Returns the decoded text. A byte that is not UTF-8 becomes an escape such as `\xff`, and an invalid escape is
-    /// left unchanged, so that different names stay different. Control bytes are unchanged.
+    /// Returns the decoded text. A byte that is not UTF-8 is replaced by an escape such as `\xff`. An invalid escape is
+    /// left unchanged. Therefore different names stay different. Control bytes are unchanged.
     pub fn decode(self) -> Cow<'a, str> {
         if self.escaped && self.raw.contains(&b'\\') {
             Cow::Owned(unescape(self.raw))
@@ -88,7 +88,7 @@ fn unescape(raw: &[u8]) -> String {
     }
 }
 
-/// Decodes UTF-8. A byte that is not part of a character becomes an escape such as `\xff`.
+/// Decodes UTF-8. A byte that is not part of a character is replaced by an escape such as `\xff`.
 fn decode_bytes(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();
@@ -104,8 +104,8 @@ fn decode_bytes(bytes: &[u8]) -> Cow<'_, str> {
     text.into()
 }
 
-/// Decodes the character after `\u`, which may need a second `\u` (UTF-16 surrogates). Returns `None`, and leaves `rest`
-/// unchanged, if there is no character.
+/// Decodes the character after `\u`. A pair of UTF-16 surrogates needs a second `\u`. If the digits are invalid,
+/// returns `None` and leaves `rest` unchanged.
 fn decode_unicode(rest: &mut &[u8]) -> Option<char> {
     let first = parse_hex4(rest)?;
     let after = &rest[4..];

@@ -8,32 +8,33 @@ use super::slice_runs::SliceRuns;
 use super::slices::{NONE, StackTree};
 use super::thread_states::ThreadStates;
 
-/// The slices of a trace, with everything else from which the stacks of its calls follow.
+/// The slices of a trace, and all other data from which the stacks of its calls are found.
 pub(super) struct ThreadSlices {
     pub(super) of_threads: Vec<SliceRuns>,
     pub(super) labels: NameTable,
     pub(super) links: OperatorLinks,
-    /// Number of calls.
+    /// Number of calls in the trace.
     pub(super) calls: usize,
 }
 
-/// The stacks of a trace.
+/// The stacks that were found for a trace.
 pub(super) struct FoundStacks {
     pub(super) tree: StackTree,
-    /// Stacks by number of the call.
+    /// Stack of each call, indexed by call.
     pub(super) of_calls: Vec<u32>,
-    /// By thread: the stacks that it was in during the requested spans.
+    /// Stacks that each thread was in during the requested spans, indexed by thread.
     pub(super) delay_states: Vec<ThreadStates>,
     pub(super) labels: NameTable,
     pub(super) links: OperatorLinks,
-    /// Number of slices that are in no stack.
+    /// Number of slices that were left out of all stacks.
     pub(super) left_out: u64,
     /// Number of Python functions whose end the profiler missed.
     pub(super) unclosed: u64,
 }
 
 impl ThreadSlices {
-    /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`, which are given by thread.
+    /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`, which are indexed
+    /// by thread.
     pub(super) fn find_stacks(self, spans: Vec<Vec<(i64, i64)>>) -> FoundStacks {
         let Self { of_threads, labels, mut links, calls } = self;
         let (mut tree, mut of_calls) = (StackTree::default(), vec![NONE; calls]);

@@ -1,21 +1,22 @@
-//! The stacks of a thread by time, in about 5 bytes each. A program that launches all the time has a state for each slice:
-//! a million in half a gigabyte.
+//! Stores the stacks that a thread was in over time, in about 5 bytes each. If a program launches continually, each
+//! slice creates a state. A trace of half a gigabyte then has a million states.
 
 use gpuflame_model::record::{Fields, Payload};
 
-/// States of a thread, each from its start to the start of the next one.
+/// States of a thread. Each state lasts until the start of the next state.
 #[derive(Debug, Default)]
 pub(super) struct ThreadStates {
-    /// For each state, the difference to the start of the state before, and the stack plus 1.
+    /// Encoded states: the difference to the start of the previous state, and the stack plus 1.
     bytes: Vec<u8>,
     last: i64,
 }
 
 impl ThreadStates {
-    /// Adds the state of being in `stack` from `since` on.
+    /// Adds a state: the thread is in `stack` since the time `since`.
     pub(super) fn push(&mut self, since: i64, stack: u32) {
         let mut payload = Payload(&mut self.bytes);
-        // The empty stack, which is the most frequent one, has the highest number.
+        // The empty stack is the most frequent stack. It is `u32::MAX`, so adding 1 makes it 0, which takes only one
+        // byte.
         payload.difference(since as u64, self.last as u64).varint(stack.wrapping_add(1).into());
         self.last = since;
     }

@@ -1,5 +1,5 @@
 //! The collector stores the contents of a trace (operations, calls, slices and their arguments) until the whole trace
-//! is read. Module `rows` then turns the contents into rows.
+//! is read. Module `rows` then converts the contents to rows.
 
 use super::call_records::CallRecords;
 use super::copies::{copy_kind, memory_kinds, set_memory};
@@ -20,61 +20,62 @@ use gpuflame_model::record::{
     CopyDetail, CopyKind, Created, Detail, DeviceId, IdMap, KernelDetail, Missing, NameId, SetDetail,
 };
 
-/// A [`Sink`] that stores all data from which rows are made.
+/// A [`Sink`] that stores all data of a trace from which rows are created.
 #[derive(Debug, Default)]
 pub struct TraceCollector {
     pub(super) kernels: NameTable,
     pub(super) labels: NameTable,
     pub(super) ids: NameTable,
     pub(super) processes: IdMap<(u8, i64), u32>,
-    /// Devices, by their numbers in the process field of the trace.
+    /// Index of each device, keyed by the number that represents the device in process fields.
     device_processes: IdMap<i64, u32>,
     pub(super) threads: IdMap<(u32, (u8, i64)), u32>,
-    /// Numbers of lanes. A lane is the pair of process field and thread field of GPU work or of a flow.
+    /// Index of each lane. A lane is the pair of process field and thread field of a GPU operation's event, or of a
+    /// flow.
     pub(super) lanes: IdMap<(u32, (u8, i64)), u32>,
-    /// Lanes, by thread.
+    /// Lane of each thread, indexed by thread.
     pub(super) thread_lanes: Vec<u32>,
-    /// Lane that was looked up last, with the process and thread fields as given by the trace.
+    /// Process field and thread field of the lane that was looked up last, and the lane's index.
     last_lane: Option<(i64, i64, u32)>,
     pub(super) launch_flows: LaunchFlows,
     pub(super) graph_flows: GraphFlows,
-    /// External ids of calls that have no correlation id, each with the number of the call.
+    /// External ids of calls that have no correlation id, each with the index of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
-    /// External ids of operations that have no correlation id, each with the number of the operation.
+    /// External ids of operations that have no correlation id, each with the index of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
-    /// Threads. Each has its process, its number if it has one, and its name.
+    /// Process, numeric id (if the trace gives one) and name of each thread, indexed by thread.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     pub(super) ops: OpRecords,
     pub(super) syncs: Vec<SyncRecord>,
     pub(super) event_records: Vec<RecordedEvent>,
-    /// Kinds of streams, each with the process and the context.
+    /// Kinds of streams, each with the process of the stream.
     pub(super) stream_flags: Vec<(u32, LinkedStream)>,
-    /// Calls that wait for other threads.
+    /// Indexes of calls that wait for other threads.
     pub(super) thread_waits: Vec<u32>,
-    /// Calls in which the host waits for a GPU, according to their names.
+    /// Indexes of calls whose names imply that the host waits for a GPU.
     pub(super) host_waits: Vec<u32>,
-    /// Stack that created the graph node of an operation, as a number in `given_stacks`; `None` if the stack is
-    /// unknown. The key is the index of the operation.
+    /// Stack that created the graph node of an operation, as index in `given_stacks`; `None` if the stack is unknown.
+    /// The key is the index of the operation.
     pub(super) created: IdMap<u32, Option<u32>>,
-    /// Reasons why operations have no launch, by index of the operation.
+    /// Reason why an operation has no launch, keyed by the operation's index.
     pub(super) reasons: IdMap<u32, Missing>,
-    /// Graph captures from other traces. If they are given, `graph_calls` is filled.
+    /// Graph captures from capture traces. `graph_calls` is filled only if this is present.
     pub(super) graph_captures: Option<GraphCaptures>,
     pub(super) graph_calls: Vec<GraphCall>,
     /// Calls that begin or end the capture of a graph: index of the call, and whether it begins a capture.
     pub(super) capture_edges: Vec<(u32, bool)>,
-    /// Steps as (start, end, label, thread).
+    /// Steps of the profiler as (start, end, label, thread).
     pub(super) steps: Vec<(i64, i64, u32, u32)>,
     pub(super) wait_calls: u64,
-    /// Number of calls that make a stream wait for an event.
+    /// Number of calls that make a stream wait for a CUDA event.
     pub(super) event_wait_calls: u64,
-    /// Calls that submit a host function to a stream.
+    /// Indexes of calls that submit a host function to a stream.
     pub(super) host_function_calls: Vec<u32>,
-    /// Number of launches whose attributes the trace does not give.
+    /// Number of launches whose launch attributes are not in the trace.
     pub(super) attribute_launches: u64,
-    /// Whether launches are programmatic, by index of the call.
+    /// Whether a launch is programmatic (may begin before the previous kernel ends), keyed by the call's index.
     pub(super) programmatic: IdMap<u32, bool>,
-    /// Starts and ends of a profiler's work on the program's threads.
+    /// Start and end of each period in which a profiler worked on the program's threads.
     pub(super) profiler_work: Vec<(i64, i64)>,
     pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
@@ -82,38 +83,38 @@ pub struct TraceCollector {
     pub(super) between_launches: usize,
     /// Whether the states of threads are left out.
     pub(super) without_thread_states: bool,
-    /// Whether the named ranges are returned with their times.
+    /// Whether named ranges are returned with their times.
     pub(super) keeps_ranges: bool,
     pub(super) operator_links: OperatorLinks,
-    /// Python call stacks from operator arguments. The numbers of this table index `operator_links.python_stacks`.
+    /// Python call stacks found in operator arguments. `operator_links.python_stacks` has the same indexes.
     pub(super) call_stacks: NameTable,
-    /// Complete stacks, which gpuflame's exports attach to calls.
+    /// Complete stacks of calls and of graph nodes, as written by gpuflame's exports.
     pub(super) given_stacks: NameTable,
-    /// Frames to which the complete stacks refer.
+    /// The trace's table of frames, to which complete stacks may refer.
     pub(super) stack_frames: StackFrames,
-    /// Time in ns since 1970 to which times are relative, according to the file.
+    /// Time in ns since 1970 to which the times in the file are relative, if the file contains it.
     pub(super) base: Option<i64>,
     pub(super) has_python: bool,
-    /// Kernels that the trace marks as parts of collectives.
+    /// Name indexes of kernels that the trace marks as parts of collectives.
     pub(super) collectives: IdMap<u32, ()>,
     pub(super) calls: CallRecords,
     pub(super) slices: Vec<SliceRuns>,
     /// Number of slices so far that are not calls.
     slice_count: u32,
-    /// Last thread that was looked up: process and thread as given by the trace, and the thread's number here.
+    /// Thread that was looked up last: ids of process and thread in the trace, and the thread's index here.
     last_thread: Option<(i64, i64, u32)>,
-    /// Properties of calls that follow from their names, by label of the name.
+    /// Properties of calls that follow from their names, indexed by the label of the name.
     call_facts: Vec<Option<CallFacts>>,
-    /// Stack of each call that has a stack in the trace, as a number in `given_stacks`.
+    /// Stack of each call whose stack is in the trace, as index in `given_stacks`. The key is the call's index.
     pub(super) given_stack_of_call: IdMap<u32, u32>,
-    /// Begin and end events of slices, by thread.
+    /// Begin and end events of slices, indexed by thread.
     pub(super) edges: Vec<SliceEdges>,
     pub(super) unpaired_edges: UnpairedEdges,
-    /// Number of slices that are in no stack, because they cross too many slices.
+    /// Number of slices that were left out of all stacks, because they cross too many other slices.
     pub(super) crossing_slices: u64,
-    /// Number of Python functions that outlive their callers.
+    /// Number of Python functions that outlive their callers, because the profiler missed their ends.
     pub(super) unclosed_functions: u64,
-    /// Categories that no dialect knows. The number of events per category is in `category_counts`.
+    /// Categories that are in no known dialect. `category_counts` contains the number of events for each category.
     pub(super) unknown_categories: NameTable,
     pub(super) category_counts: Vec<u64>,
 }
@@ -178,7 +179,7 @@ impl Sink for TraceCollector {
 }
 
 impl TraceCollector {
-    /// Creates a collector. `graph_captures` are the captures from capture traces, if there are any.
+    /// Creates a collector. `graph_captures` contains the captures from capture traces, if there are any.
     pub(super) fn new(backward_under_forward: bool, graph_captures: Option<GraphCaptures>) -> Self {
         Self { backward_under_forward, graph_captures, ..Self::default() }
     }
@@ -192,7 +193,7 @@ impl TraceCollector {
         }
     }
 
-    /// Stores an operation. Returns its number.
+    /// Stores an operation. Returns the operation's index.
     fn store_op(&mut self, op: &Op<'_>) -> u32 {
         let detail = match op.kind {
             OpKind::Kernel => Detail::Kernel(KernelDetail {
@@ -252,7 +253,7 @@ impl TraceCollector {
         self.ops.push((op.start, op.end), op.correlation.unwrap_or(0), shape)
     }
 
-    /// Stores a flow, unless it only repeats the correlation id of the previous event.
+    /// Stores the start or end of a flow, unless its id is only the correlation id of the previous event.
     fn add_flow(&mut self, flow: &Flow<'_>) {
         let &Flow { kind, id, begins, enclosed, time, process, thread } = flow;
         if kind == FlowKind::Backward {
@@ -274,7 +275,7 @@ impl TraceCollector {
                 is_here.then_some((op.correlation, self.ops.len()))
             }),
         };
-        // Kineto also writes the end of a flow at each call that launched no work.
+        // Kineto writes the end of a flow even at each call that launched no work. Such an end is ignored.
         let ends_at_call = !begins && number.is_none() && call.is_some_and(|call| call.correlation == id);
         if kind == FlowKind::Launch && ends_at_call {
             return;
@@ -288,7 +289,8 @@ impl TraceCollector {
         }
     }
 
-    /// Stores the start or end of a flow at an event with this correlation id.
+    /// Stores the start or end of a flow. `correlation` is the correlation id of the trace event to which it is
+    /// attached.
     pub(super) fn add_launch_flow(&mut self, end: FlowEnd, correlation: Option<u64>, begins: bool) {
         if let (FlowKind::Launch, Some(correlation)) = (end.kind, correlation)
             && self.launch_flows.is_repeated(end.id, correlation, begins)
@@ -301,8 +303,8 @@ impl TraceCollector {
         self.launch_flows.add(end, begins);
     }
 
-    /// Returns the device of work for which the trace gives only a process. Numbers that cannot be process ids
-    /// represent devices, which are numbered in file order.
+    /// Returns the index of the device for an operation whose trace event contains only a process. A number that is too
+    /// large for a process id represents a device. Such devices get indexes in file order.
     fn device_of(&mut self, process: Id<'_>) -> u32 {
         match process {
             Id::Number(number) if number > i64::from(i32::MAX) => {
@@ -360,18 +362,18 @@ impl TraceCollector {
         self.slices[thread as usize].push(Slice::new((op.start, op.end), label, class, number));
     }
 
-    /// Returns the number of events of CPU threads so far.
+    /// Returns the number of trace events of CPU threads so far.
     pub(super) fn cpu_events(&self) -> u64 {
         self.calls.len() as u64 + u64::from(self.slice_count)
     }
 
-    /// Takes the next number for a slice that is not a call.
+    /// Returns the next index for a slice that is not a call.
     fn next_slice_number(&mut self) -> u32 {
         self.slice_count += 1;
         self.slice_count - 1
     }
 
-    /// Records the arguments of the operator whose slice has the number `slice`.
+    /// Stores the arguments of the operator whose slice has the index `slice`.
     fn add_operator(&mut self, op: &CpuOp<'_>, thread: u32, slice: u32) {
         let python_stack =
             if op.call_stack.raw().is_empty() { NONE } else { self.call_stacks.intern(op.call_stack) };
@@ -489,7 +491,7 @@ impl TraceCollector {
         self.edges[thread as usize].add(SliceEdge { time, words, kind });
     }
 
-    /// Returns the number of the category or name of an event; 0 if the event has none.
+    /// Returns an index for the category or name of a trace event; 0 if the event has none.
     fn word(&mut self, text: Text<'_>) -> u32 {
         match text.raw() {
             [] => 0,
@@ -498,7 +500,7 @@ impl TraceCollector {
         }
     }
 
-    /// Counts an event of an unknown category. Events without a category are not counted.
+    /// Counts a trace event of an unknown category. Events without a category are not counted.
     fn count_unknown(&mut self, category: Text<'_>) {
         if category.raw().is_empty() {
             return;
@@ -523,7 +525,7 @@ impl TraceCollector {
         self.slices[thread as usize].push(Slice::new((start, end), label, class, number));
     }
 
-    /// Returns the number of a process; 0 if the trace does not give the process.
+    /// Returns the index of a process; 0 if the trace does not give the process.
     fn process_number(&mut self, id: Id<'_>) -> u32 {
         let Some(key) = self.id_key(id) else { return 0 };
         let next = self.processes.len() as u32 + 1;
@@ -535,7 +537,7 @@ impl TraceCollector {
             (Id::Number(process), Id::Number(thread)) => Some((process, thread)),
             _ => None,
         };
-        // Most events belong to the same thread as the previous event.
+        // Fast path: most events belong to the same thread as the previous event.
         if let (Some((process, thread)), Some((last_process, last_thread, number))) =
             (numbers, self.last_thread)
             && (process, thread) == (last_process, last_thread)
@@ -593,7 +595,7 @@ impl TraceCollector {
     }
 }
 
-/// Interns a stack that is given as text, together with the kinds of its frames.
+/// Interns a stack given as text, together with the kinds of its frames. Returns the index of the stack.
 fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable) -> u32 {
     match kinds.raw() {
         b"" => numbers.intern(stack),
@@ -601,12 +603,12 @@ fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable)
     }
 }
 
-/// Properties of a call that follow from its name.
+/// Properties of a call that follow from the name of the called function.
 #[derive(Clone, Copy, Debug)]
 struct CallFacts {
     /// Whether the call blocks the host or makes a stream wait.
     waits: bool,
-    /// Whether the call makes a stream wait for an event.
+    /// Whether the call makes a stream wait for a CUDA event.
     waits_for_event: bool,
     /// Whether the call submits a host function to a stream.
     submits_host_function: bool,

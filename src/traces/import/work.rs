@@ -1,18 +1,18 @@
-//! A call of a trace. Calls are stored until the whole trace is read. Only then can `link` find the operations that they
-//! launched, and `call_stacks` their stacks.
+//! Defines the call of a trace. Calls are stored until the whole trace is read. Only then can `link` find the
+//! operations that the calls launched, and `call_stacks` find the stacks of the calls.
 //!
-//! Names, processes and threads are given as the numbers that `trace_collector` assigned.
+//! Names, processes and threads are given as indexes, which `trace_collector` assigned.
 
 use super::model::OpKind;
 
-/// Kind of a stream.
+/// Kind of a stream, as given in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkedStream {
-    /// GPU context of the stream, as in the rows.
+    /// Id of the stream's CUDA context, as in the rows.
     pub context: u32,
-    /// Stream.
+    /// Id of the stream.
     pub stream: u32,
-    /// Kind, in the numbers of CUPTI's CUpti_ActivityStreamFlag.
+    /// Kind of the stream, as a value of CUPTI's enum CUpti_ActivityStreamFlag.
     pub flag: u32,
 }
 
@@ -23,38 +23,39 @@ pub(super) struct CallRecord {
     pub(super) end: i64,
     pub(super) correlation: u64,
     pub(super) thread: u32,
-    /// Stack whose innermost frame is this call. It is set once all slices are known. Once the call's row has a context, this
-    /// is the number of the context.
+    /// Stack whose innermost frame is this call. Set when all slices are known. Replaced by the id of the launch
+    /// context when the row of the call gets one.
     pub(super) stack: u32,
     /// Number of operations that the call launched.
     pub(super) ops: u32,
-    /// Whether every call of this function launches work.
+    /// Whether every call to this function launches GPU work.
     pub(super) launches: bool,
-    /// Work that the function may start.
+    /// Kind of GPU work that the function may start.
     pub(super) starts: CallUse,
-    /// Whether the call may have launched work that was not linked to a call.
+    /// Whether the call may have launched ambiguous operations, which are not linked to any call.
     pub(super) ambiguous: bool,
-    /// Whether a call inside this call has the same id and launched the work.
+    /// Whether a nested call has the same correlation id and counts as the launch instead.
     pub(super) encloses: bool,
 }
 
 impl CallRecord {
-    /// Whether the call becomes a row. A call that launches nothing appears only as a frame in the stacks of other
-    /// calls. A launch whose work is ambiguous does not become a row, because it is unknown whether it has an
-    /// operation.
+    /// Whether the call becomes a launch row. A call that launches nothing can only be a frame in the stacks of other
+    /// calls. A launch that may have launched ambiguous operations becomes no row, because it is unknown whether it
+    /// launched any operation.
     pub(super) fn is_shown(&self) -> bool {
         self.ops > 0 || (self.launches && !self.ambiguous && !self.encloses)
     }
 }
 
-/// Work that a call may start, derived from the name of the called function. Functions that start no work are listed
-/// first.
+/// Kind of GPU work that a call may start, derived from the name of the called function. Functions that start no work
+/// come first in the order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CallUse {
-    /// The function starts no GPU work: it records an event, waits, allocates or returns an attribute.
+    /// The function starts no GPU work. For example, it records a CUDA event, waits, allocates memory or returns an
+    /// attribute.
     #[default]
     Other,
-    /// The function is unknown.
+    /// The function is unknown, so it may start work.
     Unknown,
     Copy,
     Set,
@@ -64,7 +65,7 @@ pub(super) enum CallUse {
 }
 
 impl CallUse {
-    /// All uses, in their order.
+    /// All uses, in ascending order.
     pub(super) const ALL: [Self; 6] =
         [Self::Other, Self::Unknown, Self::Copy, Self::Set, Self::Kernel, Self::Graph];
 
@@ -99,7 +100,7 @@ impl CallUse {
         }
     }
 
-    /// Returns a score for how well work of `kind` fits a call of this use. Copies and fills may run as kernels.
+    /// Returns a score: how well an operation of `kind` fits a call of this use. A copy or fill may run as a kernel.
     pub(super) fn fit(self, kind: OpKind) -> u8 {
         match (self, kind) {
             (Self::Graph, _)

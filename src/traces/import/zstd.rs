@@ -5,17 +5,17 @@ use std::io::{BufRead, Error, ErrorKind, Read, Result};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Size of the largest accepted window: memory that the decoder fills before it returns the first byte. Levels up to 20
-/// need no more.
+/// Maximum accepted window size in bytes. The window is the memory that the decoder fills before it returns the first
+/// byte. Compression levels up to 20 need at most this size.
 const MAX_WINDOW_BYTES: u64 = 32 << 20;
 
 /// Whether a file that begins with `head` is compressed with zstd.
 pub(super) fn is_zstd(head: &[u8]) -> bool {
-    // A file may begin with a frame of other data, which is skipped.
+    // A file may also begin with a skippable frame, which contains other data.
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// The decompressed contents of all frames.
+/// A reader that returns the decompressed contents of all frames.
 pub(super) struct ZstdFrames<R> {
     input: R,
     decoder: FrameDecoder,
@@ -35,12 +35,12 @@ impl<R: BufRead> ZstdFrames<R> {
         &self.input
     }
 
-    /// Returns the number of zeros that were skipped after frames.
+    /// Returns the number of zero bytes that were skipped after frames.
     pub(super) fn zeros(&self) -> u64 {
         self.zeros
     }
 
-    /// Begins the next frame. Returns false if there is none.
+    /// Begins the next frame. Returns false if the input has ended.
     fn begin_frame(&mut self) -> Result<bool> {
         loop {
             let next = self.input.fill_buf()?;
@@ -70,7 +70,7 @@ impl<R: BufRead> ZstdFrames<R> {
         Ok(true)
     }
 
-    /// Converts an error: if the input has ended, the file is truncated.
+    /// Converts an error of the decoder. If the input has ended, the error means that the file is truncated.
     fn describe(&mut self, error: FrameDecoderError) -> Error {
         if let FrameDecoderError::WindowSizeTooBig { requested, .. } = error {
             let what = format!(

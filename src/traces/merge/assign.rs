@@ -1,29 +1,30 @@
-//! Optimal one-to-one assignment of points on a line. It minimises the total distance, and no pair is farther apart
-//! than a limit.
+//! Computes an optimal one-to-one assignment of points on a line. The assignment minimises the total distance. The
+//! points of a pair are less than a limit apart.
 //!
-//! The algorithm minimises the summed distance of the pairs. A point in `ours` without a partner costs the limit.
-//! Points are visited in ascending order, from both sides, and each point may revise earlier decisions:
+//! The algorithm minimises the sum of the distances within pairs. Each point in `ours` without a partner adds the limit
+//! to the sum. The points of both lists are visited in ascending order, and each point may revise earlier decisions:
 //!
-//! - a *seat* is a partner that a later point in `ours` can still get. The cost is the position of the later point plus
-//!   the number that is stored with the seat. The partner is a free point in `theirs`, or a taken point whose owner
-//!   then falls back to its earlier choice;
-//! - a *regret* is the gain that a later point in `theirs` can offer to a badly matched point in `ours`.
+//! - a *seat* is a partner that a later point in `ours` can still get. The cost of the seat is the position of the
+//!   later point plus the number that is stored with the seat. The partner is a free point in `theirs`, or a taken
+//!   point whose owner then falls back to its earlier choice;
+//! - a *regret* is the amount by which a later point in `theirs` can reduce the cost of a badly matched point in
+//!   `ours`.
 //!
-//! Each point adds one seat or one regret, so the algorithm takes `n log n` steps (the problem is known as mice and
-//! holes). The ends of the chains of revised decisions determine which points are paired. The pairs then follow from
-//! the order of the points, because crossing pairs are never shorter.
+//! Each point adds one seat or one regret, so the algorithm takes `n log n` steps. The problem is known as "mice and
+//! holes". The ends of the chains of revised decisions determine which points have a partner. The points with a partner
+//! are then paired in order, because crossing pairs are never shorter.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// End of a chain of revised decisions: the point that gains or loses its partner.
+/// End of a chain of revised decisions: the point that gains or loses a partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Ours(usize),
     Theirs(usize),
 }
 
-/// Returns the pairs (index in `ours`, index in `theirs`). Both inputs must be sorted. The two points of a pair are
+/// Returns the pairs as (index in `ours`, index in `theirs`). Both lists must be sorted. The two points of a pair are
 /// less than `limit` apart.
 pub fn assign(ours: &[i64], theirs: &[i64], limit: u64) -> Vec<(usize, usize)> {
     let limit = i128::from(limit);

@@ -1,10 +1,10 @@
-//! The merger matches CPU stacks that one tool captured at launches (an eBPF probe on `cudaLaunchKernel`) to the
-//! kernels that another tool recorded. It matches by correlation id if the stacks have one, otherwise by order, and
-//! otherwise by time.
+//! Merges the recordings of two tools. One tool captured CPU stacks at launches (for example an eBPF probe on
+//! `cudaLaunchKernel`), and the other tool recorded kernels. Stacks are matched to launches by correlation id if the
+//! stacks have one. Otherwise they are matched by order if possible, or else by time.
 //!
-//! Recordings of gpuflame never need the merger. A match by order or time is a guess. The [`Report`] rates the guess by
-//! the number of stacks that have another launch within reach, and by the distance of the two clocks compared with the
-//! gaps between launches.
+//! gpuflame's own recordings do not need this module. A match by order or time is a guess. The [`Report`] shows how
+//! reliable the guesses are: how many stacks have another launch within the tolerance, and how the difference of the
+//! two clocks compares with the gaps between launches.
 
 mod assign;
 
@@ -15,51 +15,51 @@ use std::collections::{BTreeMap, HashMap};
 
 pub use assign::assign;
 
-/// A stack captured at a launch.
+/// A CPU stack captured at a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
     /// Time of the capture, in ns.
     pub time: i64,
-    /// Process that was captured.
+    /// Id of the captured process.
     pub process: i64,
-    /// Thread that was captured.
+    /// Id of the captured thread.
     pub thread: i64,
     /// Correlation id, if the probe could read the id.
     pub correlation: Option<u64>,
-    /// Frames of the stack, root first, given by a number in the caller's table.
+    /// Index of the stack's frames in the caller's table.
     pub frames: u32,
 }
 
 /// A call that launched GPU work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// Start of the call, in ns.
+    /// Start time of the call, in ns.
     pub time: i64,
-    /// Calling process; `None` if the trace does not give the process.
+    /// Id of the calling process; `None` if the trace does not give the process.
     pub process: Option<i64>,
-    /// Calling thread; `None` if the trace does not give the thread.
+    /// Id of the calling thread; `None` if the trace does not give the thread.
     pub thread: Option<i64>,
-    /// Correlation id, which the launch's GPU work shares.
+    /// Correlation id that the launch shares with its GPU work.
     pub correlation: u64,
 }
 
 /// Method by which a stack was matched to its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By correlation id: certain.
+    /// By correlation id. The match is certain.
     Id,
-    /// By position within the thread, if the thread has equal numbers of launches and stacks.
+    /// By order: the first stack to the first launch, and so on. Used if a thread has as many stacks as launches.
     Order,
-    /// By time: the launch nearest to the stack within the tolerance.
+    /// By time: the matches that minimise the distances between stacks and launches, within the tolerance.
     Time,
 }
 
 /// Options for matching stacks to launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Maximum distance between a stack and its launch, in ns. Default: 10 ms.
+    /// Maximum time between a stack and the matched launch, in ns. Default: 10 ms.
     pub tolerance: u64,
-    /// Offset added to the times of the stacks, in ns. Default: 0.
+    /// Offset in ns that is added to the times of the stacks. Default: 0.
     pub offset: i64,
 }
 
@@ -72,21 +72,23 @@ impl Default for Options {
 /// Counts of matches, and measures of the certainty of the matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Number of matches by id, by order and by time.
+    /// Numbers of matches by id, by order and by time.
     pub matched: [u64; 3],
-    /// Number of stacks without a launch.
+    /// Number of stacks without a matching launch.
     pub unmatched: u64,
-    /// Number of launches without a stack.
+    /// Number of launches without a matching stack.
     pub launches_left: u64,
-    /// Number of matches by order or time that have another launch of the same threads within the tolerance.
+    /// Number of matches by order or time for which another launch of the same group is within the tolerance of the
+    /// stack.
     pub ambiguous: u64,
-    /// Number of matches by time that would change if the clocks differed by `clock_distance`.
+    /// Number of matches by time that would be different if the clocks differed by `clock_distance`.
     pub doubtful: u64,
-    /// Estimated time in ns by which the launches' clock is ahead of the stacks' clock. The estimate is the distance
-    /// from stack to launch that occurs for most of the stacks that are not matched by id. The matched pairs themselves
-    /// do not show the distance, because each pair is as close as possible, whether right or wrong.
+    /// Estimated time in ns by which the launches' clock is ahead of the stacks' clock. The estimate is the most
+    /// frequent time from a stack to a nearby launch, over stacks that are not matched by id. The matched pairs
+    /// themselves do not show the difference of the clocks, because the points of each pair are as close as possible,
+    /// whether the match is right or wrong.
     pub clock_distance: i64,
-    /// Median gap between launches, in ns.
+    /// Median time between consecutive launches, in ns.
     pub median_gap: u64,
 }
 
@@ -126,7 +128,8 @@ pub fn merge(
     report.median_gap = median(&mut gaps);
     report.clock_distance = find_most_voted(&mut votes, (report.median_gap / 8).max(1_000));
     let far = report.clock_distance.unsigned_abs().max(1);
-    // A shift by half the difference of the two distances swaps the nearest and the second nearest launch.
+    // If all stacks were shifted by half the difference of the two distances, the nearest and the second nearest launch
+    // would swap.
     report.doubtful = close
         .iter()
         .filter(|near| matches!(near, [Some(first), Some(second)] if second - first <= 2 * far))
@@ -141,8 +144,8 @@ pub fn merge(
     (pairs, report)
 }
 
-/// Matches by correlation id. Ids are unique only within a process. So the processes are compared as well, if any
-/// launch has the process of the stack.
+/// Matches by correlation id. Ids are unique only within a process. Therefore a launch in the stack's process is
+/// preferred.
 fn match_by_id(
     stacks: &[Stack],
     launches: &[Launch],
@@ -169,8 +172,9 @@ fn match_by_id(
     }
 }
 
-/// Groups stacks and launches that may belong together. Groups are formed first by thread. The remaining stacks and
-/// launches are grouped by process, because tools number threads differently. The rest forms one group.
+/// Groups stacks and launches that may belong together. First, they are grouped by thread. Stacks and launches without
+/// a counterpart on their thread are grouped by process, because tools may number threads differently. All others form
+/// one group.
 fn group_candidates(
     stacks: &[Stack],
     launches: &[Launch],
@@ -201,7 +205,7 @@ fn group_candidates(
     groups
 }
 
-/// Keeps a group that has both stacks and launches; adds any other group to `rest`.
+/// Adds the group to `groups` if it has both stacks and launches. Otherwise adds the contents of the group to `rest`.
 fn keep_if_two_sided(
     group: (Vec<usize>, Vec<usize>),
     groups: &mut Vec<(Vec<usize>, Vec<usize>)>,
@@ -215,7 +219,7 @@ fn keep_if_two_sided(
     }
 }
 
-/// Returns the distances from `time` to the two nearest of the sorted `times`.
+/// Returns the distances from `time` to the two nearest times in the sorted list `times`.
 fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
     let at = times.partition_point(|&other| other < time);
     let near = &times[at.saturating_sub(2)..times.len().min(at + 2)];
@@ -224,10 +228,10 @@ fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
     [distances.first().copied(), distances.get(1).copied()]
 }
 
-/// Maximum number of stacks per group that vote on the clock distance.
+/// Maximum number of stacks per group that vote on the difference of the clocks.
 const MAX_VOTERS: usize = 1_000;
-/// Number of launches before a stack, and after it, for whose distances the stack votes. The true distance is among
-/// these distances unless the clocks are farther apart than that many launches take.
+/// Number of launches before a stack, and after it, for whose time differences the stack votes. The true difference of
+/// the clocks is among them unless the clocks differ by more than the duration of that many launches.
 const NEIGHBOURS_PER_VOTE: usize = 64;
 
 fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i64>) {
@@ -240,8 +244,8 @@ fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i
     }
 }
 
-/// Returns the midpoint of the `width`-wide interval with the most votes. On ties the interval closest to 0 wins,
-/// because with evenly spaced launches every shift by one gap fits equally well.
+/// Returns the midpoint of the `width`-wide interval with the most votes. If several intervals have the most votes, the
+/// one closest to 0 is used: with evenly spaced launches, a shift by any multiple of the gap fits equally well.
 fn find_most_voted(votes: &mut [i64], width: u64) -> i64 {
     votes.sort_unstable();
     let (mut first, mut best) = (0, (0, std::cmp::Reverse(u64::MAX), 0));

@@ -44,9 +44,9 @@ fn the_assignment_has_the_least_cost_of_all_assignments() {
 
 #[test]
 fn the_best_assignment_need_not_pair_nearest_points() {
-    // Both points are nearest to 11, but only one of them can have 11 as its partner.
+    // The points 10 and 12 are both nearest to 11, but only one of them can be paired with 11.
     assert_eq!(assign(&[10, 12], &[0, 11, 13], 100), [(0, 1), (1, 2)]);
-    // No point has a partner within reach.
+    // No point has a possible partner within the limit.
     assert_eq!(assign(&[0], &[10], 10), []);
     assert_eq!(assign(&[0, 10, 20], &[], 10), []);
 }
@@ -90,7 +90,7 @@ fn matching_by_id_survives_clock_skew_and_matching_by_time_reports_its_doubts() 
     let (pairs, report) = merge(&with_ids, &launches, &Options::default());
     assert_eq!(found(&pairs), (0..count as usize).map(Some).collect::<Vec<_>>());
     assert_eq!((report.matched, report.ambiguous, report.doubtful), ([1000, 0, 0], 0, 0));
-    // One stack was lost, so matching by order is impossible.
+    // One stack is missing, so the stacks cannot be matched by order.
     let without: Vec<_> = (1..count).map(|at| off_by(at, None)).collect();
     let (_, report) = merge(&without, &launches, &Options::default());
     assert_eq!(report.matched, [0, 0, 999]);
@@ -110,9 +110,9 @@ fn a_known_offset_corrects_matching_by_time() {
 
 #[test]
 fn clock_skew_is_detected_even_if_every_pair_is_close() {
-    // Gaps are 2 to 32 us long, one stack in a hundred is lost, and the clock is 20 us late. Pairs then shift by one or
-    // two launches, and their points are only a few us apart. Nine in ten pairs are wrong, so the report must not state
-    // that they are certain.
+    // Gaps between launches are 2 to 32 us, one stack in a hundred is missing, and the stacks' clock is 20 us behind.
+    // Stacks are then matched to a launch one or two before the right one, only a few us apart. Nine in ten matches are
+    // wrong, so the report must not state that they are certain.
     let (mut state, mut time) = (7_u64, 0_i64);
     let mut gap = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

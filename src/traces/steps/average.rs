@@ -1,8 +1,9 @@
-//! Computes the average step: the times of the step's operations, and the bubbles between them.
+//! Computes the average step: the average times of a step's operations, and the bubbles (idle times of the GPU) between
+//! them.
 //!
-//! Steps differ, and an average over different operations has no meaning. So only steps with the same operations in the
-//! same order are averaged: those that equal the *reference*. The reference is the first step with the most common
-//! number of operations.
+//! An average over different operations has no meaning. Therefore only steps that have the same operations in the same
+//! order as the *reference* are averaged. The reference is the first step that has the most common number of
+//! operations.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -11,37 +12,39 @@ use super::ops::{Ops, TracedOp, TracedStep};
 use crate::import::NameTable;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Definition of a bubble: the idle time before an operation.
+/// Definition of a bubble, the idle time before an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bubbles {
-    /// From the end of all earlier operations on any stream. The GPU was idle for the whole bubble. The bubbles of a
-    /// step add up to the step's idle time before the start of its last operation.
+    /// From the time at which all earlier operations on any stream have ended. The GPU was idle for the whole bubble.
+    /// The sum of a step's bubbles is the idle time of the step up to the start of its last operation.
     #[default]
     Union,
-    /// From the end of the previous operation on the same stream. For a stream's first operation, from the start of the
-    /// step.
+    /// From the end of the previous operation on the same stream. If there is no previous operation, from the start of
+    /// the step.
     Stream,
-    /// From the end of the operation that *started* last before this one. Overlaps of operations are ignored.
+    /// From the end of the operation that *started* last before this operation. Overlaps of operations are ignored.
     Order,
 }
 
 /// Options for averaging steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsOptions {
-    /// Text by which the trimming operation is recognized: its name contains the text. Operations before the first such
-    /// operation are removed from each step, and times count from that operation. Default: `recover_decode_task`.
+    /// Text in the name of the trimming operation. In each step, operations before the first trimming operation are
+    /// removed, and times are relative to its start. Default: `recover_decode_task`.
     pub trim: Option<String>,
-    /// Minimum length of a step, in ns. Default: 0.
+    /// Minimum duration of a step, in ns. Shorter steps are skipped. Default: 0.
     pub min: i64,
-    /// Maximum length of a step, in ns. Longer steps are prefill, not decoding. Default: 30 ms.
+    /// Maximum duration of a step, in ns. Longer steps are skipped, because they are prefill, not decoding. Default: 30
+    /// ms.
     pub max: i64,
     /// Definition of bubbles. Default: [`Bubbles::Union`].
     pub bubbles: Bubbles,
-    /// Whether to reproduce the original tool byte by byte, including its errors: bubbles by [`Bubbles::Order`],
-    /// differences and sums in `f64`, and untrimmed steps if they lack the `trim` operation. Default: false.
+    /// Whether to reproduce the output of the original tool byte by byte, including its errors: bubbles by
+    /// [`Bubbles::Order`], differences and sums in `f64`, and steps without a `trim` operation included untrimmed.
+    /// Default: false.
     pub compat: bool,
-    /// Whether the first bubble of a trimmed step is the gap before the trimming operation, from the end of the
-    /// removed operations. Default: false, so that the first bubble is 0.
+    /// Whether the first bubble of a trimmed step is the gap between the removed operations and the trimming operation.
+    /// Default: false (the first bubble is 0).
     pub gap_before_trim: bool,
 }
 
@@ -58,14 +61,14 @@ impl Default for StatsOptions {
     }
 }
 
-/// An operation of the average step; times are in us.
+/// An operation of the average step. All times are in us.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Average {
-    /// Name of the operation, without a time in brackets at the end.
+    /// Name of the operation. A time in brackets at the end of the name is removed.
     pub name: String,
-    /// Start, relative to the start of the step or of the trimming operation.
+    /// Start time, relative to the start of the step or of the trimming operation.
     pub start: f64,
-    /// End of the operation, relative to the same time as `start`.
+    /// End time, relative to the same time as `start`.
     pub end: f64,
     /// Duration of the operation.
     pub duration: f64,
@@ -76,26 +79,26 @@ pub struct Average {
 /// Counts of averaged and skipped steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatsReport {
-    /// Steps in the trace.
+    /// Number of steps in the trace.
     pub steps: usize,
-    /// Steps within the length limits.
+    /// Number of steps whose duration is within the limits.
     pub in_bounds: usize,
-    /// Steps within the limits that have operations.
+    /// Number of steps within the limits that contain operations.
     pub with_ops: usize,
-    /// Steps skipped because they lack a trimming operation although other steps have one.
+    /// Number of steps that were skipped because they lack a trimming operation although other steps have one.
     pub untrimmed: usize,
-    /// Steps that are equal to the reference; only these steps are averaged.
+    /// Number of steps that were averaged because they are equal to the reference.
     pub averaged: usize,
-    /// Number of operations of the reference.
+    /// Number of operations in the reference.
     pub ops: usize,
-    /// Operations that begin inside a step and end after that step; they belong to no step.
+    /// Number of operations that begin inside a step and end after it. They belong to no step.
     pub crossing: usize,
 }
 
 /// The average step.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Operations of the average step, by start time.
+    /// Operations of the average step, sorted by start time.
     pub averages: Vec<Average>,
     /// Counts of averaged and skipped steps.
     pub report: StatsReport,
@@ -104,12 +107,12 @@ pub struct Stats {
 /// A step and its operations.
 struct Step<'a> {
     start: i64,
-    /// Zero of the step's times: the start of the step, or the start of the trimming operation.
+    /// Time to which the step's times are relative: the start of the step or of the trimming operation.
     base: i64,
     ops: &'a [TracedOp],
-    /// Indices of the operations inside the step.
+    /// Indexes in `ops` of the operations inside the step, without those removed by trimming.
     within: Vec<u32>,
-    /// Indices of the operations removed by trimming.
+    /// Indexes in `ops` of the operations removed by trimming.
     trimmed_ops: Vec<u32>,
     trimmed: bool,
 }
@@ -121,10 +124,9 @@ impl Step<'_> {
 }
 
 impl Stats {
-    /// Computes averages over the steps.
+    /// Computes the average step.
     ///
-    /// # Errors
-    /// `Format` if there are no steps, no steps within the length limits, or no steps with operations.
+    /// # Errors `Format` if there are no steps, no steps within the limits of duration, or no steps with operations.
     pub fn new(ops: Ops, options: &StatsOptions) -> Result<Self> {
         let Ops { mut ops, mut steps, names, total, .. } = ops;
         let mut report = StatsReport { steps: steps.len(), ..StatsReport::default() };
@@ -157,7 +159,7 @@ impl Stats {
         Ok(Self { averages, report })
     }
 
-    /// Writes the table, with each name mapped by `name`.
+    /// Writes the average step as a CSV table. `name` converts each operation name to the name in the table.
     ///
     /// # Errors
     /// Errors of `out`.
@@ -203,10 +205,10 @@ fn retain_steps_in_bounds(steps: &mut Vec<TracedStep>, options: &StatsOptions) -
     Ok(())
 }
 
-/// Names without the time at their end. Each distinct name has one number.
+/// Bare names: operation names without the time at their end. Each distinct bare name has an index.
 struct BareNames {
-    /// For each number of the [`NameTable`], the number of the bare name, and whether that name is a trimming
-    /// operation.
+    /// Index of the bare name, and whether that name is a trimming operation; indexed by the name's index in the
+    /// [`NameTable`].
     numbers: Vec<(u32, bool)>,
     texts: Vec<String>,
 }
@@ -270,8 +272,8 @@ fn collect_ops<'a>(
     Step { start: step.start, base, ops, within, trimmed_ops, trimmed: trim.is_some() }
 }
 
-/// Returns the steps with the same operations as the reference: the first step with the most common number of
-/// operations. If two numbers of operations are equally common, the number seen first wins.
+/// Returns the steps that have the same operations as the reference. The reference is the first step with the most
+/// common number of operations. If two numbers of operations are equally common, the number that occurs first is used.
 fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&'a Step<'s>> {
     let mut counts: Vec<(usize, usize)> = Vec::new();
     for step in steps {
@@ -289,7 +291,7 @@ fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&
     equal_steps.filter(|step| *reference.get_or_insert_with(|| sequence(step)) == sequence(step)).collect()
 }
 
-/// Computes averages from integer sums; each sum is divided once.
+/// Computes averages from integer sums. Each sum is divided only once, at the end.
 fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOptions) -> Vec<Average> {
     let mut sums = vec![[0_i128; 4]; steps[0].within.len()];
     for step in steps {
@@ -325,8 +327,8 @@ fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOption
     to_averages(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names)
 }
 
-/// Computes averages in the same way as the original tool. Every subtraction of that tool is also done here, so that
-/// even the rounding errors are the same.
+/// Computes averages in the same way as the original tool. Every subtraction of that tool is repeated, so that even the
+/// rounding errors are the same.
 fn average_in_floats(steps: &[&Step<'_>], names: &BareNames) -> Vec<Average> {
     let mut sums = vec![[0.0; 4]; steps[0].within.len()];
     for step in steps {
@@ -343,7 +345,7 @@ fn average_in_floats(steps: &[&Step<'_>], names: &BareNames) -> Vec<Average> {
     to_averages(sums.into_iter().map(|sum| sum.map(|sum| sum / steps.len() as f64)), steps[0], names)
 }
 
-/// Combines the values of the operations with their names.
+/// Combines the average values with the names of the operations.
 fn to_averages(
     values: impl Iterator<Item = [f64; 4]>,
     reference: &Step<'_>,

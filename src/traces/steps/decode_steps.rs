@@ -1,5 +1,5 @@
-//! Measures the latency of an inference server's decoding steps. A step is recognised by a Python frame that every step
-//! enters once.
+//! Measures the latency of an inference server's decoding steps. A step is recognised by a Python function that every
+//! step calls once, or by a step of the profiler.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::import::{CpuKind, CpuOp, Event, Fork, Sink, Wants};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Servers whose steps are recognised.
+/// Inference servers whose decoding steps are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framework {
     /// Each step begins in the scheduler's `get_next_batch_to_run`.
@@ -36,7 +36,7 @@ impl FromStr for Framework {
 
 impl Framework {
     /// Whether a Python frame with this name begins a step. Only file and function are compared, because the line
-    /// number in the name changes with every release.
+    /// number in the name may change with every release of the server.
     fn begins_step(self, name: &str) -> bool {
         let (file, function) = match self {
             Self::Sglang => ("sglang/srt/managers/scheduler.py", "get_next_batch_to_run"),
@@ -51,7 +51,7 @@ impl Framework {
         })
     }
 
-    /// Returns the name of the frame or step, for messages.
+    /// Returns the name of the frame or step by which steps are recognised. Used in messages.
     fn marker(self) -> &'static str {
         match self {
             Self::Sglang => "Python frame `…sglang/srt/managers/scheduler.py(…): get_next_batch_to_run`",
@@ -61,7 +61,7 @@ impl Framework {
     }
 }
 
-/// A [`Sink`] that keeps the steps of a framework.
+/// A [`Sink`] that collects the decoding steps of an inference server.
 #[derive(Clone, Debug)]
 pub struct DecodeSteps {
     framework: Framework,
@@ -81,8 +81,8 @@ impl DecodeSteps {
             && has_duration(&step.name.decode())
     }
 
-    /// Returns the steps that take `min` to `max` ns. For servers whose steps are the gaps between frames, only the
-    /// first half of the time counts, because fewer requests are decoded later.
+    /// Returns the latencies of steps that take `min` to `max` ns. If a step is the time between two frames, only steps
+    /// in the first half of the trace are used, because fewer requests are decoded later.
     ///
     /// # Errors
     /// `Format` if there are no such steps.
@@ -189,7 +189,7 @@ impl Latencies {
         low + (high - low) * at.fract()
     }
 
-    /// Writes `latency_ms` and a line per step.
+    /// Writes the header `latency_ms`, and then one line per step.
     ///
     /// # Errors
     /// Errors of `out`.

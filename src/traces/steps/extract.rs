@@ -1,4 +1,4 @@
-//! Extracts the operations of a time range as a table, ordered by start.
+//! Extracts the operations in a time range as a table, sorted by start time.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -7,20 +7,20 @@ use super::ops::{Ops, TracedOp};
 use crate::import::json_micros;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// A time range including both ends, in ns on the trace's clock.
+/// A time range that includes both ends, in ns on the trace's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeRange {
-    /// First nanosecond.
+    /// First nanosecond of the range.
     pub first: i64,
-    /// Last nanosecond, inclusive.
+    /// Last nanosecond of the range (inclusive).
     pub last: i64,
 }
 
 impl FromStr for TimeRange {
     type Err = Error;
 
-    /// Parses `START,END` in microseconds, with any number of digits. If a number is absent, infinite, or larger than
-    /// any time, the range is unlimited at that end.
+    /// Parses `START,END` in microseconds, with any number of digits. If a number is absent, infinite, or beyond all
+    /// possible times, the range is unlimited at that end.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |what: &str| {
             let message =
@@ -41,7 +41,7 @@ impl FromStr for TimeRange {
     }
 }
 
-/// Returns the first or last possible time for a number that is beyond all times.
+/// If a number is beyond all possible times, returns the first or last possible time.
 fn saturate(text: &str) -> Option<i64> {
     let number: f64 = text.parse().ok()?;
     match number {
@@ -51,20 +51,20 @@ fn saturate(text: &str) -> Option<i64> {
     }
 }
 
-/// The operations of a time range, as a table.
+/// A table of the operations in a time range.
 #[derive(Clone, Debug)]
 pub struct Extract {
     ops: Ops,
 }
 
 impl Extract {
-    /// Sorts the operations by start; operations with the same start stay in file order.
+    /// Creates the table. Operations are sorted by start time. Operations with the same start stay in file order.
     pub fn new(mut ops: Ops) -> Self {
         ops.ops.sort_by_key(|op| op.start);
         Self { ops }
     }
 
-    /// Returns the operations, by start.
+    /// Returns the operations, sorted by start time.
     pub fn ops(&self) -> &[TracedOp] {
         &self.ops.ops
     }
@@ -74,8 +74,8 @@ impl Extract {
         self.ops.names.text(op.name)
     }
 
-    /// Writes the table, with each name mapped by `name`. With `compat`, durations are the difference of two `f64`
-    /// numbers, whose last digits are noise.
+    /// Writes the table as CSV. `name` converts each operation name to the name in the table. If `compat` is true,
+    /// durations are computed as the difference of two `f64` numbers, whose last digits are inexact.
     ///
     /// # Errors
     /// Errors of `out`.
@@ -112,7 +112,7 @@ impl Extract {
     }
 }
 
-/// Writes the same text as [`super::micros`], but does not allocate a string, because there may be millions of
+/// Appends the same text that [`super::micros`] returns. Does not allocate a string, because there may be millions of
 /// operations.
 fn push_micros(nanos: i64, line: &mut Vec<u8>) {
     let mut digits = *b"00000000000000000000.000";

@@ -1,37 +1,37 @@
-//! A sink that keeps only the GPU operations and the steps of a trace.
+//! A sink that collects only the GPU operations and the steps of a trace.
 
 use crate::import::{CpuKind, CpuOp, Event, Fork, NameTable, Op, Sink, Wants};
 
 /// A GPU operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedOp {
-    /// Start of the operation, in ns.
+    /// Start time of the operation, in ns.
     pub start: i64,
-    /// End of the operation, in ns.
+    /// End time of the operation, in ns.
     pub end: i64,
-    /// Name of the operation, as a number in [`NameTable`].
+    /// Name of the operation, as index in [`Ops::names`].
     pub name: u32,
-    /// Device and stream of the operation; 0 if the trace does not give the device or stream.
+    /// Ids of the operation's device and stream; 0 if the trace does not give them.
     pub stream: (u32, u32),
 }
 
 /// A step of the profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedStep {
-    /// Start of the step, in ns.
+    /// Start time of the step, in ns.
     pub start: i64,
-    /// End of the step, in ns.
+    /// End time of the step, in ns.
     pub end: i64,
-    /// Name of the step, as a number in [`NameTable`].
+    /// Name of the step, as index in [`Ops::names`].
     pub name: u32,
 }
 
-/// A [`Sink`] that keeps GPU operations, optionally only those in a time range, and optionally steps.
+/// A [`Sink`] that collects GPU operations, and optionally steps. It may be limited to operations in a time range.
 #[derive(Clone, Debug, Default)]
 pub struct Ops {
     range: Option<(i64, i64)>,
     with_steps: bool,
-    /// Whether to keep only events that have exact times among their arguments.
+    /// Whether to collect only trace events that contain exact times in their arguments.
     only_exact_times: bool,
     /// GPU operations, in file order.
     pub ops: Vec<TracedOp>,
@@ -41,22 +41,23 @@ pub struct Ops {
     pub names: NameTable,
     /// Number of GPU operations, inside and outside the time range.
     pub total: u64,
-    /// First start and last end of all GPU operations, in ns; `None` if there are none.
+    /// Earliest start and latest end of all GPU operations, in ns; `None` if there are no operations.
     pub span: Option<(i64, i64)>,
 }
 
 impl Ops {
-    /// Creates a sink that keeps all operations and all steps.
+    /// Creates a sink that collects all operations and all steps.
     pub fn with_steps() -> Self {
         Self { with_steps: true, ..Self::default() }
     }
 
-    /// Creates a sink that keeps only operations that are entirely between `first` and `last`, inclusive.
+    /// Creates a sink that collects only operations that are entirely between `first` and `last`, inclusive.
     pub fn within(first: i64, last: i64) -> Self {
         Self { range: Some((first, last)), ..Self::default() }
     }
 
-    /// Restricts the sink to events with exact times among their arguments, as `kernel_extractor` does.
+    /// Restricts the sink to trace events that contain exact times in their arguments, as the tool `kernel_extractor`
+    /// does.
     #[must_use]
     pub fn with_exact_times(self, only_exact_times: bool) -> Self {
         Self { only_exact_times, ..self }

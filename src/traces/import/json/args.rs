@@ -1,4 +1,4 @@
-//! Finds the arguments of an event: the keys and values of the object `args`.
+//! Finds the arguments of a trace event: the keys and values of the object `args`.
 
 use super::cursor::{self, Shape, Value, skip_blanks, to_text};
 use super::mask::InstructionSet;
@@ -6,8 +6,8 @@ use super::mask::InstructionSet;
 /// Key and value of an argument.
 pub(super) type Arg = (Value, Value);
 
-/// Calls `take` with the arguments of an object, or with `found` if they were found before. The loop ends at the first
-/// syntax error, because the scanner has skipped the object without parsing it.
+/// Calls `take` with each argument of an object. If the arguments were found before, `found` contains them. The loop
+/// ends at the first syntax error, which is possible because the scanner has skipped the object without parsing it.
 #[inline(always)]
 pub(super) fn for_each<L: InstructionSet>(
     bytes: &[u8],
@@ -17,7 +17,7 @@ pub(super) fn for_each<L: InstructionSet>(
 ) {
     let mut args = Args::new(bytes, object);
     let (mut found, is_found) = (found.unwrap_or_default().iter(), found.is_some());
-    // One loop for both, so that the code of `take` is there once.
+    // A single loop for both cases, so that the code of `take` is inlined only once.
     while let Some((key, value)) = if is_found { found.next().copied() } else { args.next::<L>() } {
         match key.shape {
             Shape::Escaped => take(to_text(bytes, key).decode().as_bytes(), value),
@@ -26,7 +26,7 @@ pub(super) fn for_each<L: InstructionSet>(
     }
 }
 
-/// Finds the arguments of an object, and adds them to a list.
+/// Finds the arguments of an object, and appends them to `list`.
 #[inline(always)]
 pub(super) fn find<L: InstructionSet>(bytes: &[u8], object: Value, list: &mut Vec<Arg>) {
     let mut args = Args::new(bytes, object);
@@ -35,7 +35,7 @@ pub(super) fn find<L: InstructionSet>(bytes: &[u8], object: Value, list: &mut Ve
     }
 }
 
-/// The arguments of an object that are left.
+/// Iterator over the remaining arguments of an object.
 struct Args<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -1,19 +1,20 @@
-//! The buffer that the scanner works on (a part of the file, followed by zeros) and the sources that refill it.
+//! The buffer in which the scanner works (a part of the file, followed by zeros), and the sources that refill the
+//! buffer.
 //!
 //! The scanner requests more bytes from a [`Source`] while some bytes are still unread. [`ReaderSource`] moves the
-//! unread bytes to the front and reads more bytes after them. A source may already hold the next bytes in another
-//! buffer (see `gzip`). It then prepends the unread bytes to that buffer and swaps the buffers, so that only the unread
-//! bytes are copied.
+//! unread bytes to the front and reads more bytes after them. A source may already have the next bytes in another
+//! buffer (see `gzip`). Such a source prepends the unread bytes to that buffer and swaps the two buffers. Only the
+//! unread bytes are then copied.
 
 use std::io::Read;
 
-/// Number of zero bytes after the contents, so that 64 bytes can be loaded at any position. The zeros are not part of
-/// the trace.
+/// Number of zero bytes after the contents, so that 64 bytes can be loaded at any position. The zero bytes are not part
+/// of the trace.
 pub(in super::super) const PADDING: usize = 64;
-/// Size of the largest event accepted, and therefore the largest size of the buffer.
+/// Maximum size in bytes of a trace event, and therefore of the buffer.
 pub(in super::super) const MAX_EVENT_BYTES: usize = 256 << 20;
 
-/// Bytes of a file, consumed at the front and filled at the back.
+/// Buffer of bytes from a file. Bytes are consumed at the front and appended at the back.
 #[derive(Debug)]
 pub(in super::super) struct Buffer {
     bytes: Vec<u8>,
@@ -25,7 +26,7 @@ pub(in super::super) struct Buffer {
 #[derive(Debug)]
 pub(in super::super) enum RefillError {
     Io(std::io::Error),
-    /// A single event is larger than this limit, in bytes.
+    /// A single trace event is larger than this limit in bytes.
     EventTooLarge(usize),
 }
 
@@ -37,8 +38,8 @@ impl From<std::io::Error> for RefillError {
 
 /// A source of bytes.
 pub(in super::super) trait Source {
-    /// Appends bytes to `buffer`: at least as many as are unread, so that a large event from a pipe is not scanned
-    /// again for every few bytes. Returns true if the input has ended.
+    /// Appends at least as many bytes to `buffer` as are unread in it. Otherwise a large trace event from a pipe would
+    /// be scanned again for every few bytes that arrive. Returns true if the input has ended.
     fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, RefillError>;
 }
 
@@ -75,7 +76,7 @@ impl Buffer {
         (self.begin, self.end) = (headroom, headroom);
     }
 
-    /// Replaces the contents, and grows as needed.
+    /// Replaces the contents by `bytes`. The buffer grows if needed.
     pub(super) fn set(&mut self, bytes: &[u8]) {
         if bytes.len() > self.size() {
             self.bytes.resize(bytes.len() + PADDING, 0);
@@ -93,7 +94,8 @@ impl Buffer {
         true
     }
 
-    /// Appends `bytes` to the unread bytes; the buffer grows as needed, unless the unread bytes have reached `limit`.
+    /// Appends `bytes` to the unread bytes. The buffer grows if needed. Returns an error if `limit` or more bytes are
+    /// unread.
     pub(in super::super) fn append(&mut self, bytes: &[u8], limit: usize) -> Result<(), RefillError> {
         if self.unread().len() >= limit {
             return Err(RefillError::EventTooLarge(limit));
@@ -106,7 +108,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Reads once from `input`, as much as fits; returns 0 at the end of the input.
+    /// Reads from `input` once, at most as many bytes as fit. Returns the number of bytes, which is 0 at the end of the
+    /// input.
     pub(in super::super) fn read(&mut self, input: &mut impl Read) -> std::io::Result<usize> {
         let room = self.size();
         let count = loop {
@@ -120,13 +123,13 @@ impl Buffer {
         Ok(count)
     }
 
-    /// Moves the unread bytes to the front.
+    /// Moves the unread bytes to the front of the buffer.
     pub(in super::super) fn move_to_front(&mut self) {
         self.bytes.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
     }
 
-    /// Moves the unread bytes to the front. If they fill the buffer, doubles its size.
+    /// Moves the unread bytes to the front of the buffer. If they fill the buffer, doubles the buffer's size.
     fn make_room(&mut self, size: usize) -> Result<(), RefillError> {
         self.move_to_front();
         let new_size = if self.is_full() { self.size() * 2 } else { self.size() }.max(size);

@@ -1,14 +1,14 @@
-//! Classes of events, by their categories, and which events need their arguments read.
+//! Classifies trace events by category, and determines which events need their arguments read.
 //!
-//! If two threads read a file, the thread that finds the events also classifies them, because the thread that reads the
-//! fields has more to do. The arguments are then still in the cache.
+//! If two threads read a file, the thread that finds the events also classifies them. The other thread, which reads the
+//! fields, has more to do. In addition, the finding thread still has the arguments in its cache.
 
 use super::super::model::{CpuKind, FlowKind, OpKind, Wants};
 use super::cursor::{Shape, Value, load_at, to_text};
 use super::fields::Fields;
 use super::mask::InstructionSet;
 
-/// Class of an event, by its category.
+/// Class of a trace event, derived from its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Op(OpKind),
@@ -20,16 +20,16 @@ pub(super) enum Class {
     Sync,
     EventRecord,
     Flow(FlowKind),
-    /// MTIA event. The kind is derived from its name.
+    /// Event of an MTIA accelerator. Its name determines the kind.
     Mtia,
-    /// Work of unitrace's devices. The kind is derived from its name.
+    /// Work of a Level Zero device, as recorded by unitrace. Its name determines the kind.
     LevelZero,
-    /// Node of a graph that does no GPU work: it records an event, or runs a function on the host. Or a host function of a
-    /// stream.
+    /// Node of a CUDA graph that does no GPU work: the node records a CUDA event or runs a function on the host. Host
+    /// functions that were submitted to a stream also have this class.
     IdleNode {
         is_host: bool,
     },
-    /// Event without a category. The kind may be derived from its arguments.
+    /// Event without a category. Its arguments may determine the kind.
     Bare,
     Other,
 }
@@ -54,7 +54,7 @@ fn classify(category: &[u8]) -> Class {
         b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
         b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
         | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
-        // This is work of a profiler on the thread that it delays.
+        // Time that a profiler spent on the application's thread.
         b"overhead" => Class::Cpu(CpuKind::Overhead),
         b"ProfileStep" => Class::Cpu(CpuKind::Step),
         b"python_function" => Class::Python,
@@ -70,7 +70,7 @@ fn classify(category: &[u8]) -> Class {
     }
 }
 
-/// Class of an event, and whether the arguments of a CPU slice are read.
+/// Class of a trace event. If the event is a CPU slice, also whether its arguments are needed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Classified {
     pub(super) class: Class,
@@ -95,7 +95,7 @@ impl Classified {
         Self { class, needs_args }
     }
 
-    /// Whether the arguments of the event are read.
+    /// Whether the arguments of the event must be read.
     #[inline(always)]
     pub(super) fn reads_args(self) -> bool {
         matches!(self.class, Class::Op(_) | Class::Call { .. }) || self.needs_args
@@ -116,8 +116,8 @@ pub(super) fn step_or(bytes: &[u8], fields: &Fields, kind: CpuKind) -> CpuKind {
     if name.starts_with(b"ProfilerStep#") || name.starts_with(b"ProfileStep#") { CpuKind::Step } else { kind }
 }
 
-/// Whether the arguments of a CPU slice contain something that every sink needs: exact times (Paddle) or Python
-/// functions. Nearly all arguments contain neither, so only the text after each quote is compared.
+/// Whether the arguments of a CPU slice contain data that every sink needs: exact times (Paddle) or Python functions.
+/// Nearly all arguments contain neither. For speed, only the text after each quote is examined.
 #[inline(always)]
 fn has_needed_args<L: InstructionSet>(bytes: &[u8], args: Value) -> bool {
     let (mut at, end) = (args.start as usize, args.end as usize);

@@ -2,8 +2,8 @@
 //! text.
 //!
 //! The bytes end with [`PADDING`] zeros, which are not part of the trace. A function that reaches an unexpected byte
-//! stops at that byte; the caller knows whether more input may follow. Values that no code reads are only skipped, so
-//! errors inside them are not detected.
+//! stops at that byte. The caller decides whether the text is damaged or more input may follow. Values that no code
+//! reads are skipped without parsing, so errors in them are not detected.
 
 use super::super::Text;
 use super::buffer::PADDING;
@@ -17,23 +17,23 @@ pub(super) struct Stop {
     pub(super) expected: &'static str,
 }
 
-/// Kind of a value.
+/// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Shape {
     /// No value.
     #[default]
     Missing,
-    /// The inside of a string without backslashes.
+    /// A string without backslashes. Start and end exclude the quotes.
     String,
-    /// The inside of a string that contains a backslash.
+    /// A string that contains a backslash. Start and end exclude the quotes.
     Escaped,
-    /// A number, or another word without quotes.
+    /// A number, or another word without quotes such as `true`.
     Word,
-    /// An object or an array, with its brackets.
+    /// An object or an array. Start and end include the brackets.
     Nested,
 }
 
-/// Position and kind of a value.
+/// Position and kind of a JSON value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) start: u32,
@@ -54,7 +54,7 @@ impl Value {
     }
 }
 
-/// Returns the text of a value; empty if there is none.
+/// Returns the text of a value. The text is empty if the value is missing.
 #[inline(always)]
 pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
     match value.shape {
@@ -66,9 +66,9 @@ pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
 
 /// Returns the position of the first byte at or after `at` that is not a blank.
 ///
-/// This function and `word_end` advance in a loop with branches, and do not compute the position from a bit mask. The
-/// branches nearly always go the same way as the last time, so the processor predicts them and runs ahead. For a
-/// computed position, the processor would have to wait.
+/// This function and `word_end` advance in a loop with branches instead of computing the position from a bit mask. The
+/// branches nearly always go the same way as the previous time, so the processor predicts them and executes ahead. It
+/// could not execute ahead of a computed position.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {
@@ -83,10 +83,11 @@ pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Skips from the position after a key's closing quote to the value of the key.
+/// Skips the colon after a key. `at` is the position after the key's closing quote. Returns the position of the key's
+/// value.
 #[inline(always)]
 pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
-    // This is the spacing that nearly every writer uses.
+    // Fast path for the spacing that nearly every writer uses.
     if bytes[at..].starts_with(b": ") && bytes[at + 2] > b' ' {
         return Ok(at + 2);
     }
@@ -97,8 +98,8 @@ pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
     Ok(skip_blanks(bytes, at + 1))
 }
 
-/// Finds the end of the string whose inside begins at `start`. The end of the value is the position of the closing
-/// quote.
+/// Finds the end of a string. `start` is the position after the opening quote. The end of the returned value is the
+/// position of the closing quote.
 #[inline(always)]
 pub(super) fn read_string<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
     let (quotes, backslashes) = L::string(load_at(bytes, start));
@@ -151,7 +152,7 @@ pub(super) fn read_value<L: InstructionSet>(bytes: &[u8], at: usize) -> Result<(
 /// Returns the end of a number or other word that continues at `at`.
 #[inline(always)]
 fn word_end(bytes: &[u8], mut at: usize) -> usize {
-    // Eight digits are checked at once, because times have sixteen digits.
+    // Checks eight digits in one step, because times have sixteen digits.
     while are_digits(*load_at(bytes, at)) {
         at += 8;
     }
@@ -166,8 +167,9 @@ fn is_word(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'#')
 }
 
-/// Returns the position after the bracket that closes the value opened at `start`. The nesting depth is a single
-/// number, so it is unlimited. The function does not check whether a `[` is closed by a `]` and a `{` by a `}`.
+/// Returns the position after the bracket that closes the value opened at `start`. The nesting depth is counted, not
+/// stored on a stack, so it is practically unlimited. The function does not check whether a `[` is closed by a `]` and
+/// a `{` by a `}`.
 #[inline(always)]
 fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, Stop> {
     let end = bytes.len() - PADDING;
@@ -181,7 +183,7 @@ fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, St
         inside = ((strings as i64) >> 63) as u64;
         let opens = block.opens & !strings;
         let closes = block.closes & !strings;
-        // The order of the brackets matters only if the depth can reach zero in this block.
+        // The order of the brackets in this block matters only if the depth can reach zero in the block.
         if closes.count_ones() >= depth {
             let mut left = closes;
             let mut closed = 0;
@@ -234,7 +236,7 @@ impl Escape {
     }
 }
 
-/// Returns the bytes from `at` on. The number of bytes read past the end of the text must not exceed the padding.
+/// Returns `N` bytes that start at `at`. They must not extend beyond the padding after the text.
 #[inline(always)]
 pub(super) fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("padding")

@@ -1,12 +1,12 @@
-//! Finds the first invalid position in JSON that ends too early. The scanner skips values by their brackets and quotes,
-//! without parsing them. So if a bracket or quote is missing in the middle of the file, the scanner notices this only
-//! at the end of the file. This second pass finds the real position.
+//! Finds the first invalid position in JSON that seems to end too early. The scanner skips values by counting brackets
+//! and quotes, without parsing the values. If a bracket or quote is missing in the middle of the file, the scanner
+//! detects this only at the end of the file. A second pass with this module finds the real position.
 
-/// Finds the first byte of `text` that is invalid at its position, and the syntax that would be valid there. `text`
+/// Finds the first byte of `text` that is invalid at its position, and the syntax that was expected there. `text`
 /// begins with a value or with a key of an object. Returns `None` if `text` contains no invalid byte.
 pub(super) fn find_first_damage(text: &[u8]) -> Option<(usize, &'static str)> {
     let mut at = skip_blanks(text, 0);
-    // This vector has an entry for each open value: whether the value is an object.
+    // Each entry represents an open object (true) or an open array (false).
     let mut open: Vec<bool> = Vec::new();
     let mut next = Next::Value;
     if text.get(at) == Some(&b'"') {
@@ -61,7 +61,7 @@ pub(super) fn find_first_damage(text: &[u8]) -> Option<(usize, &'static str)> {
     }
 }
 
-/// Syntax that may come next.
+/// Syntax that is allowed at the current position.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Value,

@@ -1,4 +1,4 @@
-//! Reads an event whose class is known (`classes`), and maps its arguments, for each dialect.
+//! Reads a trace event whose class is known (`classes`). Maps the arguments that each dialect uses to fields.
 //!
 //! | dialect | GPU categories | calls | id | times |
 //! |---|---|---|---|---|
@@ -15,8 +15,8 @@
 //! | unitrace | gpu_op | cpu_op, by name and `id` | `id` in `args` | whole us |
 //! | Cuspy | as Kineto; graph_event_node, graph_host_node are no GPU work | as Kineto | `correlation` | us with digits |
 //!
-//! Further categories: `cuda_event` (Kineto's records of events), `host_launch` (host functions of streams), and `pthread`
-//! (calls that wait for other threads, as rocprofiler-systems names them).
+//! Further categories: `cuda_event` (recordings of CUDA events in Kineto's traces), `host_launch` (host functions of
+//! streams), and `pthread` (calls that wait for other threads, as rocprofiler-systems names them).
 
 use super::super::Text;
 use super::super::model::*;
@@ -28,10 +28,11 @@ use super::fields::Fields;
 use super::mask::InstructionSet;
 use super::number::{parse_integer, parse_micros, parse_unsigned};
 
-/// Frame kinds of a stack that is given only as the id of its innermost frame in `stackFrames`.
+/// Placeholder for the kinds of a stack's frames, if the event only refers to the innermost frame in `stackFrames`.
 const FRAME: Text<'static> = Text::plain(b"f");
 
-/// Passes the event to `sink` if the sink requested it. `args` are its arguments if they were found before.
+/// Passes the event to `sink` if the sink requested it. `args` contains the event's arguments if they were found
+/// before.
 #[inline(always)]
 pub(super) fn emit<L: InstructionSet>(
     bytes: &[u8],
@@ -44,7 +45,8 @@ pub(super) fn emit<L: InstructionSet>(
     let phase = fields.phase.slice(bytes);
     let is_complete = phase == b"X";
     let mut event = EventReader::<L> { bytes, fields, args, counts, level: std::marker::PhantomData };
-    // Each of the frequent kinds is passed on by itself: an `Option<Event>` would be copied, and has 400 bytes.
+    // Each of the frequent kinds is passed on separately. A common `Option<Event>` would have to be copied, and has 400
+    // bytes.
     let other = match class {
         Class::Op(kind) if is_complete && wants.has(Wants::OPS) => {
             if let Some(op) = event.read_work(kind, false) {
@@ -101,7 +103,8 @@ pub(super) fn emit<L: InstructionSet>(
     }
 }
 
-/// Passes an event to a sink. It is not inlined, because that would copy the sink's code for each kind and each instruction set.
+/// Passes an event to a sink. Not inlined, because the sink's code would then be duplicated for each kind of event and
+/// each instruction set.
 #[inline(never)]
 fn pass(sink: &mut impl Sink, event: &Event<'_>) {
     sink.event(event);
@@ -121,7 +124,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         self.read_work(kind, false).map(Event::Op)
     }
 
-    /// Reads GPU work. With `is_begin`, the end of the work is a separate event.
+    /// Reads a GPU operation. If `is_begin` is true, the end of the operation is a separate trace event.
     #[inline(always)]
     fn read_work(&mut self, kind: OpKind, is_begin: bool) -> Option<Op<'a>> {
         let mut op = Op { kind, name: to_text(self.bytes, self.fields.name), ..Op::default() };
@@ -137,7 +140,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"device" | b"deviceId" => op.device = parse_u32(bytes, value),
             b"context" | b"contextId" => op.context = parse_u32(bytes, value),
             b"stream" | b"streamId" => op.stream = parse_u32(bytes, value),
-            // Cuspy moves the work of a graph to artificial streams. This argument is the real stream.
+            // Cuspy moves the operations of a CUDA graph to artificial streams. This argument is the real stream.
             b"original_stream" => original_stream = parse_u32(bytes, value),
             b"graph id" | b"graphId" => op.graph = parse_u32(bytes, value).filter(|&id| id != 0),
             b"graph node id" | b"graphNodeId" => op.graph_node = parse_nonzero_id(bytes, value),
@@ -188,7 +191,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::IdleNode(IdleNode { is_host, run }))
     }
 
-    /// Reads work of a device that unitrace recorded. The process field is a number that represents the device.
+    /// Reads a device operation that unitrace recorded. The process field is a number that represents the device.
     #[cold]
     fn read_level_zero_op(&mut self) -> Option<Event<'a>> {
         let name = self.fields.name.slice(self.bytes);
@@ -210,7 +213,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         })
     }
 
-    /// Whether the slice is a call of Level Zero that unitrace linked to work of a device.
+    /// Whether the slice is a Level Zero call that unitrace linked to a device operation.
     #[inline(always)]
     fn is_level_zero_call(&self) -> bool {
         self.fields.name.slice(self.bytes).starts_with(b"zeCommand") && self.read_level_zero_id().is_some()
@@ -225,7 +228,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Call(Call { correlation, ..self.read_call(true)? }))
     }
 
-    /// Returns the id that unitrace gives both to a call and to the work that the call started on the device.
+    /// Returns the id by which unitrace links a call to the device operation that the call started.
     #[cold]
     fn read_level_zero_id(&self) -> Option<u64> {
         let mut id = None;
@@ -237,7 +240,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         id
     }
 
-    /// Reads an event of an MTIA accelerator. Programs and copies are work; all other events on a stream are waits.
+    /// Reads an event of an MTIA accelerator. Programs and copies are operations, and `event_wait` is a wait. All other
+    /// events are `Event::Other`.
     #[cold]
     fn read_mtia(&mut self) -> Option<Event<'a>> {
         let name = to_text(self.bytes, self.fields.name);
@@ -263,7 +267,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Reads work of an MTIA accelerator. Its process field holds the device.
+    /// Reads an operation of an MTIA accelerator. The process field of its event contains the device.
     fn read_mtia_op(&mut self, kind: OpKind, name: Option<&'static str>) -> Option<Event<'a>> {
         Some(match self.read_op(kind)? {
             Event::Op(op) => Event::Op(Op {
@@ -276,8 +280,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         })
     }
 
-    /// Reads an event without a category, the only kind of event that the profilers of JAX and Ascend write. The
-    /// event is GPU work if its arguments are typical of GPU work.
+    /// Reads an event without a category. The profilers of JAX and Ascend write only such events. The event is GPU work
+    /// if it has arguments that are typical of GPU work.
     #[cold]
     fn read_bare(&mut self) -> Option<Event<'a>> {
         let bytes = self.bytes;
@@ -354,8 +358,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(call)
     }
 
-    // Inlined because a separate function would be compiled without the instruction set, and would then call each
-    // intrinsic as a function.
+    // Inlined because a separate function would be compiled without the instruction set `L`. Each intrinsic would then
+    // be a function call.
     #[inline(always)]
     fn read_cpu(&mut self, kind: CpuKind, needs_args: bool) -> Option<CpuOp<'a>> {
         let (mut external, mut sequence, mut forward_thread) = (None, None, None);
@@ -410,7 +414,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(PythonFrame { name, start, end, process, thread, id: number, parent })
     }
 
-    /// Reads the start of a slice whose end is a separate event.
+    /// Reads the start of a slice whose end is a separate trace event.
     #[cold]
     fn read_begin(&mut self, class: Class) -> Option<Event<'a>> {
         let bytes = self.bytes;
@@ -450,7 +454,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         correlation
     }
 
-    /// Returns the id of the flow in `bind_id`, if `flag` is set. The flag is `flow_in` or `flow_out`.
+    /// Returns the id of the flow in `bind_id` if `flag` is set. `flag` is the value of `flow_in` or `flow_out`.
     #[inline(always)]
     fn bound_flow(&self, flag: Value) -> Option<u64> {
         if flag.shape == Shape::Missing || flag.slice(self.bytes) == b"false" {
@@ -496,8 +500,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Counts GPU work whose event has no duration, because the work's length is unknown. If the end of the work is a
-    /// separate event, only the start event is counted.
+    /// Counts a GPU operation whose trace event has no duration, so that the operation cannot be used. If the end of
+    /// the operation is a separate event, only the start event is counted.
     #[cold]
     fn count_untimed(&mut self) -> Option<Event<'a>> {
         self.counts.untimed += u64::from(!matches!(self.fields.phase.slice(self.bytes), b"E" | b"e"));
@@ -521,7 +525,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Sync(sync))
     }
 
-    /// Reads the record of an event. Waits name the record by the correlation id of its call.
+    /// Reads the recording of a CUDA event on a stream. Waits refer to it by the correlation id of the call that
+    /// recorded the CUDA event.
     #[cold]
     fn read_event_record(&mut self) -> Event<'a> {
         let mut record = EventRecord::default();
@@ -537,7 +542,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Event::EventRecord(record)
     }
 
-    /// Reads names of processes and threads, and kinds of streams; other metadata is skipped.
+    /// Reads metadata: names of processes and threads, and kinds of streams. Other metadata is skipped.
     fn read_metadata(&mut self) -> Option<Event<'a>> {
         let bytes = self.bytes;
         let thread = match self.fields.name.slice(bytes) {
@@ -568,7 +573,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Event::Stream(stream)
     }
 
-    /// Reads start and end from `ts` and `dur`, or exact times from the arguments, where Paddle writes them.
+    /// Reads the start and end times from `ts` and `dur`. If the arguments contain exact times, as in Paddle's traces,
+    /// they are used instead.
     #[inline(always)]
     fn read_times(&mut self, exact: (Value, Value)) -> Option<(i64, i64)> {
         let exact = match exact {
@@ -604,8 +610,8 @@ fn has_both((start, end): (Value, Value)) -> bool {
     start.shape != Shape::Missing && end.shape != Shape::Missing
 }
 
-/// Parses a time, which may be text with blanks around it and a unit after it (`"12.345 us"`). The returned flag is
-/// whether the time has digits after the decimal point.
+/// Parses a time. It may be text with surrounding blanks and a unit (`"12.345 us"`). The returned flag is true if the
+/// time has digits after the decimal point.
 #[inline(always)]
 fn parse_time(bytes: &[u8], value: Value) -> Option<(i64, bool)> {
     let number = match value.slice(bytes) {
@@ -634,8 +640,7 @@ fn parse_id(bytes: &[u8], value: Value) -> Id<'_> {
     }
 }
 
-/// Returns the kind of an Ascend task, derived from the unit that runs it: the cores for matrices and vectors, or a
-/// copy engine.
+/// Returns the kind of an Ascend task, derived from the unit that runs it (a matrix or vector core, or a copy engine).
 fn task_kind(word: &[u8]) -> Option<OpKind> {
     match word {
         b"AI_CORE" | b"AI_VECTOR_CORE" | b"AI_CPU" | b"MIX_AIC" | b"MIX_AIV" | b"KERNEL_AICORE" => {
@@ -646,13 +651,13 @@ fn task_kind(word: &[u8]) -> Option<OpKind> {
     }
 }
 
-/// Parses an id; the id 0 means that there is none.
+/// Parses an id. Returns `None` if the id is 0, which means that there is none.
 #[inline(always)]
 fn parse_nonzero_id(bytes: &[u8], value: Value) -> Option<u64> {
     parse_unsigned(value.slice(bytes)).filter(|&id| id != 0)
 }
 
-/// Parses the id of a flow: a number, a hexadecimal number in quotes, or any other text, which is hashed.
+/// Parses the id of a flow: a number, a hexadecimal number in quotes, or other text. Other text is hashed.
 fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     let raw = value.slice(bytes);
     if let Some(number) = parse_unsigned(raw) {
@@ -668,7 +673,7 @@ fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     if let Some(number) = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
         return Some(number);
     }
-    // FNV-1a. The highest bit is set to distinguish the hash from numbers, which are small.
+    // Hashes the text with FNV-1a. The highest bit is set to distinguish the hash from numeric ids, which are small.
     let hash = raw.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });

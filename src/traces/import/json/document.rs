@@ -1,5 +1,5 @@
-//! A JSON file that is held completely in memory, for formats whose records refer to earlier and later records. Values
-//! are read in place, and no tree is built.
+//! A JSON file that is held completely in memory, for formats whose elements refer to earlier and later elements.
+//! Values are read in place, without building a tree.
 
 use std::io::Read;
 
@@ -15,10 +15,10 @@ type BaselineSet = super::mask::Portable;
 #[cfg(target_arch = "x86_64")]
 type BaselineSet = super::mask::Sse2;
 
-/// Size of the largest file that is read into memory.
+/// Maximum size in bytes of a file that is read into memory.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
-/// The bytes of a file.
+/// The bytes of a JSON file.
 pub struct Document {
     padded: Vec<u8>,
 }
@@ -43,7 +43,7 @@ impl Document {
         Self { padded: [text, &[0; PADDING]].concat() }
     }
 
-    /// Replaces bytes that are not UTF-8 with an escape, such as `\xe9`, so that the rest of a value stays readable.
+    /// Replaces bytes that are not UTF-8 with an escape, such as `\xe9`, so that the rest of the value can be shown.
     #[must_use]
     pub fn with_escaped_bytes(self) -> Self {
         if std::str::from_utf8(&self.padded).is_ok() {
@@ -76,8 +76,8 @@ impl Document {
 }
 
 impl Document {
-    /// Checks the syntax of the whole file, which must hold one value. ([`Node`] skips damaged values without an
-    /// error.)
+    /// Checks the syntax of the whole file, which must consist of one value. [`Node`] itself skips damaged values
+    /// without an error.
     ///
     /// # Errors
     /// `Format`, with the position of the first invalid byte.
@@ -88,7 +88,7 @@ impl Document {
             Some((at, expected)) => return Err(damaged(at, expected)),
         }
         let value = self.root()?.value;
-        // The range of a string does not include its quotes.
+        // The byte range of a string does not include the quotes.
         let end = value.end as usize + usize::from(matches!(value.shape, Shape::String | Shape::Escaped));
         let rest = text.get(end..).unwrap_or_default();
         match rest.iter().position(|byte| !byte.is_ascii_whitespace()) {
@@ -110,12 +110,12 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the value of a key, found by a linear search.
+    /// Returns the value of a key. The search is linear.
     pub fn get(self, key: &str) -> Option<Self> {
         self.entries().find(|(name, _)| &*name.decode() == key).map(|(_, value)| value)
     }
 
-    /// Returns the keys and values of an object; empty for other values.
+    /// Returns the keys and values of an object. Returns nothing if this value is not an object.
     pub fn entries(self) -> impl Iterator<Item = (Text<'a>, Self)> {
         let mut at = self.first_inside(b'{');
         std::iter::from_fn(move || {
@@ -128,7 +128,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Returns the elements of an array; empty for other values.
+    /// Returns the elements of an array. Returns nothing if this value is not an array.
     pub fn items(self) -> impl Iterator<Item = Self> {
         let mut at = self.first_inside(b'[');
         std::iter::from_fn(move || {
@@ -143,7 +143,7 @@ impl<'a> Node<'a> {
         Text::json(self.value.slice(self.padded), self.value.shape == Shape::Escaped)
     }
 
-    /// Returns the value as written in the file; for a string, the bytes between the quotes.
+    /// Returns the bytes of the value as written in the file. For a string, these are the bytes between the quotes.
     pub fn raw(self) -> &'a [u8] {
         self.value.slice(self.padded)
     }
@@ -153,7 +153,7 @@ impl<'a> Node<'a> {
         matches!(self.value.shape, Shape::String | Shape::Escaped)
     }
 
-    /// Returns the JSON of the value as written in the file. A string has its quotes.
+    /// Returns the bytes of the value as written in the file, including the quotes of a string.
     pub fn json(self) -> &'a [u8] {
         let (start, end) = (self.value.start as usize, self.value.end as usize);
         match self.value.shape {

@@ -1,11 +1,11 @@
-//! Bit masks of quotes, backslashes and brackets, for 64 bytes at a time: one bit per byte.
+//! Computes bit masks of quotes, backslashes and brackets for blocks of 64 bytes. A mask has one bit per byte.
 //!
-//! The scanner is compiled once per instruction set, and [`run`] chooses the best set at run time, so that a portable
-//! build is as fast as a build for this machine. All `unsafe` code of the importers is in this file.
+//! The scanner is compiled once per instruction set, and [`run`] selects the best set at run time. A portable build is
+//! therefore as fast as a build for one processor. All `unsafe` code of the importers is in this file.
 
 #![allow(unsafe_code)]
 
-/// Masks of 64 bytes; the lowest bit of a mask stands for the first byte.
+/// Masks of 64 bytes. The lowest bit of a mask represents the first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) quotes: u64,
@@ -18,14 +18,15 @@ pub(super) struct Block {
 
 /// An instruction set.
 pub(super) trait InstructionSet: Copy {
-    /// Computes the masks of 64 bytes.
+    /// Computes the masks for 64 bytes.
     fn block(bytes: &[u8; 64]) -> Block;
 
-    /// Computes the masks of quotes and backslashes for 32 bytes only, because most strings are short.
+    /// Computes the masks of quotes and backslashes for the start of a string. 32 bytes suffice, because most strings
+    /// are short.
     fn string(bytes: &[u8; 32]) -> (u32, u32);
 
-    /// Prefix xor: replaces each bit by the xor of that bit and all lower bits. This turns the mask of quotes into
-    /// the mask of string contents.
+    /// Computes the prefix xor: replaces each bit by the xor of that bit and all lower bits. Applied to the mask of
+    /// quotes, it yields the mask of the bytes inside strings.
     #[inline(always)]
     fn prefix_xor(mut bits: u64) -> u64 {
         for shift in [1, 2, 4, 8, 16, 32] {
@@ -60,7 +61,8 @@ pub(super) fn run<J: Job>(job: J) -> J::Out {
     job.run::<Portable>()
 }
 
-/// Runs `job` with each instruction set that this processor has. Returns the results by the name of the set.
+/// Runs `job` with each instruction set that this processor has. Returns each result with the name of its instruction
+/// set.
 #[cfg(test)]
 pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     let mut all = vec![("portable", job.clone().run::<Portable>())];
@@ -79,7 +81,7 @@ pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     all
 }
 
-/// Byte-by-byte implementation, for processors without a vector implementation.
+/// Implementation that handles one byte after another, for processors without a vector implementation.
 #[derive(Clone, Copy)]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
 pub(super) struct Portable;

@@ -1,13 +1,13 @@
-//! The reader of Chrome's JSON trace format, for any tool that writes this format. A scanner works through a small
-//! reused buffer and classifies each event separately.
+//! Reads Chrome's JSON trace format, as written by any tool. A scanner reads the file in a small reused buffer and
+//! classifies each trace event separately.
 //!
 //! ```text
 //! file or pipe -> buffer -> scan: where am I? -> fields: where are ph, cat, ts, args ...
 //!                                                    -> dialect: what is it? -> Event -> Sink
 //! ```
 //!
-//! Module `dialect` lists the dialects of GPU events. Keys may come in any order. If no sink requested a value, the
-//! reader skips it by its brackets and quotes, 64 bytes at a time (`mask`), without parsing it.
+//! Module `dialect` lists the dialects of GPU events. Keys may come in any order. A value that no sink requested is not
+//! parsed. The reader skips it by finding the brackets and quotes of 64 bytes in one step (`mask`).
 
 mod args;
 pub(super) mod buffer;
@@ -39,19 +39,19 @@ use visit::ToSink;
 pub struct ReadCounts {
     /// Number of input bytes, after decompression.
     pub bytes: u64,
-    /// Number of elements of `traceEvents`; in other formats, number of records.
+    /// Number of elements of `traceEvents`. In other formats, number of records.
     pub events: u64,
-    /// Number of times in requested events that have digits after the decimal point (below one microsecond).
+    /// Number of times, in requested events, that have digits after the decimal point (a fraction of a microsecond).
     pub fractional_times: u64,
-    /// Number of times in requested events that have no decimal point.
+    /// Number of times, in requested events, that have no decimal point.
     pub whole_times: u64,
     /// Number of requested events that were skipped because a time or a duration is missing or is not a number.
     pub untimed: u64,
-    /// Number of elements that are not events (`{}`, `null`), or of malformed lines in text formats.
+    /// Number of elements that are not trace events (`{}`, `null`). In text formats, number of malformed lines.
     pub non_events: u64,
-    /// Number of the first malformed line.
+    /// Line number of the first malformed line.
     pub first_non_event_line: Option<u64>,
-    /// Position of the byte after the last complete event, if the file is truncated and truncated files are accepted.
+    /// Byte offset of the end of the last complete event, if the file is truncated and truncated files are accepted.
     pub truncated_at: Option<u64>,
     /// Version of the file's schema, if the format has one.
     pub schema: Option<String>,
@@ -78,20 +78,20 @@ impl ReadCounts {
 pub struct JsonOptions {
     /// Size of the buffer in bytes. The buffer grows if a single event is larger.
     pub buffer: usize,
-    /// Whether to accept a file that ends in the middle of an event. The file is then read up to the previous event.
+    /// Whether to accept a file that ends in the middle of an event. If true, such a file is read up to the last
+    /// complete event.
     pub accept_cut: bool,
 }
 
 /// Reads a trace with one thread.
 ///
-/// # Errors
-/// `Format` with the event number, the position and the unexpected byte; errors of `input`. Events before the error
-/// have already been passed to the sink.
+/// # Errors `Format`, with the number of preceding events, the byte offset and the unexpected byte; errors of `input`.
+/// Events before the error have already been passed to the sink.
 pub fn read(input: impl Read, reading: JsonOptions, sink: &mut impl Sink) -> Result<ReadCounts> {
     read_from(&mut ReaderSource { input, size: reading.buffer }, reading, sink)
 }
 
-/// Reads from a source that buffers its own input.
+/// Reads a trace from a source that buffers its own input.
 pub(super) fn read_from(
     input: &mut impl Source,
     reading: JsonOptions,
@@ -102,7 +102,7 @@ pub(super) fn read_from(
     finish(scan.counts, ended, reading)
 }
 
-/// Reads a trace of `size` bytes. If it is large, one thread finds the events and another reads them.
+/// Reads a trace of `size` bytes. If the trace is large, one thread finds the events and another thread reads them.
 ///
 /// # Errors
 /// As [`read`].
@@ -119,8 +119,8 @@ pub(super) fn read_with_two_threads(
     finish(counts, ended, reading)
 }
 
-/// Reads a trace with several threads. The result is the same as with one thread. Calls `on_read` after each read
-/// with the number of bytes read.
+/// Reads a trace with several threads. The result is the same as with one thread. After each read from the file, calls
+/// `on_read` with the number of bytes read.
 ///
 /// # Errors
 /// As [`read`].

@@ -1,12 +1,12 @@
-//! Parses decimal text into integers. A time is never converted to a floating-point number, because at 1.7e15
-//! microseconds neighbouring `f64` values are 250 ns apart.
+//! Parses decimal text into integers. A time is never converted to a floating-point number. Times are around 1.7e15
+//! microseconds, where neighbouring `f64` values are 250 ns apart.
 
-/// Largest whole number of microseconds that fits into an `i64` of nanoseconds together with any fraction.
+/// Largest whole number of microseconds that, together with any fraction, fits into an `i64` of nanoseconds.
 const MAX_MICROS: i64 = i64::MAX / 1000 - 1;
 
-/// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The returned flag is
-/// whether the number has digits after the decimal point. Returns `None` if the text is not a number, or the number
-/// is too large.
+/// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The returned flag is true if
+/// the number has digits after the decimal point. Returns `None` if the text is not a number, or the number is too
+/// large.
 #[inline]
 pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
     let (negative, digits) = match text {
@@ -47,7 +47,7 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
     Some((if negative { -value } else { value }, fraction))
 }
 
-/// Parses a whole number. A fraction of zeros (`7.0`) is accepted because some writers append one.
+/// Parses a whole number. A fraction that consists of zeros (`7.0`) is accepted, because some writers append it.
 #[inline]
 pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -79,8 +79,8 @@ fn count_digits(text: &[u8]) -> usize {
     count + text[count..].iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Returns the value of at most 19 digits. Eight digits are read at once. If they were read one after another, each
-/// digit would wait for the product of the previous digits.
+/// Returns the value of at most 19 digits. Converts eight digits in one step. If the digits were converted one after
+/// another, each digit would have to wait for the product of the previous digits.
 #[inline]
 fn parse_digits(mut digits: &[u8]) -> u64 {
     let mut value = 0;
@@ -91,7 +91,8 @@ fn parse_digits(mut digits: &[u8]) -> u64 {
     digits.iter().fold(value, |value, digit| value * 10 + u64::from(digit - b'0'))
 }
 
-/// Returns the value of eight digits: joins neighbours to two-digit numbers, then to four digits, then to eight.
+/// Returns the value of eight digits. Combines neighbouring digits to two-digit numbers, then to four-digit numbers,
+/// then to one number.
 #[inline]
 fn parse_eight_digits(digits: [u8; 8]) -> u64 {
     let ones = u64::from_le_bytes(digits) & 0x0f0f_0f0f_0f0f_0f0f;
@@ -115,7 +116,7 @@ fn has_zero_fraction(text: &[u8]) -> bool {
     fraction.iter().all(|&byte| byte == b'0')
 }
 
-/// Parses any JSON number, multiplied by 10^`shift` and rounded half away from zero.
+/// Parses any JSON number. The result is multiplied by 10^`shift` and rounded half away from zero.
 #[cold]
 fn parse_general(text: &[u8], shift: i32) -> Option<i64> {
     let (negative, text) = match text {

@@ -1,10 +1,9 @@
 //! Reads one plain file with several threads.
 //!
-//! The file is divided into equal shares, one per thread. Each thread begins near the beginning of its share, at a
-//! position that is guessed to be the start of an event, and ends where the next thread began. The guess is accepted
-//! only if the preceding thread arrives at exactly that byte, between two events. Otherwise the later thread's results
-//! are discarded, and reading resumes at the position where the preceding thread ended. So the result always equals the
-//! result of one thread.
+//! The file is divided into equal shares, one per thread. Each thread begins near the start of its share, at a guessed
+//! position of an event. It ends where the next thread began. The guess is accepted only if the preceding thread
+//! arrives at exactly that byte, between two events. Otherwise the later thread's results are discarded, and reading
+//! resumes where the preceding thread ended. The result is therefore always the same as with one thread.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,12 +15,12 @@ use super::buffer::{PADDING, ReaderSource};
 use super::scan::{ScanEnd, ScanError, Scanner, is_event};
 use super::visit::ToSink;
 
-/// Size of the smallest part of a file for which a thread is worthwhile.
+/// Minimum size in bytes of the share of a file for which another thread is worthwhile.
 pub(super) const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
-/// Maximum number of bytes that are searched for the start of an event, from the beginning of a share.
+/// Maximum number of bytes at the start of a share that are searched for the start of a trace event.
 const MAX_SEARCH_BYTES: usize = 1 << 20;
 
-/// Reads a file from a given position without moving the file offset, which other threads share.
+/// Reads a file from a given position. Does not move the file offset, which all threads share.
 struct FileFrom<'a> {
     file: &'a File,
     at: u64,
@@ -35,7 +34,7 @@ impl Read for FileFrom<'_> {
     }
 }
 
-/// Reads at a position. On Windows this moves the file offset, which no thread relies on.
+/// Reads from a file at a given position. On Windows this moves the file offset, but no thread relies on it.
 fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<usize> {
     #[cfg(unix)]
     return std::os::unix::fs::FileExt::read_at(file, bytes, at);
@@ -87,7 +86,7 @@ pub(super) fn read_parallel<S: Fork>(
     for ((start, part, scan), end) in later.into_iter().zip(ends) {
         let Ok(ScanEnd::Reached(at)) = ended else { break };
         if at != start {
-            // The guess was wrong, so all events read from that position on are discarded.
+            // The guess was wrong. All events that were read from this position are discarded.
             break;
         }
         sink.join(part);
@@ -124,8 +123,8 @@ fn first_byte(file: &File) -> Option<u8> {
     head.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
-/// Returns positions that are guessed to be starts of events, in ascending order. There is one near the beginning of
-/// each share except the first.
+/// Returns positions at which events are guessed to start, in ascending order: one position near the start of each
+/// share except the first.
 fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     let shares = (threads as u64).min(size / MIN_BYTES_PER_THREAD).max(1);
     let mut starts: Vec<u64> =
@@ -134,8 +133,8 @@ fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     starts
 }
 
-/// Returns the first position at or after `from` that looks like the start of an event: a `{` and a `"`, after a `}`
-/// and a `,`. The event must also contain a phase.
+/// Returns the first position at or after `from` that looks like the start of an event: a `{` followed by a `"`,
+/// preceded by a `}` and a `,`. The event must also contain a phase.
 fn guess_start(file: &File, from: u64) -> Option<u64> {
     let mut bytes = vec![0; MAX_SEARCH_BYTES + PADDING];
     let count = FileFrom { file, at: from }

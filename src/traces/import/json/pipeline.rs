@@ -1,4 +1,5 @@
-//! Reads one plain file with two threads: one finds the events and their fields, the other reads the fields.
+//! Reads one plain file with two threads. The scanning thread finds the trace events and their fields. The calling
+//! thread reads the fields.
 //!
 //! ```text
 //! scanning thread   file -> buffer -> positions of events and fields -> class -.
@@ -7,9 +8,9 @@
 //!                                                  used buffers go back
 //! ```
 //!
-//! The sink receives the same events in the same order as from one thread. Only positions are copied, so the second
-//! thread costs little. While the calling thread is behind, the scanning thread also finds the arguments of calls and of GPU
-//! work, so that both threads are busy.
+//! The sink receives the same events in the same order as with one thread. Only positions are copied between the
+//! threads, which costs little. While the calling thread is behind, the scanning thread also finds the arguments of API
+//! calls and GPU work, so that both threads stay busy.
 
 use std::io::Read;
 use std::ops::Range;
@@ -25,37 +26,38 @@ use super::mask::{self, InstructionSet, Job};
 use super::scan::{ScanEnd, ScanError, Scanner};
 use super::visit::{FoundEvent, FoundProperty, ToSink, Visitor};
 
-/// Number of buffers between the two threads. One is scanned while another is read, and one more waits.
+/// Number of buffers between the two threads. One buffer is being scanned, another is being read, and a third one is
+/// waiting.
 const BATCHES: usize = 3;
 
-/// Number of events whose arguments are found before the scanning thread looks again whether the other one has a used buffer.
+/// Number of events whose arguments the scanning thread finds before it checks again for a used buffer.
 const EVENTS_PER_LOOK: usize = 32;
 
-/// An event or a key of the trace object, by its position in a buffer.
+/// A trace event or a key of the trace object, given as its position in a buffer.
 enum Found {
     Event {
         event: FoundEvent,
         classified: Classified,
-        /// Positions of its arguments in [`Notes::args`], if they were found.
+        /// Start and end of the event's arguments in [`Notes::args`], if the arguments were found.
         args: Option<(u32, u32)>,
     },
     Property(FoundProperty),
 }
 
-/// Everything that was found in a buffer.
+/// All events, keys and arguments that were found in a buffer.
 #[derive(Default)]
 struct Notes {
     found: Vec<Found>,
     args: Vec<Arg>,
 }
 
-/// A scanned buffer.
+/// A scanned buffer, and what was found in it.
 struct Batch {
     buffer: Buffer,
     notes: Notes,
 }
 
-/// Notes the events of a buffer, and sends the buffer to the other thread at its end.
+/// Collects the events of a buffer. At the end of the buffer, sends it to the calling thread.
 struct Sender {
     wants: Wants,
     notes: Notes,
@@ -64,8 +66,8 @@ struct Sender {
 }
 
 impl Sender {
-    /// Waits for a used buffer. Until the other thread has one, it is behind, so the arguments of events are found meanwhile.
-    /// Returns `None` if the other thread has ended.
+    /// Waits for a used buffer. While there is none, the calling thread is behind; the scanning thread then finds
+    /// arguments of events. Returns `None` if the calling thread has ended.
     fn next_batch(&mut self, buffer: &Buffer) -> Option<Batch> {
         let mut first = 0;
         loop {
@@ -124,7 +126,7 @@ impl Visitor for Sender {
             buffer.consume(consumed);
             return buffer;
         }
-        // The other thread ends early only if it panics, which then ends the program.
+        // The calling thread ends early only if it panics. The panic then ends the program.
         let Some(Batch { buffer: mut next, notes: mut unused }) = self.next_batch(&buffer) else {
             buffer.consume(consumed);
             return buffer;
@@ -133,7 +135,7 @@ impl Visitor for Sender {
         unused.found.clear();
         unused.args.clear();
         let notes = std::mem::replace(&mut self.notes, unused);
-        // Sending fails only in the same case.
+        // Sending fails only if the calling thread has panicked.
         let _ = self.full.send(Batch { buffer, notes });
         next
     }
@@ -164,7 +166,7 @@ impl<S: Sink> Job for ReadBatch<'_, '_, S> {
     }
 }
 
-/// Reads `input` to its end. `buffer` is the size of a buffer in bytes.
+/// Reads `input` to its end. `buffer` is the size of each buffer in bytes.
 pub(super) fn read(
     input: impl Read + Send,
     buffer: usize,
@@ -188,7 +190,7 @@ pub(super) fn read(
         let mut counts = ReadCounts::default();
         for batch in batches {
             mask::run(ReadBatch { batch: &batch, visitor: &mut visitor, counts: &mut counts });
-            // The scan may already have ended.
+            // Sending fails if the scanning thread has already ended.
             let _ = used.send(batch);
         }
         let (mut scanned, ended) = scanning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

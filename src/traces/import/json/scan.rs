@@ -1,8 +1,8 @@
-//! The scanner reads a file from the first byte to the last, event by event, one buffer at a time.
+//! The scanner reads a JSON trace from the first byte to the last: one trace event after another, in one buffer after
+//! another.
 //!
-//! The same loop also reads the text around the events (`{"schemaVersion": 1, "traceEvents": [` and the text after the
-//! array). A scan can begin at an event in the middle of the file, and can end at the event where another thread's part
-//! began.
+//! The same loop also reads the text before the events (`{"schemaVersion": 1, "traceEvents": [`) and after them. A scan
+//! can begin at an event in the middle of the file. It can end at the event where another thread began.
 
 use super::super::Text;
 use super::ReadCounts;
@@ -17,7 +17,7 @@ use gpuflame_model::error::{Error, ErrorKind};
 /// Syntax that is expected after the document.
 const END_OF_FILE: &str = "the end of the file";
 
-/// Syntax that the scanner expects next.
+/// Syntax that the scanner expects at its current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
     /// The opening bracket of the document.
@@ -34,16 +34,16 @@ enum Expect {
     Nothing,
 }
 
-/// Reason why the scan of a part of the file ended.
+/// Reason why a scan ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScanEnd {
     /// The scan reached the end of the file.
     File,
-    /// The scan reached the first event at or past the requested position.
+    /// The scan reached the first event at or past the requested end. The value is the position of this event.
     Reached(u64),
 }
 
-/// An error and its position. The error becomes a message once the number of preceding events is known.
+/// An error and its position. The error is converted to a message when the number of preceding events is known.
 #[derive(Debug)]
 pub(super) enum ScanError {
     Io(std::io::Error),
@@ -53,12 +53,12 @@ pub(super) enum ScanError {
         expected: &'static str,
         found: Option<u8>,
     },
-    /// The file ends in the middle of a value. The file is valid up to `complete`.
+    /// The file ends in the middle of a value. The file is valid up to the byte offset `complete`.
     Truncated {
         at: u64,
         complete: u64,
         expected: &'static str,
-        /// Earlier position at which the open value becomes invalid, and the syntax expected at that position.
+        /// Earlier position at which the unfinished value is invalid, and the syntax expected at that position.
         damage: Option<(u64, &'static str)>,
     },
     EventTooLarge {
@@ -140,34 +140,34 @@ fn describe_complete(events: u64) -> String {
     }
 }
 
-/// State of the scanner between two buffers.
+/// State that the scanner keeps between two buffers.
 #[derive(Clone, Debug)]
 pub(super) struct Scanner {
     expect: Expect,
-    /// Whether the events are inside an object; otherwise the file is a bare array of events.
+    /// Whether the events are inside an object; otherwise the file is a plain array of events.
     in_object: bool,
     had_events: bool,
     pub(super) counts: ReadCounts,
 }
 
 impl Scanner {
-    /// Starts at the beginning of a file.
+    /// Creates a scanner that starts at the beginning of a file.
     pub(super) fn new() -> Self {
         Self { expect: Expect::Start, in_object: false, had_events: false, counts: ReadCounts::default() }
     }
 
-    /// Starts at an event in the middle of the file.
+    /// Creates a scanner that starts at an event in the middle of a file.
     pub(super) fn at_event(in_object: bool) -> Self {
         Self { expect: Expect::Event, in_object, had_events: true, counts: ReadCounts::default() }
     }
 
-    /// Continues after a scan that ended with [`ScanEnd::Reached`].
+    /// Creates a scanner that continues where this scanner ended with [`ScanEnd::Reached`].
     pub(super) fn resume(&self) -> Self {
         Self { counts: ReadCounts::default(), ..self.clone() }
     }
 
-    /// Reads `input` to its end or to the first event at or past `until`. The first byte of `input` is byte
-    /// `position` of the file.
+    /// Reads `input` to its end or to the first event at or past `until`. `position` is the offset in the file of the
+    /// first byte of `input`.
     pub(super) fn run(
         &mut self,
         input: &mut impl Source,
@@ -218,8 +218,8 @@ impl Scanner {
         }
     }
 
-    /// Handles the end of the file. The file is complete up to byte `complete`, and `rest` is the text after that byte.
-    /// `expected` is the missing syntax.
+    /// Handles the end of the file. The file is valid up to the byte offset `complete`. `rest` is the text after it,
+    /// and `expected` is the missing syntax.
     fn end(&mut self, complete: u64, rest: &[u8], expected: &'static str) -> Result<ScanEnd, ScanError> {
         let end = complete + rest.len() as u64;
         self.counts.bytes = end;
@@ -227,7 +227,7 @@ impl Scanner {
         match self.expect {
             Expect::Nothing if !self.had_events => Err(ScanError::NoEvents),
             Expect::Nothing => Ok(ScanEnd::File),
-            // Chrome's format allows an array without its closing bracket.
+            // Chrome's format allows an array without the closing bracket.
             Expect::BetweenEvents | Expect::Event if !self.in_object && is_blank => Ok(ScanEnd::File),
             _ => {
                 let damage =
@@ -238,7 +238,7 @@ impl Scanner {
     }
 }
 
-/// Reason why the scan of a chunk stopped.
+/// Reason why the scan of a chunk (the contents of one buffer) stopped.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     More(&'static str),
@@ -340,7 +340,7 @@ impl Scanner {
         at + 1
     }
 
-    /// Reads the text before and after the events.
+    /// Reads the text before or after the events.
     #[inline(always)]
     fn outside_events<L: InstructionSet>(
         &mut self,
@@ -391,7 +391,7 @@ impl Scanner {
         }
         let (value, next) = cursor::read_value::<L>(bytes, after)?;
         if next >= bytes.len() - PADDING {
-            // More input is needed, because a number may continue in the next buffer.
+            // More input is needed, because the value may be a number that continues in the next buffer.
             return Err(Stop { at: next, expected: "a `,` or the trace's `}`" });
         }
         self.expect = Expect::BetweenKeys;

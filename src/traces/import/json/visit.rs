@@ -1,5 +1,5 @@
-//! Visitors receive the events that a scan finds. One kind reads the events at once; the other notes them for another
-//! thread (`pipeline`).
+//! Visitors receive the events that a scan finds. One kind of visitor reads the events immediately. The other kind
+//! collects them for another thread (`pipeline`).
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::dialect;
 use super::fields::Fields;
 use super::mask::InstructionSet;
 
-/// Position of an event and of its fields in a buffer.
+/// Position of a trace event, and the positions of its fields, in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundEvent {
     pub(super) fields: Fields,
@@ -22,14 +22,15 @@ pub(super) struct FoundEvent {
     pub(super) end: u32,
 }
 
-/// Position of a key of the trace object, and of its value, in a buffer.
+/// Positions in a buffer of a key of the trace object and of the key's value.
 #[derive(Clone, Debug)]
 pub(super) struct FoundProperty {
     pub(super) key: Value,
     pub(super) value: Range<usize>,
 }
 
-/// Receives events and keys of the trace object, in the order of the file. Positions count from the first byte of `bytes`.
+/// Receives events and keys of the trace object, in the order of the file. Positions are offsets from the first byte of
+/// `bytes`.
 pub(super) trait Visitor {
     /// Receives an event.
     fn event<L: InstructionSet>(&mut self, bytes: &[u8], found: &FoundEvent, counts: &mut ReadCounts);
@@ -53,7 +54,7 @@ impl<'a, S: Sink> ToSink<'a, S> {
         Self { wants: sink.wants(), sink }
     }
 
-    /// Like [`Visitor::event`], for an event that is already classified, and whose arguments may be found.
+    /// Like [`Visitor::event`], for an event that is already classified and whose arguments may already be found.
     #[inline(always)]
     pub(super) fn classified_event<L: InstructionSet>(
         &mut self,
