@@ -1,10 +1,10 @@
-//! Writes the activity table: a CSV file with a row per activity. Each row is written when the join emits the activity,
-//! so that only names need to be stored.
+//! Writes the activity table: a CSV file with a row per activity. The row is written when the join emits the activity
+//! (matched to its launch), so that only names need to be stored.
 //!
-//! Rows are in the order in which activities were matched to their launches, which is nearly the order of time. If an
+//! Rows are in the order in which activities were matched to their launches, which is nearly chronological order. If an
 //! activity has no launch, its row contains the reason. Rows of kind `lost` count losses. Launches without an activity
-//! have no row, but are counted in the table of stacks (`stack_table`), to which the columns `stack` and
-//! `created_stack` refer.
+//! have no row. The table of stacks (`stack_table`) counts them. The columns `stack` and `created_stack` contain ids of
+//! stacks in that table.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -57,7 +57,7 @@ const HEADER: [&str; 34] = [
     "reason",
 ];
 
-/// A [`Sink`] that writes the activity table. A row that names a kernel must be passed to [`ActivityTable::row`]
+/// A [`Sink`] that writes the activity table. The row that names a kernel must be passed to [`ActivityTable::row`]
 /// before the activities of that kernel.
 #[derive(Debug)]
 pub struct ActivityTable<W: Write> {
@@ -85,7 +85,8 @@ impl<W: Write> ActivityTable<W> {
         Ok(Self { out, show, names, dropped_names: false, record, text, failed: None })
     }
 
-    /// Stores the name of a kernel. Writes rows about unified memory and losses. Ignores all other rows.
+    /// Stores the kernel's name if the row names a kernel. Writes a table row if the row is about unified memory or a
+    /// loss. Ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => {
@@ -99,7 +100,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// Writes a row for a loss, with the count in the column `value`.
+    /// Writes a row for a loss, with the count of lost items in the column `value`.
     fn lost(&mut self, loss: Loss, count: u64) {
         self.field("lost");
         self.field(loss.label());
@@ -116,8 +117,8 @@ impl<W: Write> ActivityTable<W> {
         self.dropped_names = true;
     }
 
-    /// Writes a row about unified memory. The row has no launch, because CUPTI reports no launch for it. For faults,
-    /// the column `value` contains the number of faults.
+    /// Writes a row about unified memory. CUPTI reports no launch for such a record, so the launch columns are empty.
+    /// For page faults, the column `value` contains the number of faults.
     fn unified(&mut self, unified: &Unified) {
         let is_move = unified.kind.is_move();
         self.field("unified");
@@ -142,7 +143,8 @@ impl<W: Write> ActivityTable<W> {
         self.end();
     }
 
-    /// Returns the first error. Later calls return `None`. After an error, the table is unusable.
+    /// Returns the first error that occurred while writing. Later calls return `None`. After an error, the table is
+    /// unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take().map(table::error)
     }

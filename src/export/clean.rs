@@ -49,7 +49,7 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Cleans `name` like `field`, and makes it safe in a spreadsheet; see [`guarded`].
+/// Cleans `name` like `field`, and guards it against being taken for a spreadsheet formula; see [`guarded`].
 pub fn cell(name: &str) -> Cow<'_, str> {
     match field(name) {
         Cow::Borrowed(clean) => guarded(clean),
@@ -57,15 +57,15 @@ pub fn cell(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets themselves do. Text that already
-/// has one or more `'` before a formula gets another `'`. To recover the original text, a reader removes one `'` if the
-/// `'`s at the start are followed by `=`, `+`, `-` or `@`.
+/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets themselves do. If the text
+/// already begins with one or more `'` and a formula follows, another `'` is added. To recover the original text, a
+/// reader removes one `'` if the run of `'` at the start is followed by `=`, `+`, `-` or `@`.
 pub fn guarded(clean: &str) -> Cow<'_, str> {
     let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
     if is_formula { format!("'{clean}").into() } else { clean.into() }
 }
 
-/// Cleans text for a line of a terminal: replaces each character that would control the terminal with a blank.
+/// Cleans text for a line of a terminal: replaces each control character with a blank.
 pub fn line(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return text.into();
@@ -73,8 +73,8 @@ pub fn line(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
 }
 
-/// Whether the name is clean, as nearly all names are. Testing the bytes takes a tenth of the time of testing the
-/// characters. The loop has no early exit, so that the compiler can compare many bytes at once.
+/// Whether the name is clean, as nearly all names are. A test of the bytes takes a tenth of the time of a test of the
+/// characters. The loop does not stop at the first unclean byte, so that the compiler can compare many bytes at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);
     is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(cell("gemm<float, 128>"), "gemm<float, 128>");
     }
 
-    /// Decodes a cell as the documentation of `guarded` describes.
+    /// Recovers the original text from a cell as the documentation of `guarded` describes.
     fn read(cell: &str) -> &str {
         match cell.strip_prefix('\'') {
             Some(name) if name.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) => name,

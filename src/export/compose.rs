@@ -1,5 +1,6 @@
-//! Composes the frames of a sample, root first: the requested root frames, the sample's stack, and the frames on top of
-//! the stack. A sample has the same frames in each format, because all formats use this module.
+//! Composes the frames of a sample, root first. The frames are the root frames that the options request, the sample's
+//! stack, and the leaf frames on top of the stack. A sample has the same frames in each format, because all formats use
+//! this module.
 
 use std::borrow::Cow;
 
@@ -15,7 +16,7 @@ use gpuflame_model::record::{
     ContextId, Created, DeviceId, Frame, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
 };
 
-/// Frame between the launch of a graph and the stack that created the graph's node.
+/// Frame shown between the stack that launched a CUDA graph and the stack that created the graph's node.
 const GRAPH_FRAME: &str = "[graph]";
 
 /// Composes the frames of a view's samples.
@@ -36,7 +37,7 @@ impl<'a> Composer<'a> {
         Self { profile, view, graph, names, all_frames, roots: Roots::new(profile, view, options) }
     }
 
-    /// Returns the samples of the view, followed by one sample for each kind of loss that the view shows.
+    /// Returns the samples of the view, followed by one sample for each kind of lost data that the view shows.
     pub fn samples(&self) -> impl Iterator<Item = Cow<'a, Sample>> + use<'a> {
         let (profile, view) = (self.profile, self.view);
         let is_shown = |loss| view.lost.iter().any(|(lost, _)| *lost == loss);
@@ -62,7 +63,8 @@ impl<'a> Composer<'a> {
         frames
     }
 
-    /// Returns the frames before the sample's stack: the requested root frames, and the root mark of the sample.
+    /// Returns the frames on the root side of the sample's stack: the root frames that the options request, and the
+    /// root mark of the sample.
     pub(super) fn root_frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
         // The device and the stream of lost work are unknown.
         let is_lost = |leaf_frame| matches!(leaf_frame, LeafFrame::Lost(_));
@@ -74,7 +76,7 @@ impl<'a> Composer<'a> {
         frames
     }
 
-    /// Returns the frames of the stack at `site`.
+    /// Returns the frames of the stack of `site`.
     pub(super) fn stack(&self, site: SampleSite) -> Vec<ComposedFrame<'a>> {
         match site {
             SampleSite::Between { after, thread, before } if self.all_frames => {
@@ -84,7 +86,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Returns the frames of a stack, leaf first. Returns `None` unless all of these frames have an id in the profile.
+    /// Returns the ids of the frames of a stack, leaf first. Returns `None` if a frame has no id in the profile.
     pub(super) fn profile_frames(
         &self,
         site: SampleSite,
@@ -101,7 +103,7 @@ impl<'a> Composer<'a> {
         profile_frame(self.profile, id, self.names)
     }
 
-    /// Returns one of the frames on top of a sample's stack.
+    /// Returns one of the frames (leaf frames) on top of a sample's stack.
     pub(super) fn leaf_frame(&self, leaf_frame: LeafFrame, device: Option<DeviceId>) -> ComposedFrame<'a> {
         let profile = self.profile;
         match leaf_frame {
@@ -133,7 +135,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Appends to `text` the frame text of a piece of work: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm` if there are
+    /// Appends to `text` the frame text of a GPU operation: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm` if there are
     /// several GPUs. Returns the kind of the frame, and the length of the tag in brackets.
     pub(super) fn push_work(
         &self,
@@ -161,15 +163,15 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// Returns a sample of another view with only its time and count, and with `leaf_frame` on top.
+/// Returns a copy of another view's sample, with `leaf_frame` on top. The copy has only the time and the count.
 fn with_leaf_frame(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
     let leaf_frames: Vec<LeafFrame> = sample.leaf.frames().chain(leaf_frame).collect();
     let [amount, count, ..] = sample.values;
     Sample { leaf: Leaf::new(&leaf_frames), stream: None, values: [amount, count, 0, 0], ..*sample }
 }
 
-/// Returns the frames of `site`, root first. A frame without a name is shown by its address. If frames or the whole
-/// stack are missing, a frame with the reason is shown.
+/// Returns the frames of `site`, root first. A frame without a name is shown as its address. If frames or the whole
+/// stack are missing, the result contains a frame with the reason.
 pub fn stack(
     profile: &Profile,
     site: SampleSite,
@@ -202,11 +204,11 @@ pub fn stack(
     }
 }
 
-/// Returns the frames of a pause between two calls, in this order:
+/// Returns the frames for a pause between two API calls, in this order:
 /// 1. the frames of functions that ran during the whole pause;
-/// 2. one frame for the functions that may have returned during the pause;
-/// 3. the other frames of each call: at most `functions` of them, and the call itself;
-/// 4. the ranges of the second call.
+/// 2. one frame for all functions that may have returned during the pause;
+/// 3. for each call, its other frames (at most `functions`) and the call itself;
+/// 4. the NVTX ranges that were open at the second call.
 fn between(
     profile: &Profile,
     (after, thread, before): (ContextId, Option<ThreadId>, ContextId),
@@ -215,8 +217,8 @@ fn between(
 ) -> Vec<ComposedFrame<'_>> {
     let (mut first, mut second) =
         (context_frames(profile, after, names), context_frames(profile, before, names));
-    // Ranges follow the call at the end of a stack. The ranges of the first call are omitted, because they may have
-    // ended before the second call.
+    // NVTX ranges follow the call at the end of a stack. The ranges of the first call are omitted, because they may
+    // have ended before the second call.
     split_ranges(&mut first);
     let ranges = split_ranges(&mut second);
     let is_call =
@@ -225,7 +227,7 @@ fn between(
         let text = format!("[between {} and {}]", first[0].text, second[0].text);
         return [ComposedFrame::new(ShownFrameKind::Call, text)].into_iter().chain(ranges).collect();
     }
-    // The stacks of two threads share no frames, because a call of a function belongs to one thread.
+    // The stacks of two threads share no frames, because each function call runs on one thread.
     let shared = match thread {
         None => profile.pause(after, before).unwrap_or_default(),
         Some(_) => SharedFrames::default(),
@@ -238,7 +240,7 @@ fn between(
             None => format!("[after, thread {}] ", id.0),
         },
     };
-    // The last frame of each stack is the API call, which does not count as shared, even if both calls are equal.
+    // The last frame of each stack is the API call. This frame is never shared, even if both calls have the same name.
     let inside =
         |frames: &mut Vec<ComposedFrame<'_>>, shared: usize| shared.min(frames.len().saturating_sub(1));
     let (at, start) = (inside(&mut first, shared.after), inside(&mut second, shared.before));
@@ -256,7 +258,7 @@ fn between(
     frames
 }
 
-/// Removes the ranges at the end of a stack, and returns them.
+/// Removes the frames of NVTX ranges from the end of a stack, and returns these frames.
 fn split_ranges<'a>(frames: &mut Vec<ComposedFrame<'a>>) -> Vec<ComposedFrame<'a>> {
     let last = frames.iter().rposition(|frame| frame.kind != ShownFrameKind::Range);
     frames.split_off(last.map_or(0, |last| last + 1))
@@ -269,7 +271,7 @@ fn with_mark<'a>(mark: &str, frame: ComposedFrame<'a>) -> ComposedFrame<'a> {
     ComposedFrame { text: format!("{mark}{}", frame.text).into(), tag: mark.len(), id: None, ..frame }
 }
 
-/// Returns the stack that created a graph node, or the reason why that stack is unknown.
+/// Returns the stack that created a node of a CUDA graph, or the reason why that stack is unknown.
 fn creation(
     profile: &Profile,
     created: Created,
@@ -299,8 +301,8 @@ fn context_frames(profile: &Profile, context: ContextId, names: NameFolding) -> 
     frames
 }
 
-/// Returns the frame that marks missing frames at the root of a stack. A stack that was assembled from two stacks has
-/// no such frame, because its missing frames are not at the root.
+/// Returns the frame that marks missing frames at the root of a stack. If the stack was assembled from two stacks,
+/// returns `None`, because the missing frames are not at the root.
 fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
     let label = profile.context(context)?.flags.label()?;
     let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));
@@ -314,7 +316,7 @@ fn profile_frame(profile: &Profile, id: ShownFrameId, names: NameFolding) -> Com
     ComposedFrame { id: Some(id), ..ComposedFrame::new(shown.kind, name) }
 }
 
-/// Returns the frame that shows a captured frame without a name.
+/// Returns the frame to show for a captured frame whose name is unknown.
 fn raw(profile: &Profile, frame: Frame) -> ComposedFrame<'_> {
     match frame.kind() {
         FrameKind::Native { address, .. } => {
@@ -340,7 +342,7 @@ fn raw(profile: &Profile, frame: Frame) -> ComposedFrame<'_> {
     }
 }
 
-/// Returns the frame `[GPU_Idle host late]`, with the GPU's number if there are several GPUs.
+/// Returns the frame `[GPU_Idle host late]`, with the GPU's index if there are several GPUs.
 fn idle<'a>(profile: &Profile, cause: Cause, device: Option<DeviceId>) -> ComposedFrame<'a> {
     ComposedFrame::new(
         ShownFrameKind::Idle(cause),
@@ -356,7 +358,7 @@ fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     }
 }
 
-/// Returns the name of the API call that a context made: its innermost frame that is not a range.
+/// Returns the name of the API call of a launch context. The call is the innermost frame that is not an NVTX range.
 pub fn call(profile: &Profile, context: ContextId) -> &str {
     let label = || {
         let frames = profile.stack(profile.context(context)?.stack);
@@ -369,7 +371,7 @@ pub fn call(profile: &Profile, context: ContextId) -> &str {
     label().unwrap_or("[call unknown]")
 }
 
-/// Returns the name of a piece of work: the kernel's name, the direction of a copy, `memset`, or `graph`.
+/// Returns the name of a GPU operation: the kernel's name, the direction of a copy, `memset`, or `graph`.
 pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
@@ -382,8 +384,8 @@ pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     }
 }
 
-/// Returns the frame texts of `site`, root first and unmodified. For a graph node, returns the frames of the launch,
-/// and then the frames of the stack that created the node.
+/// Returns the texts of the frames of `site`, root first, with numbers not folded. For a graph node, the frames of the
+/// launch come first, then the frames of the stack that created the node.
 pub fn stack_names(profile: &Profile, site: SampleSite) -> Vec<Cow<'_, str>> {
     folded_names(profile, site, NameFolding::Kept)
 }
@@ -393,7 +395,7 @@ pub fn folded_names(profile: &Profile, site: SampleSite, names: NameFolding) -> 
     stack(profile, site, GraphStacks::Both, names).into_iter().map(|frame| frame.text).collect()
 }
 
-/// Returns the stack to which an activity is attributed.
+/// Returns the site (stack) to which an activity is attributed.
 pub fn event_site(event: &gpuflame_explain::events::JoinedActivity) -> SampleSite {
     let launch = event.origin.context();
     match (event.activity.created, launch) {

@@ -1,10 +1,10 @@
-//! Writes the text format of the CUPTI tracer in eunomia's tutorial, so that the tutorial's parser and merger can read
-//! recordings.
+//! Writes the text format of the CUPTI tracer from eunomia's tutorial. The tutorial's parser and merger can then read
+//! gpuflame's recordings.
 //!
-//! In a file made from stored rows, calls come first, then activities, then waits and recorded events. Each of these
-//! groups is sorted by time. In a file written while the application runs, each record is written as soon as it is
-//! known; only a launch is written later, directly before its first activity. Kernels have the names that CUPTI
-//! reported. Fields of the format that were not recorded are 0.
+//! In a file made from stored rows, API calls come first, then activities, then waits and recordings of CUDA events.
+//! Each of these groups is sorted by time. In a file written while the application runs, each record is written as soon
+//! as it is known. The only exception is a launch, which is written directly before its first activity. Kernels have
+//! the names that CUPTI reported. Fields of the format that were not recorded are 0.
 
 use std::io::Write;
 
@@ -16,12 +16,12 @@ use gpuflame_model::record::{
     NameId, Nanos, Row, SyncKind, SyncRecord, ThreadId, Work,
 };
 
-/// Maximum number of stacks whose thread and call are stored while the application runs (8 MiB). Calls from other
+/// Maximum number of stacks whose thread and API call are stored while the application runs (8 MiB). Calls from other
 /// stacks are written without a name.
 pub(super) const MAX_CALLERS: usize = 1 << 18;
 
-/// A [`Sink`] that writes the text while the application runs. If a row refers to another row, the other row must be
-/// passed to [`CuptiText::row`] first.
+/// A [`Sink`] that writes the text while the application runs. A row to which others refer must be passed to
+/// [`CuptiText::row`] before them.
 #[derive(Debug)]
 pub struct CuptiText<W> {
     out: W,
@@ -29,9 +29,9 @@ pub struct CuptiText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     names: IdMap<NameId, String>,
-    /// Launch of the activity that follows.
+    /// Launch of the activity that will be passed next.
     matched: Option<Launched>,
-    /// Buffer for the text of one row, which is then written.
+    /// Buffer for the text of one row. Emptied when the row has been written.
     text: Vec<u8>,
     failed: Option<Error>,
 }
@@ -43,7 +43,7 @@ impl<W: Write> CuptiText<W> {
         Self { out, process: 0, labels, callers, names, matched: None, text: Vec::new(), failed: None }
     }
 
-    /// Stores rows to which other rows refer. Writes calls that launched nothing, CUPTI's records of waits and
+    /// Stores rows to which later rows may refer. Writes calls that launched nothing, CUPTI's records of waits and CUDA
     /// events, and losses. Ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
@@ -75,7 +75,8 @@ impl<W: Write> CuptiText<W> {
         self.names.shrink_to_fit();
     }
 
-    /// Returns the first error. Later calls return `None`. After an error, the text is unusable.
+    /// Returns the first error that occurred while writing. Later calls return `None`. After an error, the text is
+    /// unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
@@ -88,7 +89,7 @@ impl<W: Write> CuptiText<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes a call that waited or used an event.
+    /// Writes a call that waited or used a CUDA event.
     fn host_call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
         // A call that starts work has already been written as a launch.
@@ -135,7 +136,8 @@ impl<W: Write> Sink for CuptiText<W> {
     }
 }
 
-/// Whether a waiting call with this name also starts work. A waiting call that also starts work counts as a launch.
+/// Whether an API function with this name starts GPU work in addition to waiting for it. A call to such a function
+/// counts as a launch.
 pub(super) fn starts_work(name: &str) -> bool {
     name.contains("Memcpy") || name.contains("Memset")
 }
@@ -145,12 +147,12 @@ fn push_line(text: &mut Vec<u8>, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{line}");
 }
 
-/// Appends a comment line with the number of losses of one kind.
+/// Appends a comment line with the number of lost items of one kind.
 pub fn lost(loss: Loss, count: u64, text: &mut Vec<u8>) {
     push_line(text, format_args!("# lost: {count} {}", loss.label()));
 }
 
-/// A call of CUDA's API.
+/// A call to a function of CUDA's API.
 pub struct CallLine<'a> {
     /// Name of the API function.
     pub name: &'a str,
@@ -211,7 +213,7 @@ pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
     );
 }
 
-/// Appends the line of an event that was recorded on a stream.
+/// Appends the line of a CUDA event that was recorded on a stream.
 pub fn record(record: &EventRecord, text: &mut Vec<u8>) {
     push_line(
         text,
@@ -222,7 +224,7 @@ pub fn record(record: &EventRecord, text: &mut Vec<u8>) {
     );
 }
 
-/// Appends the line of an activity; `symbol` is the mangled name of a kernel.
+/// Appends the line of an activity. `symbol` is the mangled name if the activity is a kernel.
 pub fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
     let (start, end, id) = (activity.start.0, activity.end.0, activity.correlation.0);
     let time = format!("[ {start}, {end} ] duration {}", activity.duration().unwrap_or(0));

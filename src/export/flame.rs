@@ -1,9 +1,9 @@
-//! Builds the tree of a flame graph. A node stands for a path of frames from the root, and has a weight if a stack ends
-//! there.
+//! Builds the tree of a flame graph. Each node represents a path of frames from the root. The node has a weight of its
+//! own if a stack ends there.
 //!
 //! The tree is built once per file. Stacks that begin with the same frames share the nodes of these frames. A frame at
-//! which no stack ends or branches off takes 4 bytes. To write a hundred thousand deep stacks, memory is needed for the
-//! tree and for the text of one line, not for the text of all lines.
+//! which no stack ends or branches off takes 4 bytes. Writing the stacks needs memory for the tree and for the text of
+//! one line only, even if there are a hundred thousand deep stacks.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -23,7 +23,7 @@ use gpuflame_model::record::{Created, DeviceId, IdMap, Work};
 /// Flame graph tree. See the module's documentation.
 pub struct Flame {
     labels: Labels,
-    /// Tree whose symbols are the numbers of labels.
+    /// Tree whose symbols are labels (indexes of texts).
     tree: PrefixTree,
     /// Data of the tree's nodes, indexed by [`NodeId::index`].
     nodes: Vec<FlameNode>,
@@ -37,16 +37,16 @@ struct FlameNode {
     own: Option<u64>,
     /// Weight of all stacks that end at this node or at one of its descendants.
     total: u64,
-    /// Index of the first child in `order`, and the number of children.
+    /// Index of the first child in `order`, and number of children.
     children: (u32, u32),
 }
 
-/// If several frames are too narrow to draw, one frame stands for them. The name of this frame is the number of frames,
-/// followed by this text.
+/// Text after the number of frames, in the name of a merged frame. A merged frame replaces several frames that are too
+/// narrow to draw.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 
-/// Selects the frames that are shown: all frames heavier than `lightest`, and the frames of exactly this weight that
-/// are at most `max_depth` frames from the root. The parent of a shown frame is shown as well.
+/// Selects the frames that are shown: all frames heavier than `lightest`, and frames of exactly this weight if their
+/// depth is at most `max_depth`. The parent of a shown frame is shown as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
     lightest: u64,
@@ -57,7 +57,8 @@ impl Detail {
     /// All frames.
     pub const ALL: Self = Self { lightest: 0, max_depth: usize::MAX };
 
-    /// Returns how many frames are shown of `len` consecutive frames. `depth` frames are between these and the root.
+    /// Returns how many frames are shown of a run of `len` consecutive frames. `depth` is the number of frames between
+    /// the run and the root.
     fn shown(self, total: u64, depth: usize, len: usize) -> usize {
         match total.cmp(&self.lightest) {
             Ordering::Greater => len,
@@ -80,7 +81,7 @@ impl Flame {
         build.finish()
     }
 
-    /// Returns the total weight.
+    /// Returns the total weight of all stacks.
     pub(super) fn total(&self) -> u64 {
         self.nodes[NodeId::ROOT.index()].total
     }
@@ -90,7 +91,7 @@ impl Flame {
         self.labels.all()
     }
 
-    /// Returns distinct frames, including all frames that [`Flame::lines`] shows with `detail`.
+    /// Returns the distinct frames that [`Flame::lines`] shows with `detail`, and possibly a few more.
     pub(super) fn labels_with(&self, detail: Detail) -> impl Iterator<Item = Label<'_>> {
         let mut is_shown = vec![false; self.labels.shapes.len()];
         for (node, _, run) in self.tree.nodes() {
@@ -101,10 +102,10 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Returns the detail that shows at most `max_frames` frames, and no frame lighter than `lightest`. The lightest
-    /// frames are omitted first, and of equally heavy frames, those furthest from the root.
+    /// Returns a `Detail` with at most `max_frames` frames, and without frames lighter than `lightest`. The lightest
+    /// frames are omitted first. Among frames of equal weight, those furthest from the root are omitted first.
     pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
-        // Weight, depth and length of each run.
+        // Weight, depth and length (in frames) of each run.
         let mut runs = Vec::new();
         let mut left = vec![(NodeId::ROOT, 0)];
         while let Some((node, depth)) = left.pop() {
@@ -128,9 +129,9 @@ impl Flame {
         Detail { lightest, max_depth: lowest(0, deepest, too_deep).saturating_sub(1) as usize }
     }
 
-    /// Calls `line` with each stack and its weight. `text` returns the texts of frames, which are separated by `;` in
-    /// the stack. Frames that `detail` leaves out are merged into one frame per parent. The function does not recurse,
-    /// so stacks may be of any depth.
+    /// Calls `line` with each stack and its weight. `text` returns the text of a frame; the texts in a stack are
+    /// separated by `;`. Frames that `detail` omits are merged into one frame per parent. The function is not
+    /// recursive, so stacks may have any depth.
     pub fn lines<'a>(
         &'a self,
         detail: Detail,
@@ -188,19 +189,19 @@ impl Flame {
     }
 }
 
-/// State of writing a node: its children that are not written yet.
+/// State of a node that is being written.
 struct Level<'a> {
     left: &'a [NodeId],
-    /// Length of the text of the node's path in bytes, and number of its frames.
+    /// Length in bytes of the text of the node's path, and number of frames in that path.
     path: usize,
     depth: usize,
-    /// Weight and number of the frames that are left out.
+    /// Total weight and number of the omitted frames below this node.
     small: u64,
     merged: usize,
 }
 
-/// Returns the lowest number from `from` to `to` for which `is_enough` returns true, or `to` if there is none. If
-/// `is_enough` is true for a number, it must be true for all higher numbers.
+/// Returns the lowest number in `from..=to` for which `is_enough` returns true, or `to` if there is none. If
+/// `is_enough` returns true for a number, it must return true for all higher numbers.
 fn lowest(mut from: u64, mut to: u64, is_enough: impl Fn(u64) -> bool) -> u64 {
     while from < to {
         let middle = from + (to - from) / 2;
@@ -224,13 +225,14 @@ fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
-/// Distinct frame texts, cleaned for output. The number of a text is its label.
+/// Distinct frame texts, cleaned for output. A label is the index of a text.
 #[derive(Default)]
 struct Labels {
     texts: StringTable,
-    /// Kind of frame and length of the tag, by label.
+    /// Kind of the frame, and length of the tag in the text; indexed by label.
     shapes: Vec<(ShownFrameKind, usize)>,
-    /// Labels of the frames that have an id in the profile. Most frames have an id, and occur in many stacks.
+    /// Labels of frames that have an id in the profile, indexed by that id. Most frames have an id and occur in many
+    /// stacks.
     by_frame: Vec<Option<u32>>,
 }
 
@@ -249,7 +251,7 @@ impl Labels {
         (0..self.shapes.len() as u32).map(|label| self.get(label))
     }
 
-    /// Returns the label of the frame with the id `known`. On the first occurrence of the frame, `made` creates it.
+    /// Returns the label of the frame with the id `known`. If the frame occurs for the first time, `made` creates it.
     fn of_profile_frame<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> ComposedFrame<'a>) -> u32 {
         let at = known.index();
         if at >= self.by_frame.len() {
@@ -264,8 +266,9 @@ impl Labels {
         self.intern_text(&frame.text, (frame.kind, frame.tag))
     }
 
-    /// Returns the label of a text. If frames of several kinds have one text, as `cudaMalloc` may be a call and a host function,
-    /// the later kind in the order of [`ShownFrameKind`] counts, so that the order of the stacks does not matter.
+    /// Returns the label of a text. Frames of several kinds may have one text: `cudaMalloc` may be a call or a host
+    /// function. Then the label gets the last of these kinds in the order of [`ShownFrameKind`], so that the order of
+    /// the stacks does not matter.
     fn intern_text(&mut self, text: &str, shape: (ShownFrameKind, usize)) -> u32 {
         let label = self.texts.intern(&clean::frame(text)).index();
         match self.shapes.get_mut(label) {
@@ -284,7 +287,7 @@ impl Labels {
     }
 }
 
-/// Labels of the frames on top of samples' stacks, keyed by frame and device.
+/// Labels of leaf frames (frames on top of samples' stacks), keyed by frame and device.
 #[derive(Default)]
 struct LeafLabels {
     /// Labels of kernels. There may be a hundred thousand kernels.
@@ -295,7 +298,7 @@ struct LeafLabels {
 }
 
 impl LeafLabels {
-    /// Returns the label of a frame. Creates the label on the first occurrence of the frame.
+    /// Returns the label of a frame. Creates the label if the frame occurs for the first time.
     fn label(
         &mut self,
         labels: &mut Labels,
@@ -318,8 +321,8 @@ impl LeafLabels {
     }
 }
 
-/// Returns `count` plus some room for more entries, so that a table does not become full. A full table would double in
-/// size, and use three times its old size while it is copied.
+/// Returns `count` plus room for more entries, so that a table with this capacity does not become full. A full table
+/// doubles in size, and needs three times its old memory while it is copied.
 fn with_slack(count: usize) -> usize {
     count + count / 16 + 64
 }
@@ -328,18 +331,19 @@ fn with_slack(count: usize) -> usize {
 struct FlameBuilder {
     labels: Labels,
     tree: PrefixTree,
-    /// Data of the tree's nodes. Nodes after the last node with a weight have no data yet.
+    /// Data of the tree's nodes. May be shorter than the tree until `finish`: nodes after the last node with a weight
+    /// have no data yet.
     nodes: Vec<FlameNode>,
-    /// Nodes at which stacks end, by the stack's starting node and its site. Used because most stacks have several
-    /// samples.
+    /// Node at which each stack ends, keyed by the node where the stack starts and its site. A cache, because most
+    /// stacks have several samples.
     stacks: IdMap<(NodeId, SiteKey), NodeId>,
     leaf_labels: LeafLabels,
     /// Buffer for the labels of one stack.
     leaf_first: Vec<u32>,
 }
 
-/// A [`SampleSite`] as four numbers, all of them initialised. Comparing two `SampleSite`s directly may read bytes that
-/// are not initialised, and valgrind reports each branch that depends on such bytes.
+/// A [`SampleSite`] as four numbers, all of them initialised. Comparing two `SampleSite`s directly may read
+/// uninitialised padding, and valgrind reports each branch that depends on it.
 type SiteKey = [u32; 4];
 
 fn site_key(site: SampleSite) -> SiteKey {
@@ -361,8 +365,8 @@ fn site_key(site: SampleSite) -> SiteKey {
 }
 
 impl FlameBuilder {
-    /// Creates a builder with capacity for `samples` samples. Each kind of work has its own label, so there are at most
-    /// as many of these labels as samples.
+    /// Creates a builder with capacity for `samples` samples. Each kernel, copy kind or other kind of work has a label
+    /// of its own, so there are at most as many of these labels as samples.
     fn with_capacity(profile: &Profile, samples: usize) -> Self {
         let works = profile.works().iter().take(samples);
         let bytes = works.clone().map(|work| TAG + work_name(profile, work.work).len()).sum();
@@ -395,8 +399,8 @@ impl FlameBuilder {
         *own = Some(own.unwrap_or(0).saturating_add(weight));
     }
 
-    /// Returns the node at which the stack of `site` ends if it starts at the node `from`. If all frames of the stack
-    /// have an id in the profile, as in nearly all stacks, the node is found without creating the texts of the frames.
+    /// Returns the node at which the stack of `site` ends if it starts at the node `from`. In nearly all stacks, all
+    /// frames have an id in the profile. The node of such a stack is found without creating the texts of the frames.
     fn stack(&mut self, from: NodeId, composer: &Composer<'_>, site: SampleSite) -> NodeId {
         let Some(known) = composer.profile_frames(site) else { return self.path(from, composer.stack(site)) };
         let Self { labels, tree, leaf_first, .. } = self;
@@ -405,7 +409,7 @@ impl FlameBuilder {
         tree.chain(from, leaf_first.iter().rev().copied())
     }
 
-    /// Returns the node at which the sample's leaf frames end, if they start at `from`.
+    /// Returns the node at which the sample's leaf frames end if they start at the node `from`.
     fn leaf_frames(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
         let Self { labels, tree, leaf_labels, .. } = self;
         tree.chain(
@@ -414,7 +418,7 @@ impl FlameBuilder {
         )
     }
 
-    /// Returns the node for the stack of `from` followed by `frames`. Creates the missing nodes.
+    /// Returns the node reached from the node `from` along `frames`. Creates the missing nodes.
     fn path(&mut self, from: NodeId, frames: Vec<ComposedFrame<'_>>) -> NodeId {
         let Self { labels, tree, .. } = self;
         let label = |frame: ComposedFrame<'_>| match frame.id {
@@ -435,7 +439,7 @@ impl FlameBuilder {
     }
 }
 
-/// Sorts all nodes by parent and then by name, and stores for each parent where its children are in this order.
+/// Sorts all nodes by parent and then by name, and stores in each parent the position of its children in this order.
 fn children(tree: &PrefixTree, ranks: &[u32], nodes: &mut [FlameNode]) -> Vec<NodeId> {
     let mut found: Vec<(NodeId, u32, NodeId)> =
         tree.nodes().map(|(node, parent, run)| (parent, ranks[run[0] as usize], node)).collect();
@@ -453,8 +457,8 @@ fn children(tree: &PrefixTree, ranks: &[u32], nodes: &mut [FlameNode]) -> Vec<No
 impl Flame {
     /// Computes the totals of all nodes.
     fn add_up(&mut self) {
-        // Lists parents before their children. So in reverse order, the total of each node is complete before it is
-        // added to the parent's total.
+        // Parents come before their children in this list. In reverse order, the total of a node is therefore complete
+        // before it is added to the parent's total.
         let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
         let mut next = 0;
         while let Some(&(node, _)) = parents.get(next) {

@@ -4,7 +4,8 @@
 //! `# ` and never end with a number, because some readers take a number at the end of any line for a weight.
 //!
 //! Template kernels have short names. If two kernels of the file would have the same short name, even on different
-//! GPUs, both have their full names. So sums per kernel are the same with short names and with full names.
+//! GPUs, both have their full names. Therefore the total time of each kernel is the same with short and with full
+//! names.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,9 +19,9 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::IDLE;
 use gpuflame_model::record::Loss;
 
-/// Folded stacks. In nanoseconds, the sum of the weights is exactly the total of the view; in microseconds, each line
-/// is rounded separately. Stacks with a weight of zero (launches without an activity, activities without times) have a
-/// line too. If the view is empty, the file is empty.
+/// Folded stacks. With weights in nanoseconds, the sum of the weights is exactly the total of the view. With
+/// microseconds, each line is rounded separately. Stacks with a weight of zero (launches without an activity,
+/// activities without times) also have a line. If the view is empty, the file is empty.
 pub static FOLDED: Format =
     Format::of_views("folded", &[".folded"], write, "A line for each stack and its GPU time (.folded)");
 
@@ -61,7 +62,7 @@ pub fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> R
     Ok(())
 }
 
-/// Returns the weight to write: nanoseconds, or microseconds rounded half up.
+/// Returns the weight to write: `weight` itself in nanoseconds, or `weight` in microseconds, rounded half up.
 pub fn shown(weight: u64, is_micros: bool) -> u64 {
     if is_micros { weight / 1000 + u64::from(weight % 1000 >= 500) } else { weight }
 }

@@ -6,8 +6,8 @@ use super::clean;
 use super::short_names::short_kernel;
 use gpuflame_model::profile::{ShownFrameId, ShownFrameKind};
 
-/// Separator between the short and the full name of a kernel in pictures. Names never contain it, because cleaning replaces it
-/// by a blank.
+/// Separator between the short and the full name of a kernel in pictures. Names never contain this character, because
+/// cleaning replaces it by a blank.
 pub(super) const SEPARATOR: char = '\u{2028}';
 
 /// A frame of a composed stack.
@@ -41,13 +41,13 @@ impl<'a> ComposedFrame<'a> {
     }
 
     /// Returns the text for formats that gpuflame can read back. Only characters that must not be between two `;` are
-    /// replaced. In these formats, a number at the end of the text is not taken for a weight, and numbers are folded
-    /// when the file is read.
+    /// replaced. A number at the end of the text stays, because readers of these formats do not take it for a weight.
+    /// Numbers in names are folded when the file is read, not here.
     pub fn exact(&self) -> String {
         clean::text(&self.text).replace(';', "\u{ff1b}")
     }
 
-    /// Returns a letter for the kind of frame: `p` for Python, `r` for a range, `c` for a call or code.
+    /// Returns a letter that encodes the kind of the frame: `p` for Python, `r` for a range, `c` for a call or code.
     pub fn letter(&self) -> char {
         match self.kind {
             ShownFrameKind::Python => 'p',
@@ -57,14 +57,14 @@ impl<'a> ComposedFrame<'a> {
     }
 }
 
-/// Cleaned text of a frame, which formats write in one of two forms.
+/// Cleaned text of a frame. Formats write it in one of two forms: as in folded stacks, or as in pictures.
 #[derive(Clone, Copy, Debug)]
 pub struct Label<'a> {
     /// Kind of the frame, which decides its colour.
     pub kind: ShownFrameKind,
-    /// Text in the form of folded stacks, which begins with the tag.
+    /// Text in the form of folded stacks: the tag, then the name.
     pub text: &'a str,
-    /// Length of the tag in `text`.
+    /// Length in bytes of the tag in `text`.
     pub tag: usize,
 }
 
@@ -85,8 +85,8 @@ impl<'a> Label<'a> {
     }
 
     /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. The tag is at the end, because a narrow frame
-    /// shows only the start of its text, and its colour already shows that it is a kernel. For a template kernel, the
-    /// text contains both the short and the full name: the picture shows the short name, and the full name as a
+    /// shows only the start of its text. The colour of the frame already shows that it is a kernel. For a template
+    /// kernel, the text contains the short and the full name. The picture shows the short name, and the full name as a
     /// tooltip.
     pub fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {

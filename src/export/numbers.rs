@@ -1,8 +1,8 @@
-//! Folds numbers in names that only count or identify. For example, `ProfilerStep#5` and `ProfilerStep#6` are the same
-//! step, done twice, and the addresses of objects do not matter. Without folding, each number would make a separate
-//! frame, and frames of one run would not match frames of another run.
+//! Folds numbers in names: replaces numbers that are only counters or ids. For example, `ProfilerStep#5` and
+//! `ProfilerStep#6` are two runs of the same step, and addresses of objects do not matter. Without folding, each number
+//! would create a separate frame, and the frames of one run would not match those of another run.
 //!
-//! When a view is drawn, folding replaces such a number by `N`. Folding applies to names that people write (ranges,
+//! Such a number is replaced by `N` when a view is drawn. Folding applies to names that people write (NVTX ranges,
 //! annotations, thread labels) and to Python's text representation of objects. Folding never applies to GPU work, code
 //! symbols, operators, files and lines, GPUs and streams, because their digits are part of the name (`AddBackward0`).
 //! In rows and recordings, names are unchanged.
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use super::options::NameFolding;
 use gpuflame_model::profile::ShownFrameKind;
 
-/// Words after which a number is a counter.
+/// Words that mark the number after them as a counter.
 const COUNTER_WORDS: [&str; 12] = [
     "step",
     "iter",
@@ -31,14 +31,14 @@ const COUNTER_WORDS: [&str; 12] = [
 const COUNTER_SEPARATORS: &[u8] = b" _#:=";
 /// Minimum number of digits of an address.
 const MIN_ADDRESS_DIGITS: usize = 6;
-/// Minimum number of digits at which a number that is not part of a word counts as an id.
+/// Minimum number of digits of an id. Applies to numbers that are not part of a word.
 const MIN_ID_DIGITS: usize = 5;
 /// Prefix that torch.profiler puts before the class name of a module.
 const MODULE_PREFIX: &str = "nn.Module: ";
 /// Text that replaces a folded number.
 const FOLDED_NUMBER: &str = "N";
 
-/// Returns the name of a frame, with its numbers folded as `names` and the frame's kind require.
+/// Returns the name of a frame, with numbers folded as required by `names` and the frame's kind.
 pub(super) fn fold_name(kind: ShownFrameKind, name: Cow<'_, str>, names: NameFolding) -> Cow<'_, str> {
     let fold_part = |name, part| match name {
         Cow::Borrowed(name) => fold_numbers(name, part),
@@ -136,7 +136,7 @@ fn ends_with_counter_word(text: &str) -> bool {
         })
 }
 
-/// Returns the position of the first byte, at or after `from`, for which `is` returns false.
+/// Returns the position of the first byte, at or after the offset `from`, for which `is` returns false.
 fn end_of_run(bytes: &[u8], from: usize, is: impl Fn(&u8) -> bool) -> usize {
     from + bytes[from..].iter().take_while(|byte| is(byte)).count()
 }

@@ -6,8 +6,8 @@ use gpuflame_model::profile::View;
 /// Options for drawing a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Weight of a stack, for formats that write a single weight per stack. Default: nanoseconds, or the first value
-    /// of the view.
+    /// Weight of a stack, for formats that write a single weight per stack. Default: nanoseconds, or the view's first
+    /// value if the view has no times.
     pub unit: Unit,
     /// Title, for formats that show a title. Default: the view's title.
     pub title: Option<String>,
@@ -19,21 +19,21 @@ pub struct Options {
     pub root: Vec<Root>,
     /// Treatment of numbers in names. Default: numbers are folded.
     pub names: NameFolding,
-    /// Whether to show the complete stacks of both calls around an idle gap. If false, of the frames that differ
-    /// between the two stacks only the first function and the call are shown. Default: false.
+    /// Whether to show the complete stacks of both calls around an idle gap. If false, frames that differ between the
+    /// two stacks are shortened: only the first function and the call are shown. Default: false.
     pub all_frames: bool,
-    /// Whether kernels have their full names in folded stacks. If false, kernels have short names, unless two kernels
+    /// Whether folded stacks contain the full names of kernels. If false, they contain short names, unless two kernels
     /// of the file would have the same short name. Default: false.
     pub whole_kernels: bool,
     /// Maximum number of frames in folded stacks of idle time; `None` for all. If there are more frames, light frames
     /// are merged as in pictures, and the sum of the weights stays the same. Default: all.
     pub max_idle_frames: Option<usize>,
-    /// Whether to omit the last frame, `[correlation N]`, from lines of single launches. Default: false.
+    /// Whether to omit `[correlation N]`, the last frame of a line that shows a single launch. Default: false.
     pub without_correlation: bool,
 }
 
 impl Options {
-    /// Returns the heading of the picture: the title in the options, or else the title of the view.
+    /// Returns the heading of the picture: the title in the options, or the title of the view if the options have none.
     pub fn title<'a>(&'a self, view: &View) -> &'a str {
         self.title.as_deref().unwrap_or(view.title)
     }

@@ -1,5 +1,5 @@
-//! Writes single trace events, both for the exporter of complete recordings and for the exporter that writes while the
-//! application runs (`live`).
+//! Writes single trace events, one function per type. Used by the exporter of complete recordings and by the exporter
+//! that writes while the application runs (`live`).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,10 +16,10 @@ use gpuflame_model::record::{
 };
 use gpuflame_model::sorting;
 
-/// JSON text of consecutive trace events.
+/// JSON text of a list of trace events.
 #[derive(Debug)]
 pub struct EventText {
-    /// Text of the events that are not yet written to the file.
+    /// Text of the trace events that are not yet written to the file.
     pub text: Vec<u8>,
     /// Time to which all times in the text are relative.
     pub base: Nanos,
@@ -27,7 +27,7 @@ pub struct EventText {
     written: u64,
 }
 
-/// A call of CUDA's API.
+/// A call to a function of CUDA's API.
 pub struct CallEvent<'a> {
     /// Name of the API function.
     pub name: &'a str,
@@ -37,7 +37,7 @@ pub struct CallEvent<'a> {
     pub begun: Nanos,
     /// Duration in nanoseconds.
     pub nanos: u64,
-    /// Correlation id of the call, as the file shows it.
+    /// Correlation id of the call, as written to the file.
     pub id: u64,
 }
 
@@ -61,8 +61,8 @@ impl EventText {
         ));
     }
 
-    /// Writes a call. `more` contains additional arguments. `frame` is the context whose innermost frame in
-    /// `stackFrames` represents the call.
+    /// Writes a call. `more` is JSON text with additional arguments. `frame` is the launch context (stack and API call)
+    /// whose innermost frame in `stackFrames` represents the call.
     pub fn call(&mut self, call: &CallEvent<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
         let &CallEvent { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
@@ -81,7 +81,7 @@ impl EventText {
         self.put(format_args!("\"args\":{{\"correlation\":{id}{more}}}}}"));
     }
 
-    /// Writes the start of the flow (arrow) from a call to the work that the call started.
+    /// Writes the start of the flow (arrow) from a call to the GPU operation that the call started.
     pub fn flow_start(&mut self, id: u64, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
@@ -91,8 +91,8 @@ impl EventText {
         ));
     }
 
-    /// Writes an activity on a track, with its correlation id, its [`title`] and the additional arguments `more`.
-    /// `missing` is the reason why the activity has no launch.
+    /// Writes an activity (a kernel, copy or fill) on a track, with its correlation id `id`, its [`title`] and the
+    /// additional arguments `more`. `missing` is the reason why the activity has no launch.
     pub fn activity(
         &mut self,
         activity: &Activity,
@@ -144,8 +144,9 @@ impl EventText {
         }
     }
 
-    /// Writes a wait, with the names that Kineto uses. The wait is drawn on the stream that waited, or on the stream
-    /// for which the host waited. `record` is the record of the awaited event, if CUPTI reported one.
+    /// Writes a synchronization (a wait), named as in Kineto's traces. The wait is drawn on the stream that waited, or
+    /// on the stream for which the host waited. `record` is the recording of the awaited CUDA event on a stream, if
+    /// CUPTI reported it.
     pub fn sync(&mut self, sync: &SyncRecord, id: u64, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
@@ -176,7 +177,7 @@ impl EventText {
         self.put(format_args!("}}}}"));
     }
 
-    /// Writes an instant, on the thread that marked it.
+    /// Writes a mark (an instant that the program set) on the track of the thread that set the mark.
     pub fn mark(&mut self, text: &str, thread: ThreadId, time: Nanos) {
         let (name, process, time) = (json_string(&clean::field(text)), self.process, self.time(time));
         self.begin();
@@ -192,16 +193,17 @@ impl EventText {
         self.written += 1;
     }
 
-    /// A call may begin before the base time, because the base may come from another source.
+    /// Converts a time to the file's relative time. The result may be negative, because `base` may come from another
+    /// source than the call.
     fn time(&self, time: Nanos) -> Time {
         Time(time.0.wrapping_sub(self.base.0) as i64)
     }
 }
 
-/// Argument that marks a launch without an activity.
+/// Argument of the trace event of a launch for which no activity has arrived.
 pub const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
 
-/// Writes the number of losses of each kind, the number of activities without times, and the provenance.
+/// Writes the number of losses of each kind, the number of activities without times, and the provenance of the profile.
 pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
     let word = Missing::Untimed.word();
     events.put(format_args!("\"gpuflame\":{{\"missing\":{{\"{word}\":{untimed}}},\"lost\":{{"));
@@ -215,7 +217,7 @@ pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
     events.put(format_args!("]}}"));
 }
 
-/// Writes the names of the processes, threads and streams. The name of a stream is its GPU and number.
+/// Writes the names of the processes, threads and streams. A stream is named after the id that CUPTI gave it.
 pub fn write_track_names(
     events: &mut EventText,
     profile: &Profile,
@@ -238,7 +240,7 @@ pub fn write_track_names(
     }
 }
 
-/// Returns the title of a piece of work whose name is `name`: `gemm`, `Memcpy HtoD` or `Memset`.
+/// Returns the title of a GPU operation whose name is `name`: `gemm`, `Memcpy HtoD` or `Memset`.
 pub fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     match work {
         Work::Kernel(_) => name,
@@ -248,7 +250,7 @@ pub fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Time in nanoseconds, displayed in microseconds with three decimal places, and so exact.
+/// Duration or time in nanoseconds. Displayed in microseconds with three decimal places, which is exact.
 pub(super) struct Micros(u64);
 
 impl Display for Micros {
@@ -257,7 +259,8 @@ impl Display for Micros {
     }
 }
 
-/// Time relative to the base, displayed in microseconds like `Micros`. Times before the base are negative.
+/// Time relative to the base time of the file, displayed in microseconds like `Micros`. Times before the base are
+/// negative.
 #[derive(Clone, Copy)]
 struct Time(i64);
 
@@ -268,7 +271,7 @@ impl Display for Time {
     }
 }
 
-/// Id of a context's innermost frame in `stackFrames`.
+/// Id in `stackFrames` of the innermost frame of a launch context.
 pub(super) struct InnermostFrameId(pub(super) ContextId);
 
 impl Display for InnermostFrameId {

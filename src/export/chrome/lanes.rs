@@ -1,5 +1,5 @@
-//! Lanes are the tracks of one stream. Work that overlaps other work of its stream is put on an additional track,
-//! because viewers silently drop one of two slices that overlap on a track.
+//! Assigns GPU work to lanes: a lane is a track of one stream. Work that overlaps other work on its stream is put on an
+//! additional track, because viewers silently drop one of two slices that overlap on a track.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use gpuflame_model::sorting;
 
 /// Maximum number of tracks per stream. If all tracks are in use, further overlapping work is put on the last track.
 const MAX_LANES: usize = 64;
-/// First track number for additional tracks. Smaller track numbers are numbers of streams.
+/// Lowest id of an additional track. Smaller track ids are ids of streams.
 const FIRST_TRACK: u32 = 1 << 30;
 
 /// Assigns work to the lanes of its stream. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Lanes {
     streams: BTreeMap<(u32, u32), Vec<Lane>>,
-    /// Next number for an additional track, by GPU.
+    /// Next id for an additional track, by GPU.
     next_tracks: BTreeMap<u32, u32>,
 }
 
@@ -25,9 +25,9 @@ struct Lane {
 }
 
 impl Lanes {
-    /// Returns the track for work that runs from `start` to `end`. `stream` is the number of the GPU and the number of
-    /// the stream. The first track of a stream has the number of the stream. Work should be passed in the order of its
-    /// starts. Work that is passed too late gets an additional track, even if it overlaps nothing.
+    /// Returns the track id for work that runs from `start` to `end`. `stream` contains the index of the GPU and the id
+    /// of the stream. The first track of a stream has the id of the stream. Work must be passed in the order of start
+    /// times. Work that is passed too late gets an additional track, even if it overlaps nothing.
     pub fn track(&mut self, stream: (u32, u32), start: u64, end: u64) -> u32 {
         let lanes = self.streams.entry(stream).or_default();
         let free = match lanes.iter().position(|lane| lane.end <= start) {
@@ -50,7 +50,7 @@ impl Lanes {
         lanes[free].track
     }
 
-    /// Returns the additional tracks of all streams: GPU, track number and name.
+    /// Returns the additional tracks of all streams, each as index of the GPU, track id and name.
     pub fn names(&self) -> BTreeSet<(u32, u32, String)> {
         let further = self.streams.iter().flat_map(|(&(device, stream), lanes)| {
             lanes.iter().skip(1).enumerate().map(move |(at, lane)| {

@@ -1,4 +1,5 @@
-//! Writes Chrome's trace events while the application runs, row by row. Stores only the data to which later rows refer.
+//! Writes Chrome's trace events while the application runs, row by row. Stores only those rows to which later rows may
+//! refer.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -20,11 +21,11 @@ use gpuflame_model::record::{
     NameId, Nanos, Row, ThreadId, Work,
 };
 
-/// Name of a call if its real name was not stored.
+/// Name shown for a call whose real name was not stored.
 const UNKNOWN: &str = "[call unknown]";
 
-/// A [`Sink`] that writes Chrome's trace events while the application runs. If a row refers to another row, the other
-/// row must be passed to [`ChromeText::row`] first.
+/// A [`Sink`] that writes Chrome's trace events while the application runs. A row to which others refer must be passed
+/// to [`ChromeText::row`] before them.
 #[derive(Debug)]
 pub struct ChromeText<W> {
     out: W,
@@ -33,18 +34,19 @@ pub struct ChromeText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     kernels: IdMap<NameId, String>,
-    /// GPU and number of each stream. `devices` contains the GPU of each context.
+    /// Index of the GPU and id of each stream. `devices` contains the GPU of each CUDA context.
     streams: BTreeSet<(u32, u32)>,
     lanes: Lanes,
     devices: IdMap<GpuContextId, DeviceId>,
     untimed: u64,
-    /// Launch of the activity that follows.
+    /// Launch of the activity that will be passed next.
     matched: Option<Launched>,
     failed: Option<Error>,
 }
 
 impl<W: Write> ChromeText<W> {
-    /// Starts the file. Times in the file are relative to `base`. `kernel_name` converts symbols to names.
+    /// Starts the file. Times in the file are relative to `base`. `kernel_name` converts a kernel's symbol to the name
+    /// shown.
     pub fn new(out: W, base: Nanos, kernel_name: fn(&str) -> String) -> Self {
         let mut events = EventText::new(base, 0);
         events.put(format_args!(
@@ -67,7 +69,7 @@ impl<W: Write> ChromeText<W> {
         }
     }
 
-    /// Stores a row to which later rows refer. Ignores all other rows.
+    /// Stores the row if later rows may refer to it. Ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Process { id, .. } => self.events.process = *id,
@@ -90,7 +92,8 @@ impl<W: Write> ChromeText<W> {
         self.kernels.shrink_to_fit();
     }
 
-    /// Returns the first error. Later calls return `None`. After an error, the file is unusable.
+    /// Returns the first error that occurred while writing. Later calls return `None`. After an error, the file is
+    /// unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
@@ -117,7 +120,7 @@ impl<W: Write> ChromeText<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes a call. `more` contains additional arguments. Returns the thread that made the call.
+    /// Writes a call. `more` is JSON text with additional arguments. Returns the thread that made the call.
     fn call(&mut self, id: CorrelationId, launched: Launched, nanos: u64, more: &str) -> ThreadId {
         let caller = self.callers.get(&launched.context).copied();
         let name = caller.and_then(|(_, label)| self.labels.get(&label));
@@ -128,7 +131,7 @@ impl<W: Write> ChromeText<W> {
         thread
     }
 
-    /// Writes a call that launched nothing.
+    /// Writes a call that launched no GPU work.
     fn host_call(&mut self, id: CorrelationId, time: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
         // A call that starts work has already been written as a launch.
@@ -214,21 +217,21 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 }
 
-/// Frames that were written so far. A frame that begins several stacks is written once.
+/// Frames that were written to `stackFrames` so far. A frame at the root side of several stacks is written once.
 #[derive(Default)]
 struct WrittenFrames {
     texts: HashMap<String, u32>,
-    /// Numbers of the written frames, by the number of the calling frame, the text and the kind.
+    /// Ids of the written frames, keyed by the id of the calling frame, the text's index and the kind.
     numbers: HashMap<(u32, u32, char), u32>,
     written: bool,
 }
 
-/// Number that stands for the missing calling frame of a root frame.
+/// Id used as the calling frame of a root frame, which has no caller.
 const NO_PARENT: u32 = 0;
 
 impl WrittenFrames {
-    /// Writes those frames of a stack (root first) that are not written yet. The id of the innermost frame is derived
-    /// from the context.
+    /// Writes the frames of a stack (root first) that are not written yet. The id of the innermost frame is derived
+    /// from the id of the launch context.
     fn stack(&mut self, context: ContextId, stack: &[ComposedFrame<'_>], events: &mut EventText) {
         let Some((leaf, callers)) = stack.split_last() else { return };
         let mut parent = NO_PARENT;
