@@ -1,20 +1,22 @@
 //! Finds which rank came last to each collective.
 //!
 //! The rank that comes last lets all other ranks wait, so its kernel starts last. Starts of two ranks can be compared
-//! only if both used the same clock. Collectives prove that they did: no rank leaves a collective before the last rank
-//! has come, and data arrives everywhere within microseconds, so the kernels end at the same time on every rank.
-//! Kernels of one name are paired in their order on each rank; if their ends are further apart than
-//! [`MAX_END_SPREAD_NS`], they are not one collective, or the clocks differ, and nothing is concluded.
+//! only if both ranks used the same clock. Collectives show whether they did. No rank leaves a collective before the
+//! last rank has entered it, and data arrives everywhere within microseconds. So on one clock, the kernels of a
+//! collective end at the same time on every rank. Kernels with the same name are paired across ranks by their position
+//! in each rank's order. If the ends of such kernels are more than [`MAX_END_SPREAD_NS`] apart, the kernels do not
+//! belong to one collective, or the clocks differ. Nothing is concluded then.
 //!
-//! Ranks whose kernels end together are the participants, so process groups need not be known.
+//! Ranks whose kernels end together are the participants of a collective, so the process groups need not be known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum difference between the ends of one collective on two ranks, in ns.
 const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum lateness that counts, in ns. Smaller values mean nothing, because many traces have whole microseconds.
+/// Minimum delay of the last rank that counts as late, in ns. Smaller delays mean nothing, because many traces round
+/// times to whole microseconds.
 const MIN_LATENESS_NS: i64 = 1_000;
-/// Minimum share of the kernels of a name that end together with those of another rank, in percent.
+/// Minimum share of a name's kernels that must end together with a kernel of another rank, in percent.
 const MIN_MATCHED_PERCENT: usize = 90;
 
 /// Kernel that moves data between ranks.
@@ -24,14 +26,14 @@ pub struct CollectiveKernel {
     pub start: i64,
     /// End, in ns.
     pub end: i64,
-    /// GPU.
+    /// Index of the GPU.
     pub device: u32,
 }
 
-/// Kernels of a rank by name, in order of time.
+/// Kernels of a rank, grouped by name and sorted by start.
 pub type CollectiveKernels = BTreeMap<String, Vec<CollectiveKernel>>;
 
-/// Adds `shift` to all times.
+/// Adds `shift` (in ns) to the start and end of all kernels.
 pub fn shift_collectives(kernels: &mut CollectiveKernels, shift: i64) {
     for kernel in kernels.values_mut().flatten() {
         (kernel.start, kernel.end) = (kernel.start.saturating_add(shift), kernel.end.saturating_add(shift));
@@ -43,28 +45,28 @@ pub fn shift_collectives(kernels: &mut CollectiveKernels, shift: i64) {
 pub struct Lateness {
     /// Number of collectives to which the rank came last.
     pub count: u64,
-    /// Sum of the times by which the rank came after the second last rank, in ns.
+    /// Total time by which the rank came after the second last rank, in ns.
     pub behind_next: u64,
-    /// Sum of the times that the other ranks waited for this rank, in ns.
+    /// Total time that the other ranks waited for this rank, in ns.
     pub others_waited: u64,
 }
 
-/// Arrivals at the collectives of one name and one set of ranks.
+/// Arrivals at the collectives whose kernels have one name and which one set of ranks entered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
     /// Number of collectives.
     pub count: u64,
-    /// Ranks that came last to at least one collective. A rank counts only if it came later than the second last by more
-    /// than the ends differ.
+    /// Ranks that came last to at least one collective. A rank counts only if it came after the second last rank by
+    /// more than the time between the first and the last end of the collective's kernels.
     pub late: BTreeMap<u32, Lateness>,
 }
 
 /// Reason why it is unknown which rank came last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotComparable {
-    /// Two ranks have different numbers of kernels, given as (rank, number).
+    /// Two ranks ran different numbers of kernels, each given as (rank, number of kernels).
     Counts((u32, u64), (u32, u64)),
-    /// The ends of the kernels on two ranks differ by this time in ns (the median of the differences).
+    /// The kernels of two ranks end this many ns apart (median over the kernels). Given as (rank, rank, ns).
     Ends(u32, u32, u64),
     /// The rank ran these kernels on several GPUs.
     SeveralGpus(u32),
@@ -73,14 +75,14 @@ pub enum NotComparable {
 /// Result for the kernels of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CollectiveArrivals {
-    /// Arrivals by participating ranks, the most frequent set of ranks first.
+    /// Arrivals for each set of participating ranks, the most frequent set first.
     Known(Vec<(BTreeSet<u32>, Arrivals)>),
     /// The reason why the last rank is unknown.
     Unknown(NotComparable),
 }
 
-/// Compares the arrivals of the ranks, by name of the kernel. Kernels that only one rank has are left out. A rank came
-/// last if it came later than the second last one by more than `clock_error`, in ns.
+/// Compares the arrivals of the ranks for each kernel name. Names that only one rank has are omitted. A rank counts as
+/// late only if it came after the second last rank by more than `clock_error`, in ns.
 pub fn compare_arrivals(
     ranks: &BTreeMap<u32, CollectiveKernels>,
     clock_error: i64,
@@ -151,7 +153,8 @@ impl Arrivals {
     }
 }
 
-/// Returns the two ranks whose ends differ most. Each rank is compared with the first one by the median difference.
+/// Returns the two ranks whose kernel ends differ most. The ends of each rank are compared with those of the first
+/// rank, by the median difference.
 fn most_different(ranks: &[(u32, &[CollectiveKernel])]) -> NotComparable {
     let median = |kernels: &[CollectiveKernel]| {
         let ends = kernels.iter().zip(ranks[0].1);
@@ -181,8 +184,8 @@ mod tests {
         compare_arrivals(&ranks, 0).remove("all").expect("two ranks have it")
     }
 
-    /// A rank that came last: its number, how often it was last, and two sums in us: how long after the second last rank
-    /// it came, and how long the other ranks waited for it.
+    /// A rank that came last, as four values: the rank, how often it came last, total time in us after the second last
+    /// rank, and total time in us that the other ranks waited.
     type Late = (u32, u64, u64, u64);
 
     /// Returns the ranks, the number of collectives and the ranks that came last.
@@ -198,8 +201,8 @@ mod tests {
 
     #[test]
     fn the_rank_that_starts_last_is_counted_with_its_delay_and_the_wait_of_other_ranks() {
-        // Rank 2 comes 30 us after rank 0 and 50 us after rank 1, then rank 0 is last; the third time no rank is clearly
-        // last, because the ends differ by 3 us.
+        // Rank 2 comes 30 us after rank 0 and 50 us after rank 1. In the second collective, rank 0 is last. In the
+        // third one, no rank is clearly last, because the ends differ by 3 us.
         let arrivals = compare(&[
             &[(20, 60), (190, 200), (300, 321)],
             &[(0, 60), (100, 201), (301, 320)],

@@ -1,6 +1,6 @@
-//! Finds idle time that launches without an activity may explain. A stream runs its work in order, so if launched work waits although all
-//! recorded work before it is over, a launch without an activity between the two may have run meanwhile. A few such launches
-//! can be most of the idle time.
+//! Finds idle time that launches without a recorded activity may explain. A stream runs its operations in order. If an
+//! operation begins late although all recorded operations before it had ended, unrecorded work may have run between the
+//! two. A few such launches can account for most of the idle time.
 
 use super::work_spans::{WorkSpan, WorkSpans};
 use gpuflame_explain::join::Launched;
@@ -8,13 +8,14 @@ use gpuflame_explain::timeline::MAX_DELIVERY_NS;
 use gpuflame_model::profile::{BesideLost, Coverage, Profile, saturating_sum};
 use gpuflame_model::record::{DeviceId, ThreadId};
 
-/// Minimum part (1/N) of the steady part that such idle time must take. Findings have the same limit.
+/// Denominator N: such idle time must take at least 1/N of the steady part of the run. Findings have the same limit.
 const MIN_PART: u64 = 50;
 
-/// A stretch of time, with the device.
+/// A stretch of time: device, start and end in ns.
 type Stretch = (DeviceId, u64, u64);
 
-/// Notes in `profile` the idle time that launches without an activity may explain, if it is most of the idle time.
+/// Stores in `profile` the idle time that launches without an activity may explain, if it is more than half of the idle
+/// time.
 pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
     let lost = work.pending.iter().filter(|launched| profile.requires_activity(launched.context));
     let thread = |launched: &Launched| Some(profile.context(launched.context)?.thread);
@@ -44,11 +45,12 @@ pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
     }
 }
 
-/// Work of a stream that one thread launched.
+/// Operations of a stream that one thread launched.
 struct LaunchedWork {
     thread: ThreadId,
     device: DeviceId,
-    /// Launch and start of the work, and the latest end of the work up to it, in order of the launches.
+    /// For each operation, in launch order: launch time, start, and latest end of all operations up to and including
+    /// this one.
     works: Vec<(u64, u64, u64)>,
 }
 
@@ -77,8 +79,8 @@ fn launched_by_stream(profile: &Profile, work: &WorkSpans) -> Vec<LaunchedWork> 
     streams
 }
 
-/// Returns the longest time for which the next launched work of a stream waited after a launch without an activity, although all
-/// work before that launch was over.
+/// For a launch without an activity, returns the longest time for which the next operation launched on a stream waited
+/// although all operations launched earlier had ended.
 fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Option<Stretch> {
     let waits = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
         let next = stream.works.partition_point(|(launch, ..)| *launch <= time);
@@ -90,7 +92,7 @@ fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Op
     waits.max_by_key(|(_, from, start)| start - from)
 }
 
-/// Returns the time in which the devices of `waits` worked within `waits`, which are sorted and do not overlap.
+/// Returns the busy time of the devices of `waits` within `waits`, which must be sorted and must not overlap.
 fn busy_within(work: &WorkSpans, waits: &[Stretch]) -> u64 {
     let mut spans: Vec<Stretch> =
         work.spans.iter().map(|span| (work.streams.key(span).0, span.start, span.end)).collect();

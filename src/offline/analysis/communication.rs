@@ -1,8 +1,8 @@
 //! Measures communication between GPUs, and its *exposed* part, which is the time in which a GPU communicated and did
 //! not compute. A job could be faster by the exposed time if all communication overlapped with computation.
 //!
-//! Kernels are recognised by name (or by marks in the trace), because nothing else identifies them. A communication
-//! kernel also waits for its peers, and its duration does not distinguish waiting from moving data.
+//! Communication kernels are recognised by name (or by marks in the trace), because nothing else identifies them. A
+//! communication kernel also waits for its peer GPUs, and its duration does not distinguish waiting from moving data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +14,9 @@ use gpuflame_model::record::{CopyKind, DeviceId, Work};
 /// Criteria that identify communication kernels.
 #[derive(Clone, Debug, Default)]
 pub struct CommunicationFilter {
-    /// Parts of kernel names, matched case-insensitively. If there are patterns, they replace all other criteria.
+    /// Substrings of kernel names, matched case-insensitively. If there are patterns, they replace all other criteria.
     pub patterns: Vec<String>,
-    /// Kernels that the trace marks as collectives.
+    /// Names of the kernels that the trace marks as collectives.
     pub collectives: BTreeSet<String>,
 }
 
@@ -30,7 +30,8 @@ impl CommunicationFilter {
         self.collectives.contains(name) || is_communication_kernel(name)
     }
 
-    /// Whether this work, named `name`, communicates. Copies between GPUs communicate, unless there are patterns.
+    /// Whether an operation `work` with this name communicates. A copy between GPUs counts as communication unless
+    /// `patterns` are set.
     pub fn is_communication(&self, work: Work, name: &str) -> bool {
         match work {
             Work::Kernel(_) => self.is_communication_kernel(name),
@@ -39,7 +40,7 @@ impl CommunicationFilter {
         }
     }
 
-    /// Returns the class of this work, named `name`.
+    /// Returns the class of an operation `work` with this name.
     pub fn class(&self, work: Work, name: &str) -> WorkClass {
         match work {
             _ if self.is_communication(work, name) => WorkClass::Communication,
@@ -52,40 +53,40 @@ impl CommunicationFilter {
     }
 }
 
-/// Beginnings of the names of the kernels with which AMD's runtime copies and fills memory.
+/// Prefixes of the names of the kernels with which AMD's runtime copies and fills memory.
 const AMD_COPY_KERNELS: [&str; 2] = ["__amd_rocclr_copy", "__amd_rocclr_fill"];
 
-/// Class of a piece of work.
+/// Class of a GPU operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkClass {
-    /// Work that moves data between GPUs.
+    /// An operation that moves data between GPUs.
     Communication,
-    /// Any other kernel.
+    /// Any other kernel, or a graph.
     Computation,
     /// A copy or a fill. AMD's runtime may use kernels for them.
     Memory,
 }
 
-/// Communication and computation times of a GPU, in ns. Overlapping work counts once.
+/// Communication and computation times of a GPU, in ns. Time in which several operations overlap counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Communication {
-    /// Time in which any communication ran.
+    /// Time in which at least one communication operation ran.
     pub all: u64,
     /// Time in which communication ran but no computation.
     pub exposed: u64,
-    /// Time in which any computation ran.
+    /// Time in which at least one computation ran.
     pub computation: u64,
 }
 
-/// Communication launched by one stack.
+/// Communication operations that one stack launched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackShare {
-    /// Sum of the durations of the stack's communication operations.
+    /// Total duration of the stack's communication operations, in ns.
     pub nanos: u64,
     /// Number of the stack's communication operations.
     pub count: u64,
-    /// Stack's share of the exposed time. Concurrent operations do not split exposed time: the operation that began
-    /// first gets the time.
+    /// Stack's share of the exposed time, in ns. If several communication operations run at the same time, the exposed
+    /// time goes to the one that began first.
     pub exposed: u64,
 }
 
@@ -101,7 +102,7 @@ impl StackShare {
     }
 }
 
-/// Sums communication by GPU and by stack. `activities` must be sorted by start.
+/// Sums communication times for each GPU and for each stack. `activities` must be sorted by start.
 pub fn sum_communication(
     activities: impl Iterator<Item = JoinedActivity>,
     classify: impl Fn(&JoinedActivity) -> WorkClass,
@@ -114,7 +115,8 @@ pub fn sum_communication(
     }))
 }
 
-/// Sums communication as [`sum_communication`] does, from work given as (device, start, end, class, stack).
+/// Sums communication times as [`sum_communication`] does. Each operation is given as (device, start, end, class,
+/// stack).
 pub(super) fn sum_spans(
     spans: impl Iterator<Item = (DeviceId, u64, u64, WorkClass, SampleSite)>,
 ) -> (BTreeMap<DeviceId, Communication>, BTreeMap<SampleSite, StackShare>) {
@@ -163,12 +165,12 @@ impl DeviceSpans {
     }
 }
 
-/// Union of time spans: disjoint and sorted.
+/// Union of time spans: disjoint and sorted by start.
 #[derive(Debug, Default)]
 struct SpanUnion(Vec<(u64, u64)>);
 
 impl SpanUnion {
-    /// Adds a span. It must not begin before the spans that were added earlier.
+    /// Adds a span. It must not begin before any span that was added earlier.
     fn add(&mut self, start: u64, end: u64) {
         match self.0.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
@@ -180,8 +182,8 @@ impl SpanUnion {
         saturating_sum(self.0.iter().map(|(start, end)| end - start))
     }
 
-    /// Returns the length of the union's overlap with `from..to`. `first` is the index at which the search begins, so
-    /// successive calls must pass ascending spans.
+    /// Returns the total time in ns in which the union overlaps `from..to`. The search begins at index `first` and
+    /// advances it, so successive calls must pass spans in ascending order.
     fn overlap(&self, from: u64, to: u64, first: &mut usize) -> u64 {
         while self.0.get(*first).is_some_and(|(_, end)| *end <= from) {
             *first += 1;

@@ -6,13 +6,14 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{CopyPath, Profile, Weight};
 use gpuflame_model::record::{Activity, CopyDetail, CorrelationId, Detail, Work};
 
-/// Copies with usable times by path, collected from joined rows.
+/// Sums of the copies that have usable times, grouped by path (direction and kinds of memory). They are collected from
+/// joined rows.
 #[derive(Debug, Default)]
 pub struct CopySums(BTreeMap<CopyPath, Weight>);
 
 impl CopySums {
-    /// Returns the copies in the sums of a process that exited. Returns `None` if the sums contain copies, but not their
-    /// paths, as in files of earlier versions.
+    /// Reads the copies from the sums that a process wrote on exit. Returns `None` if the sums contain copies without
+    /// their paths, as files of earlier versions do.
     pub fn from_sums(profile: &Profile) -> Option<Self> {
         let mut all = Self::default();
         for (path, weight) in profile.copies() {

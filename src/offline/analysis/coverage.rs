@@ -1,5 +1,5 @@
-//! The share of launches with GPU work, for each step of a run. Sums do not have times, so the launches and the busy times
-//! are collected while rows are joined.
+//! Computes the share of launches whose GPU work was recorded, for each step of a run. Stored sums contain no times, so
+//! this module collects launch times and busy times while rows are joined.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,23 @@ use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, Row, StepSpans, ThreadId,
 };
 
-/// Minimum time in ns by which a wait for a GPU must return after the end of the recorded work to count as late. A wait returns
-/// 5 to 100 us after the work, in the traces that we have.
+/// Minimum time in ns by which a wait for a GPU must return after the end of the recorded work to count as late. In the
+/// traces that we have, waits return 5 to 100 us after the end of the work.
 const MIN_LATE_NS: u64 = 200_000;
-/// Minimum number of late waits from which missing work follows. A single wait can be late for many reasons.
+/// Minimum number of late waits that shows that GPU work was not recorded. A single wait can be late for many reasons.
 const MIN_LATE_WAITS: u64 = 3;
-/// Part (1/N) of the time from the first to the last work that the late returns must take, so that a thread that lacks a
-/// processor now and then does not matter.
+/// Denominator N: late waits must take at least 1/N of the time from the first to the last GPU work. So a thread that
+/// is sometimes preempted does not matter.
 const MIN_LATE_PART: u64 = 2;
-/// Part (1/N) if launches of one graph led to different numbers of activities, which is also evidence of missing rows.
+/// Denominator that replaces [`MIN_LATE_PART`] if launches of one graph led to different numbers of activities, because
+/// this is also evidence of missing rows.
 const MIN_LATE_PART_OF_GRAPHS: u64 = 10;
 
-/// A [`Sink`] that collects launches and busy times.
+/// A [`Sink`] that collects launch times and the times in which the GPU was busy.
 #[derive(Debug, Default)]
 pub struct StepCoverage {
     launches: LaunchTimes,
-    /// Stretches of GPU work.
+    /// Stretches of time in which the GPU was busy.
     busy: Stretches,
     waits: WaitCalls,
     place: WorkPlace,
@@ -37,10 +38,10 @@ pub struct StepCoverage {
     has_host_functions: bool,
 }
 
-/// Parts of the names of calls that submit host functions to streams.
+/// Substrings of the names of API calls that submit host functions to streams.
 const HOST_FUNCTION_CALLS: [&str; 2] = ["LaunchHostFunc", "StreamAddCallback"];
 
-/// Device and context of the GPU work, as long as there is only one context.
+/// Device and CUDA context of the GPU work, for as long as all work belongs to one CUDA context.
 #[derive(Debug, Default)]
 enum WorkPlace {
     #[default]
@@ -59,7 +60,8 @@ impl WorkPlace {
     }
 }
 
-/// Smallest and largest number of activities of a launch, by stack, if the activities of a launch are neighbours.
+/// Minimum and maximum number of activities per launch, for each stack. A launch is counted only if its activities are
+/// neighbours in the data.
 #[derive(Debug, Default)]
 struct GraphSizes {
     last: Option<(Launched, u32)>,
@@ -83,7 +85,7 @@ impl GraphSizes {
         *known = (known.0.min(count), known.1.max(count));
     }
 
-    /// Whether a stack launched graphs that led to different numbers of activities.
+    /// Whether any stack launched graphs that led to different numbers of activities.
     fn differ(mut self, profile: &Profile) -> bool {
         if let Some((last, count)) = self.last.take() {
             Self::note(&mut self.of_stacks, last.context, count);
@@ -92,17 +94,17 @@ impl GraphSizes {
     }
 }
 
-/// Facts about a stack that launches.
+/// Facts about a stack that made launches.
 #[derive(Clone, Copy)]
 struct LaunchFacts {
-    /// Whether its launches have work.
+    /// Whether the stack's launches must have GPU work.
     is_required: bool,
-    /// Time of the last launch of its thread whose work is in the data.
+    /// Time of the last launch on the stack's thread whose GPU work was recorded.
     last_covered: Option<u64>,
     thread: Option<ThreadId>,
 }
 
-/// Sums over the launches before a time, and the end of the last work that begins before it.
+/// Counts of the launches before a given time, and the latest end of GPU work that begins before it.
 #[derive(Clone, Copy, Default)]
 struct Before {
     sum: LaunchCoverage,
@@ -139,13 +141,14 @@ impl Sink for StepCoverage {
 }
 
 impl StepCoverage {
-    /// Notes that the program submitted host functions to streams, although the rows do not show it.
+    /// Notes that the program submitted host functions to streams. Call this if other data than the rows shows it.
     pub fn note_host_functions(&mut self) {
         self.has_host_functions = true;
     }
 
-    /// Returns the coverage of the whole run and of its steps. `is_trace`: whether another tool recorded the run. If not,
-    /// the counts of the whole run come from the profile, so that they equal the counts from the sums of the run.
+    /// Returns the coverage of the whole run and of its steps. `is_trace` means that another tool recorded the run. If
+    /// it is false, the counts of the whole run are read from the profile, so that they equal the counts in the stored
+    /// sums.
     pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut spans = steps.spans();
         spans.sort_unstable();
@@ -155,9 +158,10 @@ impl StepCoverage {
         let mut before = vec![Before::default(); bounds.len()];
         let last_end = self.note_busy(&bounds, &mut before);
         let waits = match self.place {
-            // Sums do not have single waits, and must lead to the same answers as rows.
+            // Stored sums do not contain single waits, and an analysis of sums must give the same answers as one of
+            // rows.
             WorkPlace::One(..) if is_trace => self.waits.of_devices(profile),
-            // It is not known for which of several contexts a thread waited.
+            // With several CUDA contexts, it is unknown which one a thread waited for.
             _ => DeviceWaits::default(),
         };
         let (all, waited_without_work) =
@@ -166,11 +170,12 @@ impl StepCoverage {
             |time: u64| bounds.binary_search(&time).map_or_else(|_| Before::default(), |at| before[at]);
         let all = if is_trace { all } else { profile.coverage().all };
         let has_graphs_of_two_sizes = is_trace && std::mem::take(&mut self.graph_sizes).differ(profile);
-        // A wait also lasts as long as the host functions of streams, which are not work of a GPU.
+        // A wait also lasts until the host functions in the streams have finished, which are not GPU work.
         let late_waits = self.late_waits(&waits, has_graphs_of_two_sizes);
         let late_waits = late_waits.filter(|_| !self.submits_host_functions(profile));
         let Self { activities, untimed, .. } = self;
-        // Sums of recordings do not count activities without times, and rows must lead to the same answers as sums.
+        // Stored sums do not count activities without times, and an analysis of rows must give the same answers as one
+        // of sums.
         let untimed = if is_trace { untimed } else { 0 };
         let steps_count = spans.len() as u64;
         let mut coverage = Coverage {
@@ -197,16 +202,16 @@ impl StepCoverage {
                 coverage.empty_steps.push(step);
             }
         }
-        // A single step may be a mark before or after the work, and windows that replace missing steps may have no
-        // work. Neither is reported as an empty step.
+        // A single step may be a mark before or after the GPU work. A window that replaces missing steps may contain no
+        // GPU work. Neither of the two is reported as an empty step.
         if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }
         coverage
     }
 
-    /// Notes for each bound until when the last stretch of GPU work lasts that begins before it; 0 if there is none. Returns the
-    /// end of all work.
+    /// Stores for each bound the end of the last stretch of GPU work that begins before the bound, or 0 if there is
+    /// none. Returns the end of all GPU work.
     fn note_busy(&self, bounds: &[u64], before: &mut [Before]) -> u64 {
         let (mut next, mut until) = (0, 0);
         self.busy.each_merged(|start, end| {
@@ -226,17 +231,17 @@ impl StepCoverage {
         self.has_host_functions || self.launches.iter().any(|launch| submits(call(profile, launch.context)))
     }
 
-    /// Returns the waits for the GPU that returned long after all recorded work had ended, if their number and their total time
-    /// exceed the limits above, so that work must be missing.
+    /// Returns the waits for the GPU that returned long after all recorded work had ended. Returns `None` unless their
+    /// number and their total time exceed the limits above, which shows that work was not recorded.
     fn late_waits(&self, waits: &DeviceWaits, has_graphs_of_two_sizes: bool) -> Option<LateWaits> {
         let waits = waits.by_start();
         let mut late = LateWaits { count: 0, waits: waits.len() as u64, nanos: 0 };
         let (mut first, mut until, mut next) = (None, 0, 0);
         let mut returned = 0_u64;
-        // Notes the waits that returned before the next work began, which is at `time`.
+        // Counts the late waits that returned before `time`, at which the next GPU work begins.
         let mut note = |until: u64, time: u64| {
             while let Some(&(start, end)) = waits.get(next).filter(|(_, end)| *end <= time) {
-                // Of waits of several threads at once, the time counts once.
+                // If several threads wait at the same time, this time counts once.
                 let nanos = end.saturating_sub(start.max(until).max(returned));
                 if until > 0 && nanos > MIN_LATE_NS {
                     late.count += 1;
@@ -258,8 +263,8 @@ impl StepCoverage {
         (is_often && late.nanos.saturating_mul(part) > window).then_some(late)
     }
 
-    /// Notes for each bound the launches before it. Returns all launches, and the number of launches that have no work although
-    /// `waits` proves that their work is over.
+    /// Stores for each bound the counts of the launches before it. Returns the counts of all launches, and the number
+    /// of launches that have no recorded work although `waits` proves that their work has ended.
     fn note_launches(
         &self,
         profile: &Profile,
@@ -276,8 +281,8 @@ impl StepCoverage {
                 next += 1;
             }
             let Some(facts) = facts.get(&launch.context) else { return };
-            // The last work that a thread launched, while the GPU still ran earlier work, may have been in a queue when
-            // recording ended, unless the thread waited for it.
+            // The last work that a thread launched while the GPU still ran earlier work may have been queued when
+            // recording ended. It was not if the thread waited for it.
             let is_over = || facts.thread.is_some_and(|one| waits.end_after(one, launch.time).is_some());
             let mut is_queued = !launch.is_covered
                 && launch.time < last_end
@@ -295,7 +300,7 @@ impl StepCoverage {
     }
 
     fn launch_facts(&self, profile: &Profile) -> IdMap<ContextId, LaunchFacts> {
-        // By stack: the last launch whose work is in the data.
+        // For each stack, the time of the last launch whose GPU work was recorded.
         let mut last: IdMap<ContextId, Option<u64>> = IdMap::default();
         for launch in self.launches.iter() {
             let known = last.entry(launch.context).or_default();
@@ -308,7 +313,7 @@ impl StepCoverage {
             *known = (*known).max(*time);
         }
         let facts = |(context, time): (ContextId, Option<u64>)| {
-            // Graphs whose work was recorded at least once.
+            // A graph launch must have work if work of this graph was recorded at least once.
             let is_graph = time.is_some() && profile.launches_graph(context);
             let is_required = profile.requires_activity(context) || is_graph;
             let last_covered = of_thread.get(&thread(context)).copied().flatten();
@@ -336,7 +341,8 @@ mod tests {
     fn steps_with_lost_launches_and_steps_without_work_are_found() {
         let mut sums = StepCoverage::default();
         let launch = |time| Launched { time: Nanos(time), duration: 1, context: ContextId::NONE };
-        // Step 0 has two launches that ran. Step 1 has no launch. One of two launches of step 2 was lost.
+        // Step 0 has two launches with GPU work. Step 1 has no launch. Step 2 has two launches, and the work of one was
+        // not recorded.
         for time in [10, 20, 210] {
             sums.matched(launch(time), false);
         }
@@ -352,7 +358,7 @@ mod tests {
         let launch = |time| Launched { time: Nanos(time), duration: 1, context: ContextId::NONE };
         let mut sums = StepCoverage::default();
         sums.matched(launch(10), false);
-        // The GPU works until 500. A launch before that may be in a queue; a launch after that has lost its work.
+        // The GPU is busy until 500. A launch before 500 may still be queued; a launch after 500 has lost its work.
         sums.busy.push((100, 500));
         sums.pending(CorrelationId(2), launch(400));
         sums.pending(CorrelationId(3), launch(600));

@@ -1,19 +1,19 @@
-//! Measures launch delays: the time between the call that launched work and the start of the work on the GPU.
+//! Measures launch delays: the time from the API call that launched GPU work to the start of this work on the GPU.
 
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{self, Profile};
 use gpuflame_model::record::{Activity, CorrelationId, IdMap, Work};
 
-/// Launch delays by kind of work, collected from joined rows.
+/// Launch delays for each kind of GPU work, collected from joined rows.
 #[derive(Debug, Default)]
 pub struct LaunchDelays(IdMap<Work, WorkDelays>);
 
-/// Launch delays of one kind of work.
+/// Launch delays for one kind of GPU work.
 #[derive(Debug, Default)]
 pub struct WorkDelays(profile::LaunchDelays);
 
 impl LaunchDelays {
-    /// Returns the delays in the sums of a process that exited.
+    /// Reads the delays from the sums that a process wrote on exit.
     pub fn from_sums(profile: &Profile) -> Self {
         let mut all = Self::default();
         for of_work in profile.delays() {
@@ -22,19 +22,19 @@ impl LaunchDelays {
         all
     }
 
-    /// Iterates over the kinds of work that were launched while recording, in no particular order.
+    /// Iterates over the kinds of GPU work that were launched while recording, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (Work, &WorkDelays)> {
         self.0.iter().map(|(work, delay)| (*work, delay))
     }
 }
 
 impl WorkDelays {
-    /// Returns the number of delays, at least one.
+    /// Returns the number of measured delays, which is at least one.
     pub fn count(&self) -> u64 {
         self.0.histogram.count()
     }
 
-    /// Returns the sum of the delays, in ns.
+    /// Returns the total of the delays, in ns.
     pub fn sum(&self) -> u64 {
         self.0.sum
     }
@@ -44,7 +44,8 @@ impl WorkDelays {
         self.0.max
     }
 
-    /// Returns the number of activities that began before their call, which shows that one of the two clocks is wrong.
+    /// Returns the number of activities that began before the call that launched them. Any such activity shows that the
+    /// clock of the host or of the GPU is wrong.
     pub fn started_before_call(&self) -> u64 {
         self.0.started_before_call
     }
@@ -54,7 +55,7 @@ impl WorkDelays {
         self.sum() / self.count().max(1)
     }
 
-    /// Returns the `percent`th percentile of the delays, in ns, within 0.8 %.
+    /// Returns the `percent`th percentile of the delays in ns, with an error of at most 0.8 %.
     pub fn percentile(&self, percent: u8) -> u64 {
         self.0.histogram.percentile(percent).min(self.max())
     }

@@ -1,15 +1,15 @@
-//! Calls with which a thread waited for all work of its GPU, such as `cudaDeviceSynchronize`.
+//! Finds the API calls with which a thread waited for all work of its GPU, such as `cudaDeviceSynchronize`.
 //!
-//! The host times them itself, so they are evidence about the GPU's rows: when such a call returns, all work that its
-//! thread had launched on the GPU before has ended.
+//! The host measures the times of these calls itself, so they are evidence about the GPU's rows. When such a call
+//! returns, all GPU work that its thread launched earlier has ended.
 
 use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, Row, ThreadId, Wait};
 
-/// Maximum number of waits to store. They take 24 MB.
+/// Maximum number of waits to store. They take 24 MB of memory.
 const MAX_WAITS: usize = 1 << 20;
-/// Parts of the names of calls that wait for all work of a GPU, in CUDA and in HIP.
+/// Substrings of the names of API calls that wait for all work of a GPU, in CUDA and in HIP.
 const DEVICE_WAITS: [&str; 3] = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
 
 /// Whether the API call with this name waits for all work of a GPU.
@@ -17,7 +17,7 @@ fn is_device_wait(call: &str) -> bool {
     DEVICE_WAITS.iter().any(|wait| call.contains(wait))
 }
 
-/// All calls that waited, as they are read.
+/// All API calls that waited, in the order in which their rows were read: start, end and launch context.
 #[derive(Debug, Default)]
 pub(super) struct WaitCalls(Vec<(u64, u64, ContextId)>);
 
@@ -31,7 +31,7 @@ impl WaitCalls {
         }
     }
 
-    /// Returns the calls that waited for all work of a GPU.
+    /// Returns the calls that waited for all work of a GPU, and drops calls that waited for less.
     pub(super) fn of_devices(&self, profile: &Profile) -> DeviceWaits {
         let wait = |&(start, end, context): &(u64, u64, ContextId)| {
             let thread = profile.context(context)?.thread;
@@ -43,7 +43,7 @@ impl WaitCalls {
     }
 }
 
-/// Calls that waited for all work of a GPU: thread, start and end, in this order.
+/// Calls that waited for all work of a GPU, as (thread, start, end), sorted in this order.
 #[derive(Debug, Default)]
 pub(super) struct DeviceWaits(Vec<(ThreadId, u64, u64)>);
 
@@ -52,13 +52,13 @@ impl DeviceWaits {
         self.0.is_empty()
     }
 
-    /// Returns the time at which the first wait of `thread` returned that began at `time` or later.
+    /// For the first wait of `thread` that began at `time` or later, returns the time at which it returned.
     pub(super) fn end_after(&self, thread: ThreadId, time: u64) -> Option<u64> {
         let at = self.0.partition_point(|&(of, start, _)| (of, start) < (thread, time));
         self.0.get(at).filter(|(of, ..)| *of == thread).map(|(.., end)| *end)
     }
 
-    /// Returns the starts and ends of the waits of all threads, by start.
+    /// Returns the starts and ends of the waits of all threads, sorted by start.
     pub(super) fn by_start(&self) -> Vec<(u64, u64)> {
         let mut waits: Vec<_> = self.0.iter().map(|&(_, start, end)| (start, end)).collect();
         waits.sort_unstable();

@@ -1,6 +1,7 @@
-//! Stacks of the host's threads between the calls that launch work or wait for it.
+//! Stacks of the host's threads between the API calls that launch GPU work or wait for it.
 //!
-//! Traces of other tools give the stack in which a thread was. Recordings give the calls that allocate, free or wait.
+//! In traces of other tools, rows give the stack of a thread over time. Recordings give the calls that allocate, free
+//! or wait.
 
 use super::findings::HostStates;
 use gpuflame_explain::join::{Launched, Origin, Sink};
@@ -23,7 +24,7 @@ impl Sink for HostHistoryRows {
     fn host(&mut self, row: &Row<'_>) {
         match *row {
             Row::HostState(_) => self.states.row(row),
-            // States come first, and calls are among them.
+            // If there are states, their rows come first. They include the calls.
             Row::HostCallSpan(HostCallSpan { ended, duration, context }) if self.states.is_empty() => {
                 self.calls.push((ended.0.saturating_sub(duration.into()), ended.0, context));
             }
@@ -32,11 +33,11 @@ impl Sink for HostHistoryRows {
     }
 }
 
-/// Stacks of threads by time.
+/// Stacks of the host's threads over time.
 #[derive(Debug, Default)]
 pub struct HostHistory {
     states: HostStates,
-    /// Calls by thread, by time. Those of a thread do not overlap.
+    /// Calls of each thread, sorted by start. Calls of one thread do not overlap.
     calls: IdMap<ThreadId, Vec<(u64, u64, ContextId)>>,
 }
 
@@ -44,7 +45,7 @@ impl HostHistory {
     /// Creates the history of a run with this profile.
     pub fn new(rows: HostHistoryRows, profile: &Profile) -> Self {
         let HostHistoryRows { states, calls: mut all } = rows;
-        // The outer one of two calls comes first.
+        // If two calls begin at the same time, the outer call comes first.
         all.sort_unstable_by_key(|(begin, end, _)| (*begin, std::cmp::Reverse(*end)));
         let mut calls: IdMap<ThreadId, Vec<(u64, u64, ContextId)>> = IdMap::default();
         for (begin, end, context) in all {
@@ -58,8 +59,8 @@ impl HostHistory {
         Self { states, calls }
     }
 
-    /// Returns the known stacks of a thread between two times in ns since 1970, as (start, end, stack), by time. They do not
-    /// overlap, even if the rows of a damaged file do.
+    /// Returns the known stacks of `thread` between `from` and `to` (ns since 1970) as (start, end, stack), sorted by
+    /// start. The stretches do not overlap, even if the rows of a damaged file do.
     pub(super) fn during(
         &self,
         thread: ThreadId,

@@ -6,9 +6,10 @@
 //! path     |--------- more work (rank 1) -------|== AllReduce ===|-- work --|
 //! ```
 //!
-//! The graphs of the ranks are put on one clock and become one graph. A collective moves data once the last rank has entered
-//! it: this moment follows its begins on every rank and precedes its ends. A rank that enters within the error of the clocks
-//! before the last one counts as the last one for itself, so the path stays on it.
+//! The graphs of all ranks are moved to one clock and become one graph. A collective moves data only after the last
+//! rank has entered it. The graph has a moment for this last arrival: after the begin of the collective on every rank,
+//! and before its end on every rank. If a rank enters before the last rank by no more than the clock error, it counts
+//! as last for itself. The path then stays on that rank.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,33 +25,33 @@ use gpuflame_model::profile::Profile;
 /// A rank of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct JobRank<'a> {
-    /// Path of this rank alone.
+    /// Critical path of this rank alone.
     pub path: &'a CriticalPath,
     /// Instructions of the rank.
     pub list: &'a InstructionList,
-    /// Stacks of the rank's threads between their calls.
+    /// Stacks of the rank's threads between their API calls.
     pub history: &'a HostHistory,
     /// Names of the rank's stacks.
     pub profile: &'a Profile,
     /// Collectives of the rank.
     pub collectives: &'a [RankCollective],
-    /// Time in ns to add to the rank's times, so that all ranks have one clock.
+    /// Time in ns to add to the rank's times to move them to the job's clock.
     pub shift: i64,
 }
 
-/// A collective of a rank.
+/// A collective operation as one rank runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankCollective {
-    /// Number of the collective in the job, from 0. Ranks that have a number meet in this collective.
+    /// Index of the collective in the job, from 0. Ranks with the same index meet in this collective.
     pub collective: usize,
-    /// Number of the instruction.
+    /// Index of the rank's instruction that runs the collective.
     pub instruction: u32,
 }
 
 /// A rank that other ranks waited for in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastRank {
-    /// Number of the collective in the job, from 0.
+    /// Index of the collective in the job, from 0.
     pub collective: usize,
     /// Index of the rank that entered last.
     pub rank: usize,
@@ -63,13 +64,13 @@ pub struct LastRank {
 pub struct JobPath {
     path: CriticalPath,
     starts: Starts,
-    /// By number of the last rank's instruction.
+    /// Last rank of each collective, keyed by the index of that rank's instruction.
     last_ranks: HashMap<u32, LastRank>,
 }
 
 impl JobPath {
-    /// Finds the path. `clock_error` is the maximum error of the clocks in ns. Returns `None` if the ranks have more than
-    /// 2^32 moments, calls or instructions together.
+    /// Finds the path. `clock_error` is the maximum error of the clocks in ns. Returns `None` if all ranks together
+    /// have more than 2^32 moments, calls or instructions.
     pub fn new(ranks: &[JobRank<'_>], clock_error: u64) -> Option<Self> {
         let mut joined = Joined { clock_error, ..Joined::default() };
         for rank in ranks {
@@ -100,13 +101,14 @@ impl JobPath {
         Some(Self { path, starts, last_ranks })
     }
 
-    /// The path, with instructions and calls of every rank, which [`in_rank`](Self::in_rank) finds.
+    /// The path. Its instructions and calls are numbered over all ranks; [`in_rank`](Self::in_rank) finds the rank of
+    /// each.
     pub fn path(&self) -> &CriticalPath {
         &self.path
     }
 
-    /// Returns the index of a part's rank, and the part with instructions and calls as the rank numbers them. Times remain on
-    /// the job's clock.
+    /// Returns the index of the rank that `part` belongs to, and the part with the rank's own instruction and call
+    /// indexes. Times remain on the job's clock.
     pub fn in_rank(&self, part: &PathPart) -> (usize, PathPart) {
         let (rank, what) = match part.what {
             What::Instruction(number) => {
@@ -130,12 +132,12 @@ impl JobPath {
         (rank, PathPart { what, ..*part })
     }
 
-    /// Returns the index of the rank of an instruction of the job, and the instruction's number in the rank.
+    /// For an instruction of the job, returns the index of its rank, and the index of the instruction in that rank.
     pub fn instruction(&self, number: u32) -> (usize, u32) {
         self.starts.instruction(number)
     }
 
-    /// Returns the index of the rank of a call of the job.
+    /// Returns the index of the rank that made a call of the job.
     pub fn call(&self, at: u32) -> usize {
         self.starts.call(at).0
     }
@@ -148,7 +150,7 @@ impl JobPath {
     }
 }
 
-/// First instruction and first call, by rank.
+/// Index of the first instruction and of the first call of each rank.
 #[derive(Debug, Default)]
 struct Starts(Vec<(u32, u32)>);
 
@@ -181,7 +183,7 @@ impl InstructionFacts for JobFacts<'_> {
     }
 }
 
-/// Begin and end of a collective on a rank, and the edge between them.
+/// Begin and end of a collective on one rank, and the edge between them.
 #[derive(Clone, Copy)]
 struct Member {
     /// Index of the rank.
@@ -196,9 +198,9 @@ struct Member {
 struct Joined {
     graph: Graph,
     starts: Starts,
-    /// Number of instructions so far.
+    /// Number of instructions of the ranks that were added so far.
     instructions: u32,
-    /// Members of the collectives, by number.
+    /// Members (one per rank) of each collective, keyed by the index of the collective.
     collectives: BTreeMap<usize, Vec<Member>>,
     clock_error: u64,
     last_ranks: HashMap<u32, LastRank>,
@@ -211,7 +213,7 @@ impl Joined {
         let first_call = u32::try_from(self.graph.calls.len()).ok()?;
         let first = self.instructions;
         self.instructions = first.checked_add(u32::try_from(rank.list.len()).ok()?)?;
-        // Each collective gets one more moment.
+        // Each collective adds one more moment.
         u32::try_from(self.graph.moments.len() + graph.moments.len() + rank.collectives.len()).ok()?;
         self.starts.0.push((first, first_call));
         let time = |time: u64| time.saturating_add_signed(rank.shift);
@@ -252,7 +254,8 @@ impl Joined {
         Some(())
     }
 
-    /// Notes where the collectives of the last rank begin and end. Its edges begin at `first_edge`, its instructions at `first`.
+    /// Stores where the collectives of the rank that was added last begin and end. The rank's edges begin at index
+    /// `first_edge`, and its instructions at index `first`.
     fn note_collectives(&mut self, first_edge: usize, first: u32, collectives: &[RankCollective]) {
         let rank = self.starts.0.len() - 1;
         let mut found: HashMap<u32, Member> = HashMap::new();
@@ -278,7 +281,8 @@ impl Joined {
         let instruction = self.graph.moments[begin as usize].instruction;
         let is_sure = time - second > self.clock_error;
         self.last_ranks.insert(instruction, LastRank { collective, rank, is_sure });
-        // Edges lead to it from moments of the same time, and from it only to later ones.
+        // Edges lead to this moment from moments of the same time, and from it only to later moments. So `u32::MAX`
+        // sorts it correctly.
         let rank = u32::MAX;
         let arrived = self.graph.moments.len() as MomentId;
         self.graph.moments.push(Moment { time, kind: MomentKind::Arrived, instruction, call: NO_CALL, rank });

@@ -1,32 +1,33 @@
 //! Decides whether files are ranks of one job, and which ranks are missing.
 //!
-//! Files are refused only if something proves that they belong to different programs: they give different numbers of
-//! ranks, or some files have no kernel in common with the rest. Ranks of one program may run different kernels, for
-//! example the stages of a pipeline, but each rank shares kernels with another rank.
+//! Files are rejected only if there is proof that they belong to different programs. Proof means that the files state
+//! different numbers of ranks, or that some files have no kernel name in common with the other files. Ranks of one
+//! program may run different kernels, for example the stages of a pipeline, but each rank shares kernels with another
+//! rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Properties of a rank that show whether the rank belongs to a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobMember {
-    /// The rank.
+    /// Id of the rank.
     pub rank: u32,
-    /// Number of ranks of the job, if the rank's file gives this number.
+    /// Number of ranks of the job, if the rank's file states it.
     pub world_size: Option<u32>,
     /// Names of the kernels that the rank ran.
     pub kernels: BTreeSet<String>,
 }
 
-/// A proof that two members, given as indexes, belong to different programs.
+/// Proof that two members, given by their indexes, belong to different programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobDifference {
-    /// Their jobs have different numbers of ranks.
+    /// The files of the two members state different numbers of ranks.
     WorldSize(usize, usize),
-    /// The two members share no kernel, not even through members that share kernels with one of the two.
+    /// The two members have no kernel in common, not even indirectly through other members.
     NoCommonKernel(usize, usize),
 }
 
-/// Returns a proof that not all members belong to one program, if there is one.
+/// Returns a proof that the members do not all belong to one program, if there is one.
 pub fn find_difference(members: &[JobMember]) -> Option<JobDifference> {
     let mut sized = (0..).zip(members).filter_map(|(at, member)| Some((at, member.world_size?)));
     if let Some((first, size)) = sized.next()
@@ -50,7 +51,7 @@ pub fn find_difference(members: &[JobMember]) -> Option<JobDifference> {
     Some(JobDifference::NoCommonKernel(first, other))
 }
 
-/// Returns the smallest member of the group of `at`.
+/// Returns the smallest index in the group that contains `at`.
 fn group_of(groups: &mut [usize], mut at: usize) -> usize {
     while groups[at] != at {
         groups[at] = groups[groups[at]];
@@ -59,8 +60,8 @@ fn group_of(groups: &mut [usize], mut at: usize) -> usize {
     at
 }
 
-/// Returns the missing ranks of a job with `world_size` ranks, as ranges (first, last). Returns `None` if `ranks` do not
-/// number the ranks of such a job.
+/// Returns the missing ranks of a job with `world_size` ranks, as ranges (first, last). Returns `None` if one of
+/// `ranks` is not below `world_size`.
 pub fn find_missing(ranks: &BTreeSet<u32>, world_size: u32) -> Option<Vec<(u32, u32)>> {
     if ranks.last().is_some_and(|last| *last >= world_size) {
         return None;
@@ -91,13 +92,14 @@ mod tests {
             (vec![member(8, &["a"]), member(8, &["a", "b"])], None),
             (vec![member(8, &["a"]), member(None, &["a"]), member(2, &["a"])], Some(WorldSize(0, 2))),
             (vec![member(None, &["a"]), member(None, &["b"])], Some(NoCommonKernel(0, 1))),
-            // Stages of a pipeline: the first and the last have nothing in common.
+            // Stages of a pipeline: the first and the second one share no kernel, but the third one shares kernels with
+            // each.
             (vec![member(None, &["a", "b"]), member(None, &["c", "d"]), member(None, &["b", "c"])], None),
             (
                 vec![member(None, &["a", "b"]), member(None, &["c"]), member(None, &["b"])],
                 Some(NoCommonKernel(0, 1)),
             ),
-            // A rank without kernels proves nothing.
+            // A rank without kernels is not evidence of another program.
             (vec![member(None, &["a"]), member(None, &[]), member(None, &["a"])], None),
             (vec![member(None, &[]), member(None, &[])], None),
             (vec![member(4, &["a"])], None),

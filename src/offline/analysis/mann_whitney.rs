@@ -1,12 +1,12 @@
 //! Compares two sets of durations by their order alone, with the rank sum test of Mann, Whitney and Wilcoxon. A single
-//! duration of any length hardly changes the result, for example a first step that waits for the start of another rank.
+//! extreme duration hardly changes the result, for example a first step that waits for another rank to start.
 
 /// Two-sided quantile of the normal distribution for a probability of 0.01.
 const Z_ONE_IN_100: f64 = 2.5758;
 
 /// Sorts the durations of all sets together, and returns the average position of each set's durations, on a scale from
-/// 0 (shortest duration) to 1 (longest duration). Equal durations share the average of their positions. An empty set
-/// gets 0.5.
+/// 0 (shortest duration) to 1 (longest duration). Equal durations share the average of their positions. The result for
+/// an empty set is 0.5.
 pub(super) fn mean_positions(sets: &[&[u64]]) -> Vec<f64> {
     let mut all: Vec<(u64, usize)> = sets
         .iter()
@@ -28,8 +28,9 @@ pub(super) fn mean_positions(sets: &[&[u64]]) -> Vec<f64> {
     sums.into_iter().zip(sets).map(mean).collect()
 }
 
-/// Whether the durations of `one` tend to be shorter or longer than those of `other`, at a significance level of 0.01,
-/// two-sided. The normal distribution is close enough from about ten durations on each side.
+/// Whether the durations of `one` tend to be shorter or longer than the durations of `other`. The test is two-sided, at
+/// a significance level of 0.01. The normal distribution is a good approximation if each side has at least about ten
+/// durations.
 pub(super) fn differ_at_one_percent(one: &[u64], other: &[u64]) -> bool {
     let (n, m) = (one.len() as f64, other.len() as f64);
     let mut all: Vec<u64> = one.iter().chain(other).copied().collect();
@@ -37,9 +38,11 @@ pub(super) fn differ_at_one_percent(one: &[u64], other: &[u64]) -> bool {
     let ties: f64 =
         all.chunk_by(|a, b| a == b).map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64).sum();
     let total = n + m;
-    // Variance of the number of pairs in which the duration of `one` is the longer one, less what equal durations take.
+    // Variance of the number of pairs in which the duration of `one` is longer, with the correction for equal
+    // durations.
     let variance = n * m / 12.0 * (total + 1.0 - ties / (total * (total - 1.0)));
-    // Half the total of pairs is expected. Positions are those of `mean_positions`, hence the n / 2.
+    // The expected number of such pairs is half of all pairs. Positions are at the middle of each duration, as in
+    // `mean_positions`, so n / 2 is subtracted.
     let position = mean_positions(&[one, other])[0] * total;
     let pairs = n * (position - n / 2.0);
     variance > 0.0 && (pairs - n * m / 2.0).abs() / variance.sqrt() > Z_ONE_IN_100
@@ -51,26 +54,28 @@ mod tests {
 
     #[test]
     fn positions_count_from_the_shortest_duration_and_equal_ones_share_theirs() {
-        // Sorted: 1 | 2 2 | 9. Positions, at the middle of a duration: 0.5, 2, 2, 3.5; the scale ends at 4.
+        // Sorted: 1 | 2 2 | 9. The positions at the middle of each duration are 0.5, 2, 2 and 3.5, on a scale that ends
+        // at 4.
         assert_eq!(mean_positions(&[&[2, 1], &[9, 2], &[]]), [2.5 / 8.0, 5.5 / 8.0, 0.5]);
     }
 
     #[test]
     fn sets_differ_from_the_quantile_on() {
-        // Five and five without overlap: U = 0, expected 12.5, variance 25 * 11 / 12 = 22.92, z = 2.611.
+        // Five durations on each side, without overlap: U = 0, expected 12.5, variance 25 * 11 / 12 = 22.92, z = 2.611.
         assert!(differ_at_one_percent(&[1, 2, 3, 4, 5], &[6, 7, 8, 9, 10]));
         assert!(differ_at_one_percent(&[6, 7, 8, 9, 10], &[1, 2, 3, 4, 5]));
-        // One pair the other way: U = 1, z = 11.5 / 4.787 = 2.402.
+        // One pair in the opposite order: U = 1, z = 11.5 / 4.787 = 2.402.
         assert!(!differ_at_one_percent(&[1, 2, 3, 4, 6], &[5, 7, 8, 9, 10]));
     }
 
     #[test]
     fn equal_durations_lower_the_variance() {
-        // 4 of 10 are 0 on one side, 10 of 10 on the other; 14 and 6 equal ones. U = 10 * 10 * 0.6 + 0.5 * 10 * 4 = 80,
-        // expected 50; variance 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5; z = 2.854.
+        // On one side 4 of 10 durations are 0, on the other side all 10; so 14 zeros and 6 ones are equal. U = 10 * 10
+        // * 0.6 + 0.5 * 10 * 4 = 80, expected 50; variance 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5; z =
+        // 2.854.
         let (mixed, zeros) = ([0, 0, 0, 0, 1, 1, 1, 1, 1, 1], [0; 10]);
         assert!(differ_at_one_percent(&mixed, &zeros));
-        // 5 of 10: U = 75, variance 100 / 12 * (21 - (15^3 - 15 + 5^3 - 5) / 380) = 98.7; z = 2.517.
+        // With 5 of 10 zeros: U = 75, variance 100 / 12 * (21 - (15^3 - 15 + 5^3 - 5) / 380) = 98.7; z = 2.517.
         let mixed = [0, 0, 0, 0, 0, 1, 1, 1, 1, 1];
         assert!(!differ_at_one_percent(&mixed, &zeros));
         assert!(!differ_at_one_percent(&zeros, &zeros), "all are equal");

@@ -1,12 +1,12 @@
-//! Operations of GPUs in about 10 bytes each, because a run may have millions.
+//! Stores GPU operations in about 10 bytes each, because a run may have millions of them.
 //!
-//! Nearly all come in order of time, and are launched in the same order, so only what differs from the operation before is
-//! stored.
+//! Nearly all operations come in order of time and were launched in the same order. So only the fields that differ from
+//! the previous operation are stored.
 
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_model::record::{Activity, ContextId, CopyKind, Fields, NameId, Nanos, Payload, Work};
 
-/// An operation.
+/// A GPU operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PackedOp {
     pub(super) start: u64,
@@ -14,14 +14,14 @@ pub(super) struct PackedOp {
     /// Launch of the operation, if it is known.
     pub(super) launched: Option<Launched>,
     pub(super) work: Work,
-    /// Correlation id, or 0 if it is not needed.
+    /// Correlation id, or 0 if the caller does not need it.
     pub(super) correlation: u32,
-    /// Number of the stream, and what else is the same for many operations in a row.
+    /// Index of the stream, together with flags that stay the same for many consecutive operations.
     pub(super) place: u32,
 }
 
 impl PackedOp {
-    /// Describes an activity.
+    /// Creates the operation for an activity.
     pub(super) fn new(activity: &Activity, origin: Origin) -> Self {
         let launched = if let Origin::Launch(launched) = origin { Some(launched) } else { None };
         let (start, end) = (activity.start.0, activity.end.0);
@@ -29,7 +29,7 @@ impl PackedOp {
     }
 }
 
-/// Bits of the first byte of an operation: which fields follow.
+/// Bits of an operation's first byte. They state which fields follow.
 const HAS_LAUNCH: u8 = 1;
 const HAS_CONTEXT: u8 = 2;
 const HAS_CALL_NANOS: u8 = 4;
@@ -37,21 +37,22 @@ const HAS_WORK: u8 = 8;
 const HAS_CORRELATION: u8 = 16;
 const HAS_PLACE: u8 = 32;
 
-/// Maximum number of bytes of an operation: the first byte, three long and five short numbers.
+/// Maximum number of bytes per operation: the first byte, three long and five short numbers.
 const MAX_OP_BYTES: usize = 1 + 3 * 10 + 5 * 5;
 /// Number of bytes after which a new chunk begins.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Operations, in the order in which they were added.
+/// Encoded operations, in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct PackedOps {
-    /// Encoded operations. A full chunk does not move, so no second copy of all exists while they grow.
+    /// Chunks of encoded operations. A full chunk never moves, so adding operations never needs memory for a second
+    /// copy of all chunks.
     chunks: Vec<Vec<u8>>,
     last: Before,
     len: usize,
 }
 
-/// Fields of earlier operations, from which the next one differs little.
+/// Fields of earlier operations, against which the next operation is encoded.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     end: u64,
@@ -122,7 +123,7 @@ impl PackedOps {
         })
     }
 
-    /// Passes the operations to `each`, and frees the memory of those that were passed.
+    /// Passes all operations to `each`, and frees each chunk after its operations were passed.
     pub(super) fn take_all(&mut self, mut each: impl FnMut(PackedOp)) {
         let Self { chunks, .. } = std::mem::take(self);
         let mut before = Before::default();
@@ -135,11 +136,11 @@ impl PackedOps {
     }
 }
 
-/// Returns the place for the next operation.
+/// Returns the buffer to which the next operation is appended.
 fn next_payload(chunks: &mut Vec<Vec<u8>>) -> Payload<'_> {
     let is_full = |chunk: &Vec<u8>| chunk.len() + MAX_OP_BYTES > CHUNK_BYTES;
     if chunks.last().is_none_or(is_full) {
-        // A stream with few operations has a small first chunk.
+        // The first chunk starts empty, because a stream with few operations needs little memory.
         let room = if chunks.is_empty() { 0 } else { CHUNK_BYTES };
         chunks.push(Vec::with_capacity(room));
     }
@@ -147,7 +148,7 @@ fn next_payload(chunks: &mut Vec<Vec<u8>>) -> Payload<'_> {
     Payload(&mut chunks[last])
 }
 
-/// Returns the next operation of a chunk.
+/// Decodes the next operation of a chunk.
 #[inline]
 fn read_op(fields: &mut Fields<'_>, before: &mut Before) -> Option<PackedOp> {
     let present = fields.u8()?;
@@ -181,7 +182,7 @@ fn read_op(fields: &mut Fields<'_>, before: &mut Before) -> Option<PackedOp> {
     Some(PackedOp { start, end, launched: is_launched.then_some(call), work, correlation, place })
 }
 
-/// Returns the number of a kind of work. Kernels have the numbers that are multiples of 4.
+/// Returns the code of a kind of work. The codes of kernels are multiples of 4.
 fn work_number(work: Work) -> u64 {
     match work {
         Work::Kernel(name) => u64::from(name.0) << 2,

@@ -1,6 +1,6 @@
-//! Times of launches and of GPU work in a few bytes each, because a run may have millions of both.
+//! Stores the times of launches and of GPU work in a few bytes each, because a run may have millions of both.
 //!
-//! Nearly all come in order of time, so the differences between neighbours are stored.
+//! Nearly all times come in ascending order, so the differences between neighbours are stored.
 
 use gpuflame_explain::join::Launched;
 use gpuflame_model::record::{ContextId, Fields, Payload};
@@ -10,11 +10,11 @@ use gpuflame_model::record::{ContextId, Fields, Payload};
 pub(super) struct LaunchTime {
     pub(super) time: u64,
     pub(super) context: ContextId,
-    /// Whether its work is in the data.
+    /// Whether the GPU work of the launch was recorded.
     pub(super) is_covered: bool,
 }
 
-/// Launches, in about 5 bytes each.
+/// Encoded launches, in about 5 bytes each.
 #[derive(Debug, Default)]
 pub(super) struct LaunchTimes {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ impl LaunchTimes {
         self.last = (time, context);
     }
 
-    /// Returns the launches, in no particular order.
+    /// Returns the launches in the order in which they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = LaunchTime> {
         let (mut fields, mut time, mut context) = (Fields(&self.bytes), 0, 0_u32);
         std::iter::from_fn(move || {
@@ -43,7 +43,7 @@ impl LaunchTimes {
         })
     }
 
-    /// Calls `each` with the launches, by time.
+    /// Calls `each` with each launch, in order of time.
     pub(super) fn each_in_order(&self, each: impl FnMut(LaunchTime)) {
         if !self.is_unsorted {
             return self.iter().for_each(each);
@@ -54,14 +54,14 @@ impl LaunchTimes {
     }
 }
 
-/// Stretches of time, in about 6 bytes each. Neighbours that overlap or touch are merged.
+/// Stretches of time, encoded in about 6 bytes each. Neighbours that overlap or touch are merged.
 #[derive(Debug, Default)]
 pub(super) struct Stretches {
     bytes: Vec<u8>,
     /// Start of the last stretch in `bytes`.
     last: u64,
     is_unsorted: bool,
-    /// Stretch that may still grow.
+    /// Last stretch, which may still grow and is not encoded yet.
     open: Option<(u64, u64)>,
 }
 
@@ -83,7 +83,8 @@ impl Stretches {
         self.last = start;
     }
 
-    /// Calls `each` with the stretches by time. Those that overlap or touch are merged.
+    /// Calls `each` with the start and end of each stretch, in order of time. Stretches that overlap or touch are
+    /// merged first.
     pub(super) fn each_merged(&self, mut each: impl FnMut(u64, u64)) {
         let mut merged: Option<(u64, u64)> = None;
         let mut add = |(start, end): (u64, u64)| match &mut merged {

@@ -1,21 +1,22 @@
-//! Aligns the clocks of ranks by the collectives in which they meet, and states the error.
+//! Aligns the clocks of ranks by the collectives in which the ranks meet, and gives the maximum error.
 //!
-//! No rank leaves a collective before the last rank has entered it. So for two ranks and each collective, the end on one
-//! rank is not before the start on the other. These bounds hold whatever the network does; they give an interval for the
-//! difference of the two clocks. Within it, the difference is chosen at which the ends coincide, because data arrives
-//! everywhere within microseconds. The stated error is the distance to the farther end of the interval, so the true
-//! difference is never farther away.
+//! No rank leaves a collective before the last rank has entered it. So in each collective of two ranks, the end on one
+//! rank is not before the start on the other rank. These bounds hold whatever the network does; they give an interval
+//! for the difference of the two clocks. From this interval, the module chooses the difference at which the ends
+//! coincide, because data arrives everywhere within microseconds. The error given is the distance from the chosen
+//! difference to the farther end of the interval. The true difference is never farther away.
 //!
-//! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather, reduce-scatter
-//! and all-to-all. Kernels do not tell whether they are a broadcast, so ends that do not coincide refuse the alignment.
+//! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather,
+//! reduce-scatter and all-to-all. Kernels do not show whether they are a broadcast, for which the bounds do not hold.
+//! So the alignment is refused if the ends do not coincide.
 
 /// Maximum difference between the ends of one collective on two ranks after the alignment, in ns.
 pub const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum share of the collectives that end together, in percent.
+/// Minimum share of the collectives whose ends must coincide, in percent.
 const MIN_TOGETHER_PERCENT: usize = 90;
 
-/// Returns by rank the time in ns to add to the rank's times, so that times that are relative to different bases are on one clock.
-/// `bases` are the bases of the ranks' files. If a rank's base is unknown, all times stay as they are.
+/// For each rank, returns the time in ns to add to its times, so that all times are on one clock. `bases` are the times
+/// to which the times in each rank's file are relative. If any base is unknown, all shifts are 0.
 pub fn base_shifts(bases: &[Option<i64>]) -> Vec<i64> {
     let Some(known) = bases.iter().copied().collect::<Option<Vec<i64>>>() else {
         return vec![0; bases.len()];
@@ -24,16 +25,17 @@ pub fn base_shifts(bases: &[Option<i64>]) -> Vec<i64> {
     known.into_iter().map(|base| base.saturating_sub(first)).collect()
 }
 
-/// Clocks of ranks, compared with that of the first one.
+/// Clocks of all ranks, relative to the clock of the first rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankClocks {
-    /// Time by which each rank's clock is ahead of the first one's, in ns.
+    /// Time by which each rank's clock is ahead of the first rank's clock, in ns.
     pub ahead: Vec<i64>,
     /// Maximum error of `ahead`, in ns.
     pub error: u64,
-    /// Maximum difference between the ends of one collective after the alignment, in ns, over the closest 90 %.
+    /// Maximum time between the ends of one collective on different ranks after the alignment, in ns. The 10 % of the
+    /// collectives whose ends are farthest apart are ignored.
     pub spread: u64,
-    /// Number of collectives.
+    /// Number of collectives that were compared.
     pub collectives: usize,
 }
 
@@ -42,29 +44,30 @@ pub struct RankClocks {
 pub enum ClocksRefused {
     /// There is one rank, or no collective in which all ranks take part.
     NoCollectives,
-    /// Ranks have different numbers of collectives, given as (index of the rank, number).
+    /// Two ranks have different numbers of collectives, each given as (index of the rank, number of collectives).
     Counts((usize, usize), (usize, usize)),
     /// The ends of the collectives are this far apart after the alignment, in ns.
     Ends(u64),
-    /// A rank leaves a collective before another one enters it, for any difference of the clocks. Given as the indexes
-    /// of the ranks.
+    /// A rank leaves a collective before another rank enters it, whatever the difference of their clocks. Given as the
+    /// indexes of the two ranks.
     Contradiction(usize, usize),
-    /// The rank meets the first one in no collective, not even through other ranks. Given as its index.
+    /// The rank, given by its index, shares no collective with the first rank, not even indirectly through other ranks.
     Apart(usize),
 }
 
-/// Collectives of a group of ranks.
+/// Collectives in which a group of ranks meets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupCollectives {
-    /// Index of each rank of the group, and its collectives as (start, end) in ns, in the order in which they run.
+    /// For each rank of the group, its index and its collectives as (start, end) in ns, in the order in which they run.
     pub members: Vec<(usize, Vec<(i64, i64)>)>,
 }
 
-/// Aligns `count` ranks that meet in groups. The clock of each rank is compared with that of a rank that was compared
-/// before, and their errors add up: large groups are used first, and within a group the rank with the smallest error.
+/// Aligns `count` ranks that meet in groups. The clock of each rank is compared with that of a rank already aligned,
+/// and the errors of the two comparisons add up. To keep errors small, large groups are used first, and in each group
+/// the aligned rank with the smallest error.
 ///
 /// # Errors
-/// As [`align_ranks`], for the ranks of a group, or if no groups connect a rank with the first one.
+/// The errors of [`align_ranks`] for the ranks of a group, or an error if no groups connect a rank with the first rank.
 pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClocks, ClocksRefused> {
     let mut known: Vec<Option<(i64, u64)>> = vec![None; count];
     if let Some(first) = known.first_mut() {
@@ -105,10 +108,11 @@ pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClo
     Ok(RankClocks { ahead, error: errors.into_iter().max().unwrap_or(0), spread, collectives })
 }
 
-/// Aligns ranks by collectives, given as (start, end) in ns for each rank, in the order in which they run.
+/// Aligns the clocks of ranks by their collectives, given for each rank as (start, end) in ns, in the order in which
+/// they run.
 ///
 /// # Errors
-/// If the collectives are not the same ones on all ranks, or do not end together.
+/// If the ranks do not have the same collectives, or if the ends of the collectives do not coincide.
 pub fn align_ranks(ranks: &[Vec<(i64, i64)>]) -> Result<RankClocks, ClocksRefused> {
     let [first, others @ ..] = ranks else { return Err(ClocksRefused::NoCollectives) };
     if others.is_empty() || first.is_empty() {
@@ -134,7 +138,7 @@ pub fn align_ranks(ranks: &[Vec<(i64, i64)>]) -> Result<RankClocks, ClocksRefuse
     }
 }
 
-/// Returns the minimum and maximum time by which `other`'s clock can be ahead of `first`'s.
+/// Returns the minimum and maximum time in ns by which `other`'s clock can be ahead of `first`'s.
 fn bounds(first: &[(i64, i64)], other: &[(i64, i64)]) -> (i64, i64) {
     let pairs = first.iter().zip(other);
     pairs.fold((i64::MIN, i64::MAX), |(low, high), (first, other)| {
@@ -148,7 +152,8 @@ fn median_difference(first: &[(i64, i64)], other: &[(i64, i64)]) -> i64 {
     all[(all.len() - 1) / 2]
 }
 
-/// Returns the difference between the first and the last end of a collective that 90 % of the collectives do not exceed.
+/// Returns the time in ns between the first and the last end of a collective that 90 % of the collectives do not
+/// exceed.
 fn end_spread(ranks: &[Vec<(i64, i64)>], ahead: &[i64]) -> u64 {
     let mut spreads: Vec<u64> = (0..ranks[0].len())
         .map(|at| {
@@ -164,13 +169,13 @@ fn end_spread(ranks: &[Vec<(i64, i64)>], ahead: &[i64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Moves a rank's clock forward.
+    /// Returns a rank's collectives with all times moved forward by `by`.
     fn ahead(rank: &[(i64, i64)], by: i64) -> Vec<(i64, i64)> {
         rank.iter().map(|&(start, end)| (start + by, end + by)).collect()
     }
 
-    /// Two ranks, in us. Rank 1 is last to the first collective and leaves it 4 us after rank 0; rank 0 is last to the
-    /// second one. Each takes 10 us.
+    /// Collectives of two ranks, in ns. Rank 1 enters the first collective last and leaves it 4 us after rank 0. Rank 0
+    /// enters the second collective last. Both collectives take 10 us after the last rank has entered.
     const ZERO: [(i64, i64); 2] = [(0, 50_000), (90_000, 100_000)];
     const ONE: [(i64, i64); 2] = [(40_000, 54_000), (70_000, 100_000)];
 
@@ -178,8 +183,8 @@ mod tests {
     fn clocks_eleven_seconds_apart_are_aligned_and_the_error_is_not_smaller_than_the_true_one() {
         const APART: i64 = 11_500_000_000;
         let clocks = align_ranks(&[ZERO.to_vec(), ahead(&ONE, APART)]).unwrap();
-        // The median of 4 us and 0 is the lower one. The first collective bounds the difference from below (40 - 50), the
-        // second one from above (100 - 90).
+        // Of 4 us and 0 us, the lower value is taken as the median. The first collective bounds the difference from
+        // below (40 - 50 us), and the second one bounds it from above (100 - 90 us).
         assert_eq!(clocks.ahead, [0, APART]);
         assert_eq!((clocks.error, clocks.spread, clocks.collectives), (10_000, 4_000, 2));
         let back = align_ranks(&[ahead(&ONE, APART), ZERO.to_vec()]).unwrap();
@@ -193,18 +198,19 @@ mod tests {
         assert_eq!(refused(&[ZERO.to_vec()]), ClocksRefused::NoCollectives);
         assert_eq!(refused(&[Vec::new(), Vec::new()]), ClocksRefused::NoCollectives);
         assert_eq!(refused(&[ZERO.to_vec(), ONE[..1].to_vec()]), ClocksRefused::Counts((0, 2), (1, 1)));
-        // The second kernel of rank 1 is 300 us early: no difference of the clocks puts its end after the start on rank 0
-        // and keeps the first collective together.
+        // The second kernel of rank 1 is 300 us early: with every difference of the clocks, it ends before the start on
+        // rank 0, or the first collective has a contradiction.
         let early = [(40_000, 50_000), (-230_000, -200_000)];
         assert_eq!(refused(&[ZERO.to_vec(), early.to_vec()]), ClocksRefused::Contradiction(0, 1));
-        // Long kernels whose ends are 70 us apart in turn.
+        // Long kernels: the ends of the first collective are 70 us apart, the ends of the second one coincide.
         let (one, two) = ([(0, 500_000), (600_000, 900_000)], [(0, 570_000), (600_000, 900_000)]);
         assert_eq!(refused(&[one.to_vec(), two.to_vec()]), ClocksRefused::Ends(70_000));
     }
 
     #[test]
     fn clocks_of_ranks_that_meet_through_another_one_are_aligned_and_their_errors_add_up() {
-        // Rank 1 meets rank 0 in one group, and rank 2 in another one. Its clock is 1 ms ahead, that of rank 2 another 2 ms.
+        // Rank 1 meets rank 0 in one group, and rank 2 in another one. The clock of rank 1 is 1 ms ahead of rank 0, and
+        // the clock of rank 2 is 2 ms ahead of rank 1.
         let group = |one, other| GroupCollectives { members: vec![one, other] };
         let two = [(30_000, 50_000), (95_000, 100_000)];
         let groups = [
@@ -212,7 +218,8 @@ mod tests {
             group((0, ZERO.to_vec()), (1, ahead(&ONE, 1_000_000))),
         ];
         let clocks = align_groups(3, &groups).unwrap();
-        // Of ranks 0 and 1 as above: 10 us. Of ranks 1 and 2: not before 95 - 100, and not after 100 - 90.
+        // The error between ranks 0 and 1 is 10 us, as above. The difference of ranks 1 and 2 is at least 95 - 100 us
+        // and at most 100 - 90 us.
         assert_eq!(clocks.ahead, [0, 1_000_000, 3_000_000]);
         assert_eq!((clocks.error, clocks.collectives), (10_000 + 10_000, 4));
         assert_eq!(align_groups(3, &groups[1..]), Err(ClocksRefused::Apart(2)));

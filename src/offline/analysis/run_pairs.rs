@@ -1,48 +1,51 @@
-//! Compares several runs before a change with several runs after it, one value per run. The unit is the run: conditions that
-//! hold for a whole run (clock, placement in memory, other programs) count as noise, however many kernels the run has.
+//! Compares several runs before a change with several runs after it, one value per run. Each run counts as one
+//! observation: conditions that hold for a whole run (clock rate, placement in memory, other programs) count as noise,
+//! even if the run has many kernels.
 //!
-//! The runs are in turns: before, after, before, after. A straight line through all values in this order is the drift of the
-//! machine, which is removed. The rest is compared by a t-test with 2 n - 3 degrees of freedom for n pairs.
+//! The runs alternate in time: before, after, before, after. The drift of the machine is a straight line fitted through
+//! all values in this order, and is removed. The values without drift are compared by a t-test with 2 n - 3 degrees of
+//! freedom for n pairs.
 //!
-//! The probability of any wrong `slower` or `faster` is at most 1 % over all rows (see [`SLOWER`] and the constants after
-//! it). It is corrected for the number of rows by rotations (Langsrud, Rotation tests, Statistics and Computing 15, 2005):
-//! the values of all rows are turned together, in the space without level and drift, which keeps the correlation
-//! between rows. Rows that always move together then count as one row, and independent rows as many. This assumes normal
-//! noise, of logarithms if values have them.
+//! The probability that any row is wrongly called `slower` or `faster` is at most 1 % (see [`SLOWER`] and the constants
+//! after it). This probability is corrected for the number of rows by rotations (Langsrud, Rotation tests, Statistics
+//! and Computing 15, 2005): the values of all rows are rotated together, after level and drift were removed. This keeps
+//! the correlation between rows. Rows that always change together therefore count as one row, and independent rows
+//! count separately. The method assumes normal noise: of the logarithms of the values, or of the values themselves if
+//! some can be 0.
 
 use std::f64::consts::{FRAC_2_PI, TAU};
 
-/// Probability that any main row of equal runs is wrongly called slower, before the rules for noisy rows and small changes
-/// reduce it: to 0.93 % at a noise of 1.5 % per run, where it is largest, to 0.5 % at 1 %, and to 0.3 % at 5 %. A gate looks
-/// for slowdowns, so they get nearly all of the 1 %: 7 pairs with 1 % noise then find a slowdown of 3 % in 99 %, and a
-/// speed-up of 3 % in about 80 %.
+/// Probability that any main row is wrongly called slower although the runs are equal. The rules for noisy rows and
+/// small changes reduce it further: to 0.93 % at a noise of 1.5 % per run (the worst case), to 0.5 % at 1 %, and to 0.3
+/// % at 5 %. CI gates look for slowdowns, so slowdowns get nearly all of the 1 %. With 7 pairs and 1 % noise, a
+/// slowdown of 3 % is then found in 99 % of the comparisons, and a speed-up of 3 % in about 80 %.
 const SLOWER: f64 = 0.0098;
 /// Probability that any main row is wrongly called faster.
 const FASTER: f64 = 0.0005;
-/// Probability that any other row is wrongly called slower, and again that one is called faster, if no main row changed.
-/// After a main row has changed, the other rows have the probabilities of main rows.
+/// Probability that any other row is wrongly called slower if no main row changed. The same probability holds for a
+/// wrong `faster`. If a main row changed, the other rows are tested with the probabilities of main rows.
 const OTHER_ROWS: f64 = 0.000_15;
-/// Largest probability of a wrong `slower`, or of a wrong `faster`, for noisy rows, because their runs do not suit the
-/// question.
+/// Maximum probability of a wrong `slower`, and of a wrong `faster`, for noisy rows. Their runs are not suitable for
+/// the comparison.
 const NOISY: f64 = 0.003;
-/// Half the length of the interval, as a share of the margin, from which a row is noisy.
+/// Share of the margin: a row is noisy if half the width of its interval exceeds it.
 const NOISY_SHARE_OF_MARGIN: f64 = 0.6;
-/// Probability that the true change is beyond either end of the interval.
+/// Probability that the true change is above the upper end of the interval. The same holds for below the lower end.
 const BEYOND_INTERVAL: f64 = 0.005;
-/// Probability beyond the quantile that the number of pairs allows for in addition to the interval.
+/// Probability of the t quantile that is added to the interval when the number of pairs is estimated.
 const MISSED: f64 = 0.05;
-/// Smallest change that is called slower or faster, as a share of the margin.
+/// Minimum change that is called slower or faster, as a share of the margin.
 const MIN_SHARE_OF_MARGIN: f64 = 0.25;
-/// Number of rotations. Each counts twice, because its opposite is a rotation as well.
+/// Number of rotations. Each rotation counts twice, because the opposite direction is a rotation as well.
 const ROTATIONS: usize = 10_000;
 /// Minimum number of runs per side.
 pub const MIN_RUNS: usize = 3;
-/// Maximum number of pairs that is suggested.
+/// Maximum number of pairs that is recommended.
 const MAX_PAIRS: usize = 10_000;
-/// Standard deviation below which values count as equal: the precision of sums of `f64`.
+/// Standard deviation below which values count as equal: about the rounding error of sums of `f64`.
 const MIN_DEVIATION: f64 = 1e-12;
 
-/// Result of comparing runs, for all values or for one row.
+/// Result of comparing the runs, for their totals or for one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairVerdict {
     /// The values after the change are lower.
@@ -51,12 +54,12 @@ pub enum PairVerdict {
     Slower,
     /// The whole interval of the change is within the margin.
     Same,
-    /// The runs neither show a change nor exclude one beyond the margin.
+    /// The runs neither show a change nor rule out a change beyond the margin.
     Inconclusive,
 }
 
 impl PairVerdict {
-    /// Returns the word for reports.
+    /// Returns the verdict as a word for reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Faster => "faster",
@@ -67,53 +70,55 @@ impl PairVerdict {
     }
 }
 
-/// Values of a row, one per run. Each side has its runs in order of time.
+/// Values of a row, one per run. The runs of each side are in order of time.
 #[derive(Clone, Debug, Default)]
 pub struct PairRow {
     /// Values before the change, at least 0.
     pub before: Vec<f64>,
     /// Values after the change, at least 0.
     pub after: Vec<f64>,
-    /// Whole by which values are divided; `None` to compare logarithms. A row with a value of 0 needs it.
+    /// Total by which the values are divided; `None` to compare logarithms. A row that contains a value of 0 needs a
+    /// total.
     pub share_of: Option<f64>,
-    /// Whether the row decides about all runs, as the total does.
+    /// Whether the row decides the verdict about all runs, like the row of totals.
     pub is_main: bool,
 }
 
-/// Change of a row.
+/// Change of a row from before to after.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PairChange {
-    /// Change as a share: 0.03 is 3 % more.
+    /// Change as a share: 0.03 means 3 % more.
     pub change: f64,
     /// Interval that contains the true change with a probability of 99 %, for this row alone.
     pub interval: [f64; 2],
-    /// Verdict.
+    /// Result of the comparison.
     pub verdict: PairVerdict,
-    /// Number of pairs that find a change of the margin, or exclude it, with a probability of about 90 % if there is no
-    /// change; `None` unless the verdict is inconclusive, or if it takes more than 10,000.
+    /// Number of pairs that would find a change as large as the margin, or rule it out, with a probability of about 90
+    /// % if there is no change. `None` if the verdict is not inconclusive, or if more than 10,000 pairs are needed.
     pub pairs_needed: Option<usize>,
 }
 
-/// Arrangement of the runs, with the rotations for their number.
+/// Order of the runs in time, with the random rotations for this number of runs.
 #[derive(Debug)]
 pub struct RunOrder {
-    /// Unit vectors that are orthogonal to each other, to the level and to the drift. The first one is the direction of a
-    /// change. A vector has an element per run: the runs before the change, then those after it.
+    /// Unit vectors that are orthogonal to each other, to the level and to the drift. The first vector is the direction
+    /// of a change. A vector has one element per run: first the runs before the change, then the runs after it.
     axes: Vec<Vec<f64>>,
-    /// Length, along the first axis, of a change by 1.
+    /// Length, along the first axis, of a change of size 1.
     length: f64,
-    /// Unit vectors in the space of the axes.
+    /// Random unit vectors in the space that the axes span.
     rotations: Vec<Vec<f64>>,
 }
 
 impl RunOrder {
-    /// Arranges runs in turns. The first run after the change follows the first run before it, and so on. Drift is removed.
+    /// Creates the order of runs that alternate: the first run after the change follows the first run before it, and so
+    /// on. Drift is removed.
     pub fn in_turns(before: usize, after: usize) -> Self {
         let times = (0..before).map(|run| 2 * run).chain((0..after).map(|run| 2 * run + 1));
         Self::new(before, after, &[times.map(|time| time as f64).collect()])
     }
 
-    /// Arranges runs whose order in time is unknown. Drift counts as noise, or as a change.
+    /// Creates the order of runs whose times are unknown. Drift is not removed, so it counts as noise or as a change.
     pub fn unordered(before: usize, after: usize) -> Self {
         Self::new(before, after, &[])
     }
@@ -122,7 +127,7 @@ impl RunOrder {
         let runs = before + after;
         let mut basis: Vec<Vec<f64>> = Vec::new();
         let mut add = |mut vector: Vec<f64>| -> Option<Vec<f64>> {
-            // Twice, because the first pass leaves rounding errors.
+            // The subtraction is done twice, because the first pass leaves rounding errors.
             for _ in 0..2 {
                 for known in &basis {
                     let share = dot(&vector, known);
@@ -152,12 +157,12 @@ impl RunOrder {
         Self { axes, length, rotations }
     }
 
-    /// Degrees of freedom.
+    /// Number of degrees of freedom of the t-test.
     fn freedom(&self) -> usize {
         self.axes.len().saturating_sub(1)
     }
 
-    /// Compares the sides. `margin`: change that matters, as a share. Returns a change for each row.
+    /// Compares the values before and after the change, for each row. `margin` is the change that matters, as a share.
     pub fn compare(&self, rows: &[PairRow], margin: f64) -> Vec<PairChange> {
         let measured: Vec<Measured> = rows.iter().map(|row| self.measure(row, margin)).collect();
         let mut changes = vec![None; rows.len()];
@@ -221,8 +226,8 @@ impl RunOrder {
     }
 }
 
-/// Returns the number of pairs in turns for which the interval is narrower than the margin with room for chance, and which
-/// is more than `pairs`.
+/// Returns the number of alternating pairs for which the interval is narrower than the margin, with a reserve for
+/// chance. The result is more than `pairs`.
 fn pairs_needed(deviation: f64, margin: f64, pairs: usize) -> Option<usize> {
     let is_enough = |pairs: usize| {
         let freedom = 2 * pairs - 3;
@@ -244,23 +249,23 @@ fn pairs_needed(deviation: f64, margin: f64, pairs: usize) -> Option<usize> {
     Some(high.max(pairs + 1))
 }
 
-/// A row along the axes of its runs.
+/// Values of a row, projected onto the axes of its runs.
 struct Measured {
     along: Vec<f64>,
     change: f64,
     /// Standard error of the change.
     error: f64,
-    /// Standard deviation of a run.
+    /// Standard deviation of the values of single runs.
     deviation: f64,
     margin: f64,
     /// Whether the values are logarithms.
     is_log: bool,
 }
 
-/// Values of t from which rows of a family are slower and faster.
+/// Minimum values of Student's t at which a row of a family is called [slower, faster].
 struct Limits {
     usual: [f64; 2],
-    /// For noisy rows.
+    /// Limits for noisy rows.
     noisy: [f64; 2],
 }
 
@@ -269,7 +274,7 @@ impl Limits {
         let probabilities = [slower, faster, slower.min(NOISY), faster.min(NOISY)];
         let freedom = order.freedom();
         let mut largest = Vec::new();
-        // A single row is not corrected.
+        // A family of one row needs no correction.
         if family.len() > 1 {
             largest = order.largest_t(family);
             largest.sort_unstable_by(f64::total_cmp);
@@ -286,7 +291,7 @@ impl Limits {
 }
 
 impl RunOrder {
-    /// Returns, for each rotation and its opposite, the largest t of any row.
+    /// For each rotation and its opposite, returns the largest t over all rows.
     fn largest_t(&self, family: &[&Measured]) -> Vec<f64> {
         let freedom = self.freedom().max(1) as f64;
         let rows: Vec<(&[f64], f64)> = family
@@ -295,7 +300,8 @@ impl RunOrder {
             .collect();
         let mut largest = Vec::with_capacity(2 * self.rotations.len());
         for rotation in &self.rotations {
-            // The order of t is that of the share of the squares, with its sign. So t is computed only for the ends.
+            // The value of t increases with the signed share of the squares. So t is computed only for the smallest and
+            // the largest share.
             let (mut least, mut most) = (0.0_f64, 0.0_f64);
             for (along, squares) in &rows {
                 let turned = dot(along, rotation);
@@ -313,9 +319,9 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Returns the value that Student's t exceeds with this probability, which is at most one half.
+/// Returns the value that Student's t exceeds with this probability, which must be at most 0.5.
 fn t_quantile(probability: f64, freedom: usize) -> f64 {
-    // The formulas add up as many terms as half the degrees of freedom. From 1,000 degrees on, t hardly changes.
+    // The formulas add half as many terms as there are degrees of freedom. Above 1,000 degrees, t hardly changes.
     let freedom = freedom.clamp(1, 1000);
     let (mut low, mut high) = (0.0, 1.0);
     while t_tail(high, freedom) > probability && high < 1e12 {
@@ -348,7 +354,7 @@ fn t_tail(t: f64, freedom: usize) -> f64 {
     ((1.0 - within) / 2.0).max(0.0)
 }
 
-/// Pseudo-random numbers (SplitMix64), the same in every run, so that a comparison can be repeated.
+/// Pseudo-random numbers (SplitMix64). They are the same in every run, so that a comparison can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -360,17 +366,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number between 0 and 1, without both.
+    /// Returns a uniform random number between 0 and 1, excluding both ends.
     fn uniform(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// Returns a number of the standard normal distribution, by Box and Muller.
+    /// Returns a random number with the standard normal distribution, by the Box-Muller transform.
     fn normal(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (TAU * self.uniform()).cos()
     }
 
-    /// Returns a direction; all are equally likely.
+    /// Returns a random direction of `size` dimensions. All directions are equally likely.
     fn unit_vector(&mut self, size: usize) -> Vec<f64> {
         let mut vector: Vec<f64> = (0..size).map(|_| self.normal()).collect();
         let length = dot(&vector, &vector).sqrt();
@@ -389,7 +395,7 @@ mod tests {
 
     #[test]
     fn quantiles_of_students_t_match_scipy() {
-        // scipy.stats.t.isf(probability, freedom), SciPy 1.17.1.
+        // Expected values from scipy.stats.t.isf(probability, freedom), SciPy 1.17.1.
         for (probability, freedom, expected) in [
             (0.0092, 11, 2.764717),
             (0.0006, 11, 4.327278),
@@ -413,7 +419,8 @@ mod tests {
 
     #[test]
     fn runs_in_turns_are_compared_without_their_drift() {
-        // numpy.linalg.lstsq of the logarithms on a constant, the order, and the side; scipy.stats.t.isf(0.005, 7).
+        // Expected values from numpy.linalg.lstsq of the logarithms on a constant, the order and the side, with
+        // scipy.stats.t.isf(0.005, 7).
         let found = RunOrder::in_turns(5, 5).compare(&[main_row(&BEFORE, &AFTER)], 0.05)[0];
         near(found.change, 0.06680448549546458);
         near(found.interval[0], 0.035767248535979394);
@@ -421,7 +428,7 @@ mod tests {
         assert_eq!((found.verdict, found.pairs_needed), (PairVerdict::Slower, None));
         let back = RunOrder::in_turns(5, 5).compare(&[main_row(&AFTER, &BEFORE)], 0.05)[0];
         assert_eq!(back.verdict, PairVerdict::Faster);
-        // A machine that becomes 4 % slower with each run, and nothing else.
+        // A machine that becomes 4 % slower with each run. There is no other change.
         let warming = |from: i32| (0..5).map(|run| 1.04_f64.powi(from + 2 * run)).collect::<Vec<_>>();
         let found = RunOrder::in_turns(5, 5).compare(&[main_row(&warming(0), &warming(1))], 0.05)[0];
         assert!(found.change.abs() < 1e-9 && found.verdict == PairVerdict::Same, "{found:?}");
@@ -429,7 +436,8 @@ mod tests {
 
     #[test]
     fn runs_in_no_order_are_compared_by_students_t_test() {
-        // scipy.stats.ttest_ind(log(after), log(before)).confidence_interval(0.99): the change is that of the means.
+        // Expected values from scipy.stats.ttest_ind(log(after), log(before)).confidence_interval(0.99): the change is
+        // the difference of the means.
         let found = RunOrder::unordered(5, 5).compare(&[main_row(&BEFORE, &AFTER)], 0.05)[0];
         near(found.interval[0], 0.03302694317487062f64.exp_m1());
         near(found.interval[1], 0.10333456779238806f64.exp_m1());
@@ -438,7 +446,8 @@ mod tests {
 
     #[test]
     fn the_number_of_pairs_is_that_at_which_the_interval_fits_the_margin() {
-        // The smallest n with (t.isf(.005, 2n-3) + t.isf(.05, 2n-3)) * noise * sqrt(2/n) <= log(1 + margin), by scipy.
+        // Expected values by scipy: the smallest n with (t.isf(.005, 2n-3) + t.isf(.05, 2n-3)) * noise * sqrt(2/n) <=
+        // log(1 + margin).
         for (deviation, margin, expected) in [(0.05, 0.05_f64, 39), (0.02, 0.05, 8), (0.05, 0.02, 229)] {
             assert_eq!(pairs_needed(deviation, margin.ln_1p(), 7), Some(expected));
         }
@@ -466,17 +475,17 @@ mod tests {
         assert!(RunOrder::in_turns(0, 3).compare(&[], 0.05).is_empty());
     }
 
-    /// Relation between the noise of rows.
+    /// How the noise of different rows is related.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Noise {
-        /// A factor per run, the same for all rows.
+        /// One random factor per run, which is the same for all rows.
         Common,
-        /// A factor per run and row.
+        /// Independent random factors for each run and row.
         PerRow,
     }
 
-    /// Counts of comparisons with these outcomes of the main rows, and of comparisons in which any row has a verdict that is
-    /// wrong for equal runs.
+    /// Counts of comparisons, by the verdicts of the main rows. `any_changed` counts the comparisons in which any row
+    /// is called slower or faster.
     #[derive(Debug, Default)]
     struct Counts {
         slower: u32,
@@ -484,7 +493,8 @@ mod tests {
         any_changed: u32,
     }
 
-    /// Compares 7 pairs of runs of 10 kernels, `count` times. The machine becomes 2 % slower from the first run to the last.
+    /// Makes `count` comparisons of 7 pairs of runs with 10 kernels each. The machine becomes 2 % slower from the first
+    /// run to the last.
     fn simulated(count: u32, noise: Noise, deviation: f64, slowdown: f64) -> Counts {
         let mut random = Random(u64::from(count) + u64::from(noise == Noise::Common));
         let order = RunOrder::in_turns(7, 7);
@@ -539,7 +549,8 @@ mod tests {
                 wrong += simulated(50, noise, deviation, 0.0).any_changed;
             }
         }
-        // 1 % of 200 comparisons are 2. The probability of more than 5 is below 2 % at a rate of 1 %.
+        // At a rate of 1 %, 2 of 200 comparisons are expected to be wrong, and the probability of more than 5 is below
+        // 2 %.
         assert!(wrong <= 5, "{wrong} of 200");
         let found = simulated(50, Noise::Common, 0.01, 0.03);
         assert!(found.slower >= 48, "{found:?}");
@@ -556,7 +567,7 @@ mod tests {
                 let equal = simulated(1000, noise, deviation, 0.0);
                 let slower = simulated(1000, noise, deviation, 0.03);
                 println!("{noise:?} {deviation}: equal {equal:?}, 3 % slower {slower:?}");
-                // 10 are expected at most; 4 standard deviations more are chance.
+                // At most 10 wrong comparisons are expected; up to 4 standard deviations more can be chance.
                 assert!(equal.any_changed <= 22, "{noise:?} {deviation}: {equal:?}");
                 if deviation < 0.02 {
                     assert!(slower.slower >= 979, "{noise:?} {deviation}: {slower:?}");

@@ -1,11 +1,12 @@
 //! Finds the straggler: the rank of a job that the other ranks wait for.
 //!
-//! The rank that enters a collective last waits for no other rank, and all other ranks wait for it, whether its GPU
-//! had more work or its CPU was late with launches. So the straggler is the rank with the least communication time.
-//! If not all ranks communicate, the straggler is the rank with the most work. A rank is named only if the difference
-//! is not due to chance: its steps must differ significantly from the steps of the other ranks, with at least ten
-//! steps on each side. Steps are compared by their order, not by their sum: in the first step, a rank may wait longer
-//! for the start of the straggler than in all other steps together. Clocks of different ranks are never compared.
+//! The rank that enters a collective last waits for no other rank, and all other ranks wait for it. The reason may be
+//! that its GPU had more work, or that its CPU launched late. So the straggler is the rank with the least communication
+//! time. If not all ranks communicate, the straggler is the rank with the most work. A rank is reported only if the
+//! difference is statistically significant: its steps must differ significantly from the steps of the other ranks, with
+//! at least ten steps on each side. Step durations are compared by their ranks in sorted order, not by their sum.
+//! Otherwise the first step would dominate, because in it a rank may wait longer for the straggler to start than in all
+//! other steps together. Clocks of different ranks are never compared.
 
 use super::communication::CommunicationFilter;
 use super::mann_whitney::{differ_at_one_percent, mean_positions};
@@ -15,15 +16,15 @@ use gpuflame_model::record::Work;
 /// GPU time of a rank, split into work and communication.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankTime {
-    /// Time of work other than communication, in ns.
+    /// Time of all GPU work except communication, in ns.
     pub work: u64,
-    /// Time of kernels that move data between ranks, in ns; most of this time is waiting.
+    /// Time of kernels that move data between ranks, in ns. Most of this time is waiting.
     pub communication: u64,
-    /// Work and communication per step.
+    /// Durations of work and communication in each step.
     pub steps: StepTimes,
 }
 
-/// Durations of a rank's steps.
+/// Durations of work and of communication in each step of a rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTimes {
     /// Durations of work other than communication, one per step, in ns.
@@ -36,7 +37,7 @@ pub struct StepTimes {
 const MIN_STEPS: usize = 10;
 
 impl RankTime {
-    /// Adds the steps of a run. If the run has thousands of steps, each group of steps counts as one step.
+    /// Adds the steps of a run. If the run has thousands of steps, each group of steps adds the average of its steps.
     pub fn add_steps(&mut self, series: &StepSeries) {
         let steps = |group: &StepGroup| group.steps.max(1);
         self.steps.work.extend(series.groups.iter().map(|group| group.work / steps(group)));
@@ -44,8 +45,8 @@ impl RankTime {
         self.steps.communication.extend(series.groups.iter().map(communication));
     }
 
-    /// Adds windows as steps, each given as (start, end). An operation is given as (start, duration, whether it
-    /// communicates).
+    /// Adds windows as steps, each given as (start, end). Operations are given as (start, duration, whether the
+    /// operation communicates).
     pub fn add_windows(&mut self, ops: &mut [(u64, u64, bool)], windows: &[(u64, u64)]) {
         ops.sort_unstable();
         for &(begin, end) in windows {
@@ -59,7 +60,7 @@ impl RankTime {
         }
     }
 
-    /// Adds the time of another window or process of this rank.
+    /// Adds the times of another window or process of this rank.
     pub fn merge(&mut self, mut other: Self) {
         add_to(&mut self.work, other.work);
         add_to(&mut self.communication, other.communication);
@@ -67,7 +68,7 @@ impl RankTime {
         self.steps.communication.append(&mut other.steps.communication);
     }
 
-    /// Adds GPU time of a kind of work named `name`.
+    /// Adds `nanos` ns of GPU time of an operation `work` with this name.
     pub fn add(&mut self, work: Work, name: &str, nanos: u64) {
         let is_communication = CommunicationFilter::default().is_communication(work, name);
         add_to(if is_communication { &mut self.communication } else { &mut self.work }, nanos);
@@ -77,10 +78,10 @@ impl RankTime {
 /// A rank compared with all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankComparison {
-    /// Difference in percent between this rank and the median rank, in the time by which the ranks are compared
-    /// (communication or work). `None` if the median is 0.
+    /// Difference between this rank and the median rank in percent, measured by communication time or by work time.
+    /// `None` if the median is 0.
     pub to_median_percent: Option<f64>,
-    /// Whether the rank is the straggler.
+    /// Whether the rank is the straggler, and why.
     pub verdict: StragglerVerdict,
 }
 
@@ -89,16 +90,18 @@ pub struct RankComparison {
 pub enum StragglerVerdict {
     /// The rank is not the straggler.
     NotStraggler,
-    /// The rank is the straggler by communication: it communicates least, because the other ranks wait for it.
+    /// The rank is the straggler by communication time. Its communication time is the shortest, because the other ranks
+    /// wait for it.
     OthersWait,
-    /// The rank is the straggler by work: it has the most work, and not all ranks communicate.
+    /// The rank is the straggler by work: it has the most work, and some ranks do not communicate.
     MostWork,
-    /// The rank is a straggler by one of the criteria, but the difference may be chance, or there are too few steps.
+    /// The rank is the straggler by communication or work time, but the difference may be chance, or there are too few
+    /// steps.
     Unsure,
 }
 
 impl StragglerVerdict {
-    /// Returns the mark for reports.
+    /// Returns the text with which reports mark the rank.
     pub fn mark(self) -> &'static str {
         match self {
             Self::NotStraggler | Self::Unsure => "",
@@ -149,14 +152,15 @@ pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
         .collect()
 }
 
-/// Minimum difference of the median steps, in percent. A smaller one does not matter, even if thousands of steps prove it.
+/// Minimum difference of the median steps, in percent. A smaller difference does not matter, even if it is
+/// statistically significant.
 const MIN_DIFFERENCE_PERCENT: u64 = 5;
 
 fn is_large_difference(one: u64, other: u64) -> bool {
     u128::from(one.abs_diff(other)) * 100 >= u128::from(one.max(other)) * u128::from(MIN_DIFFERENCE_PERCENT)
 }
 
-/// Returns the lower median; 0 without values.
+/// Returns the lower median, or 0 if there are no values.
 pub fn median(values: &[u64]) -> u64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -168,7 +172,7 @@ mod tests {
     use super::*;
     use gpuflame_model::record::NameId;
 
-    /// Returns ten steps, each a tenth of `nanos`, alternately plus and minus `spread`.
+    /// Returns the durations of ten steps: a tenth of `nanos` each, alternately plus and minus `spread`.
     fn steps(nanos: u64, spread: u64) -> Vec<u64> {
         (0..10).map(|step| if step % 2 == 0 { nanos / 10 + spread } else { nanos / 10 - spread }).collect()
     }

@@ -1,5 +1,6 @@
 //! Checks the order of work on each stream: which work overlaps, which overlaps are legal, and which durations are
-//! impossible, because later work of the same stream ran meanwhile, or because a wait for the GPU returned meanwhile.
+//! impossible. A duration is impossible if later work of the same stream, or the return of a wait for the GPU, falls
+//! within it.
 //!
 //! Work on a stream runs in order, with two exceptions. Nodes of a graph may run concurrently. A kernel that was
 //! launched with programmatic dependent launch (`cudaLaunchKernelEx`, Hopper and later) may begin before the previous
@@ -16,18 +17,19 @@ use gpuflame_traces::import::LinkReport;
 /// Minimum time in ns by which an activity must last past the start of later work for its duration to count as
 /// impossible. Shorter overlaps can be errors of the clock.
 const MIN_EXCESS_NS: u64 = 10_000;
-/// Part (1/N) of the stream's time by which an activity must also last past the start of later work.
+/// Denominator N: an activity must also last past the start of later work by at least 1/N of the stream's busy time.
 const MIN_EXCESS_PART: u64 = 100;
-/// Minimum time in ns by which an activity must last past the return of a wait for it. The clocks of the host and of the GPU
-/// differ, but in the traces that we have by less than 1 us.
+/// Minimum time in ns by which an activity must last past the return of a wait for it. The clocks of the host and of
+/// the GPU differ too, but by less than 1 us in the traces that we have.
 const MIN_WAIT_EXCESS_NS: u64 = 100_000;
-/// Minimum time in ns by which an activity must end after the return of a wait for it to count as on another clock.
+/// Minimum time in ns by which an activity must end after a wait for it returned to count as evidence that the clocks
+/// differ.
 const MIN_CLOCK_ERROR_NS: u64 = 1_000_000;
-/// Maximum part (1/N) of the work that may outlast waits for it.
+/// Denominator N: at most 1/N of the activities may end after a wait for them returned.
 const MAX_OUTLASTING_PART: u64 = 10;
-/// Maximum duration of an activity in ns. Nothing else needs to contradict a duration of more than a day.
+/// Maximum duration of an activity in ns: one day. A longer duration is impossible even without a contradicting fact.
 const MAX_DURATION_NS: u64 = 86_400_000_000_000;
-/// Part of the name of all calls that can launch with programmatic dependent launch: `cudaLaunchKernelExC`,
+/// Substring of the names of all API calls that can use programmatic dependent launch: `cudaLaunchKernelExC`,
 /// `cuLaunchKernelEx`.
 const PROGRAMMATIC_LAUNCH: &str = "LaunchKernelEx";
 
@@ -40,10 +42,11 @@ pub struct Overlaps {
     pub nanos: u64,
 }
 
-/// An activity that ends after later work of its stream began, after a wait for it returned, or after more than a day.
+/// An activity that ends after later work of its stream began, that ends after a wait for it returned, or that lasts
+/// more than a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImpossibleDuration {
-    /// Work of the activity.
+    /// Kind of work of the activity.
     pub work: Work,
     /// GPU that ran the activity.
     pub device: DeviceId,
@@ -51,11 +54,11 @@ pub struct ImpossibleDuration {
     pub stream: StreamId,
     /// Start of the activity.
     pub start: Nanos,
-    /// Duration as recorded, in ns.
+    /// Recorded duration, in ns.
     pub raw_ns: u64,
-    /// Time from the start of the activity to the end that the contradiction allows, in ns.
+    /// Maximum possible duration according to the contradiction, in ns.
     pub clamped_ns: u64,
-    /// Contradiction to the duration.
+    /// Fact that contradicts the recorded duration.
     pub contradiction: DurationContradiction,
 }
 
@@ -64,7 +67,7 @@ pub struct ImpossibleDuration {
 pub enum DurationContradiction {
     /// Later work of the stream began.
     LaterWork,
-    /// A wait for the GPU returned that began after the launch.
+    /// A wait for the GPU that began after the activity's launch returned.
     Wait,
     /// The activity lasts more than a day.
     TooLong,
@@ -77,35 +80,36 @@ pub struct StreamOrder {
     pub doubtful: Overlaps,
     /// Overlaps of kernels that were probably launched with programmatic dependent launch.
     pub programmatic: Overlaps,
-    /// Activities that ran after a wait for them had returned, and the total time from this return to their ends.
+    /// Activities that ended after a wait for them had returned, and the total time in ns from these returns to the
+    /// ends of the activities.
     pub after_wait: Overlaps,
-    /// Impossible durations, the largest excess first.
+    /// Impossible durations, sorted by excess, the largest first.
     pub impossible: Vec<ImpossibleDuration>,
-    /// Sum of all durations, in ns.
+    /// Total of all recorded durations, in ns.
     pub raw_ns: u64,
-    /// Sum of all durations, with each impossible duration clamped.
+    /// Total of all durations in ns, with each impossible duration clamped.
     pub clamped_ns: u64,
-    /// Busy time of all GPUs, in ns.
+    /// Total busy time of all GPUs as recorded, in ns.
     pub raw_busy_ns: u64,
-    /// Busy time of all GPUs, with each impossible duration clamped.
+    /// Total busy time of all GPUs in ns, with each impossible duration clamped.
     pub clamped_busy_ns: u64,
     /// Start of the first activity.
     pub first: Nanos,
-    /// Whether the times are in whole microseconds; `None` if there are no times.
+    /// Whether all times are whole microseconds; `None` if there are no times.
     pub whole_micros: Option<bool>,
     /// Whether the times were rounded to a quarter of a microsecond.
     pub quarter_micros: bool,
 }
 
 impl StreamOrder {
-    /// Time by which all impossible durations together run past the start of later work, in ns.
+    /// Total time in ns by which the impossible durations exceed their possible durations.
     pub fn excess_ns(&self) -> u64 {
         saturating_sum(self.impossible.iter().map(|row| row.raw_ns - row.clamped_ns))
     }
 }
 
-/// Compares the times of all activities, stream by stream. Activities whose trace does not give a stream have no order.
-/// Changes the order of `work`.
+/// Compares the times of all activities, stream by stream. Activities for which the trace gives no stream are not
+/// compared with each other. Reorders `work`.
 pub fn check_stream_order(
     profile: &Profile,
     work: &mut WorkSpans,
@@ -115,7 +119,8 @@ pub fn check_stream_order(
     let attributes = work.take_attributes();
     let WorkSpans { spans, streams, .. } = work;
     order.first = spans.iter().map(|span| Nanos(span.start)).min().unwrap_or_default();
-    // The end of an activity and the start of the next are each off by less than the resolution.
+    // Overlaps shorter than the resolution do not count, because the end of an activity and the start of the next one
+    // are rounded.
     order.quarter_micros =
         order.whole_micros == Some(false) && linked.is_some_and(|linked| has_quarter_micros(spans, linked));
     let resolution = match order.whole_micros {
@@ -127,7 +132,7 @@ pub fn check_stream_order(
     streams.sort(spans);
     sort_by_stream(spans);
     let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default(), attributes };
-    // With several contexts, it is not known for which context a thread waited.
+    // With several CUDA contexts, it is unknown which context a thread waited for.
     let waited = match streams.are_of_one_context() {
         true => WaitedWork::find(profile, &work.waits.of_devices(profile), spans, &work.pending),
         false => WaitedWork::default(),
@@ -163,14 +168,14 @@ pub fn check_stream_order(
     order
 }
 
-/// Largest error of the distance of two times that were rounded to a quarter of a microsecond and written with one digit after the
-/// point: each is off by at most 125 ns, and 0.25 and 0.75 us are written as 0.2 and 0.8.
+/// Maximum error in ns of the difference between two times that were rounded to a quarter of a microsecond and written
+/// with one decimal. Each time is off by at most 125 ns, and 0.25 and 0.75 us are written as 0.2 and 0.8 us.
 const QUARTERS_NS: u64 = 350;
-/// Minimum number of activities from which the rounding of times follows.
+/// Minimum number of activities needed to conclude that times were rounded.
 const MIN_ROUNDED: usize = 8;
 
-/// Whether all times were floating-point numbers of microseconds since 1970, whose neighbours are 0.25 us apart: a program such as
-/// Python's `json` module rewrote the file.
+/// Whether all times were once floating-point numbers of microseconds since 1970, which can only be multiples of 0.25
+/// us. This happens if a program such as Python's `json` module rewrote the file.
 fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
     let is_quarter = |span: &WorkSpan| {
         let fraction = i64::try_from(span.start).unwrap_or(0).saturating_sub(linked.offset).rem_euclid(1000);
@@ -179,13 +184,14 @@ fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
     linked.clock_base == Some(0) && spans.len() >= MIN_ROUNDED && spans.iter().all(is_quarter)
 }
 
-/// Sorts by stream and time. Work that is alike in both is in the order of its launches, so that the order is always the same.
+/// Sorts by stream and time. Activities with equal stream and times are sorted by launch, so that the result is
+/// deterministic.
 fn sort_by_stream(spans: &mut [WorkSpan]) {
     spans.sort_unstable_by_key(|span| (span.stream(), span.start, span.end, span.launch_key(), span.work));
 }
 
-/// Marks the work of launches with several activities. If a trace does not mark graph nodes, such a launch is taken for
-/// the launch of a graph.
+/// Marks the work of launches with several activities. If a trace does not mark graph nodes, a launch with several
+/// activities is assumed to be a graph launch.
 fn mark_graph_nodes(spans: &mut [WorkSpan]) {
     spans.sort_unstable_by_key(WorkSpan::launch_key);
     let is_same = |a: &WorkSpan, b: &WorkSpan| a.launch_key().is_some() && a.launch_key() == b.launch_key();
@@ -196,17 +202,17 @@ fn mark_graph_nodes(spans: &mut [WorkSpan]) {
     }
 }
 
-/// Waits for the work of a run.
+/// Results of comparing a run's activities with the waits for them.
 #[derive(Debug, Default)]
 struct WaitedWork {
-    /// Time at which a wait for each activity returned; [`u64::MAX`] if there is none. An empty list if no wait proves
-    /// anything.
+    /// Time at which a wait for each activity returned; [`u64::MAX`] if no wait returned. The list is empty if the
+    /// waits are not usable as evidence.
     ends: Vec<u64>,
     after_wait: Overlaps,
 }
 
 impl WaitedWork {
-    /// Finds the waits for `spans`. `pending` are the launches without an activity.
+    /// Finds the waits for the activities `spans`. `pending` are the launches without an activity.
     fn find(profile: &Profile, waits: &DeviceWaits, spans: &[WorkSpan], pending: &[Launched]) -> Self {
         if waits.is_empty() {
             return Self::default();
@@ -218,7 +224,8 @@ impl WaitedWork {
         let wait_end = |span: &WorkSpan| {
             let (thread, time) = thread(span.launched()?)?;
             let end = waits.end_after(thread, time)?;
-            // A thread that waits for one GPU after the other launches nothing in between.
+            // The next launch is looked up because a thread that waits for several GPUs in turn launches nothing
+            // between the waits.
             let next = launches.get(launches.partition_point(|launch| *launch < (thread, end)));
             next.is_some_and(|(of, time)| *of == thread && *time < span.end).then_some(end)
         };
@@ -226,14 +233,14 @@ impl WaitedWork {
         let pairs = || spans.iter().zip(ends.iter().copied());
         let stretched = pairs().filter(|(span, end)| is_stretched(span, *end)).count() as u64;
         let after_wait = count_after_wait(pairs());
-        // If much work outlasts its waits, the waits may be for another GPU.
+        // If many activities end after their waits, the waits may have been for another GPU.
         let is_rare = stretched.saturating_mul(MAX_OUTLASTING_PART) <= spans.len() as u64;
         Self { ends: if is_rare { ends } else { Vec::new() }, after_wait }
     }
 }
 
-/// Counts the activities that ended long after a wait for them returned, if all work begins long after its launch: then the
-/// clocks of the host and of the GPU differ.
+/// Counts the activities that ended long after a wait for them returned. They count only if all work begins long after
+/// its launch, because then the clocks of the host and of the GPU differ.
 fn count_after_wait<'a>(spans: impl Iterator<Item = (&'a WorkSpan, u64)>) -> Overlaps {
     let (mut sum, mut min_delay) = (Overlaps::default(), u64::MAX);
     for (span, end) in spans {
@@ -248,23 +255,24 @@ fn count_after_wait<'a>(spans: impl Iterator<Item = (&'a WorkSpan, u64)>) -> Ove
     if min_delay > MIN_CLOCK_ERROR_NS { sum } else { Overlaps::default() }
 }
 
-/// Finds the calls that can launch programmatically. The name of each context's call is looked up once.
+/// Finds the calls that may have used programmatic dependent launch. The API call of each launch context is looked up
+/// once.
 struct ProgrammaticCalls<'a> {
     profile: &'a Profile,
     known: IdMap<ContextId, LaunchClass>,
-    /// Launches with recorded attributes: whether they are programmatic.
+    /// Whether the launch is programmatic, for each launch whose attributes were recorded.
     attributes: IdMap<CorrelationId, bool>,
 }
 
-/// Class of the call that launched an activity.
+/// How strictly the call that launched an activity keeps the order of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaunchClass {
-    /// The call can launch with programmatic dependent launch.
+    /// The call may have used programmatic dependent launch.
     Programmatic,
     /// The work may have run on an AMD GPU, which records the start of a kernel up to a microsecond before the end of
     /// the previous kernel.
     MaybeAmd,
-    /// All other calls.
+    /// Any other call, whose work runs in stream order.
     Ordered,
 }
 
@@ -283,22 +291,22 @@ impl ProgrammaticCalls<'_> {
     }
 }
 
-/// Activities of a stream, by start.
+/// Activities of one stream, sorted by start.
 struct OneStream<'a> {
     spans: &'a [WorkSpan],
     key: StreamKey,
     /// Class of the call that launched each activity.
     launches: Vec<LaunchClass>,
-    /// Times at which waits for the activities returned, see [`WaitedWork`].
+    /// Time at which a wait for each activity returned, see [`WaitedWork`].
     wait_ends: &'a [u64],
     resolution: u64,
 }
 
 /// An activity whose duration may be impossible.
 struct Suspect {
-    /// Position of the activity.
+    /// Index of the activity in the stream.
     at: usize,
-    /// Latest time at which the activity can have ended.
+    /// Latest time at which the activity can have ended, in ns.
     end: u64,
     contradiction: DurationContradiction,
 }
@@ -324,8 +332,8 @@ impl OneStream<'_> {
         }
     }
 
-    /// Finds the activities that began before and ended after a later activity of the stream, or after a wait for them returned.
-    /// Passes the position of each, and its latest possible end, to `clamp`.
+    /// Finds the activities that began before a later activity of the stream, or before a wait for them returned, but
+    /// ended after it. Passes the position of each such activity and its latest possible end to `clamp`.
     fn find_impossible(&self, found: &mut Vec<ImpossibleDuration>, clamp: &mut dyn FnMut(usize, u64)) {
         let suspects = self.suspects();
         let excess = |suspect: &Suspect| self.spans[suspect.at].end - suspect.end;
@@ -349,9 +357,9 @@ impl OneStream<'_> {
         }
     }
 
-    /// Returns the activities whose durations may be impossible.
+    /// Returns the activities whose durations may be impossible, each with its contradiction.
     fn suspects(&self) -> Vec<Suspect> {
-        // Index of the next activity that is not a graph node, from each activity on.
+        // For each activity, the index of the first activity at or after it that is not a graph node.
         let mut next = self.spans.len();
         let mut nexts = vec![next; next + 1];
         for at in (0..self.spans.len()).rev() {
@@ -380,13 +388,14 @@ impl OneStream<'_> {
     }
 }
 
-/// Whether most of an activity follows the return of a wait for it, at `end`, although it began before.
+/// Whether the activity began before a wait for it returned at `end`, but runs mostly after this return.
 fn is_stretched(span: &WorkSpan, end: u64) -> bool {
     let excess = span.end.saturating_sub(end);
     excess > MIN_WAIT_EXCESS_NS && span.start < end && excess > span.nanos() / 2
 }
 
-/// Returns the sum of the busy times of all GPUs: as recorded, and with the ends in `clamped`, by position.
+/// Returns the total busy time of all GPUs, as recorded and as clamped. `clamped` maps positions of activities to their
+/// clamped ends.
 fn busy_times(spans: &[WorkSpan], streams: &Streams, clamped: &IdMap<usize, u64>) -> (u64, u64) {
     let device = |at: u32| streams.key(&spans[at as usize]).0;
     let mut order: Vec<u32> = (0..spans.len() as u32).collect();

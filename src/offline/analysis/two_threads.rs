@@ -1,17 +1,17 @@
-//! Two steps of an analysis at the same time.
+//! Runs two steps of an analysis in parallel.
 
 use std::thread;
 
-/// Minimum number of edges, or of other things that take some ns each, for which a second thread is started. Starting one takes
-/// about 50 us.
+/// Minimum number of edges, or of other items that take a few ns each, for which a second thread is started. Starting a
+/// thread takes about 50 us.
 const MIN_LARGE: usize = 1 << 16;
 
-/// Whether so many edges are worth a second thread.
+/// Whether this number of edges justifies a second thread.
 pub(super) fn is_large(edges: usize) -> bool {
     edges >= MIN_LARGE
 }
 
-/// Takes both steps, at the same time if `is_large` is set.
+/// Runs both steps and returns their results. The steps run in parallel if `is_large` is set.
 pub(super) fn in_parallel<A, B: Send>(
     is_large: bool,
     one: impl FnOnce() -> A,

@@ -1,19 +1,19 @@
 //! Tests whether the average durations of two runs differ by more than chance, with Welch's t-test, two-sided, at a
 //! significance level of 0.001. The test assumes that durations are independent of each other.
 
-/// Count, sum and spread of durations, which suffice to compare averages.
+/// Number, total and spread of a set of durations, which suffice to compare averages.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Durations {
     /// Number of durations.
     pub count: u64,
-    /// Sum of the durations, in ns.
+    /// Total of the durations, in ns.
     pub nanos: u64,
-    /// Sum of the squared distances from the mean.
+    /// Sum of the squared differences from the mean.
     squares: f64,
 }
 
 impl Durations {
-    /// Adds a duration, by Welford's method, which never subtracts large numbers from each other.
+    /// Adds a duration, by Welford's method, which avoids subtracting large, nearly equal numbers.
     pub fn add(&mut self, nanos: u64) {
         let before = self.mean();
         self.count += 1;
@@ -21,16 +21,16 @@ impl Durations {
         self.squares += (nanos as f64 - before) * (nanos as f64 - self.mean());
     }
 
-    /// Creates the durations with this number, sum, and sum of squares.
+    /// Creates the statistics from the number of durations, their sum and the sum of their squares.
     pub fn from_sums(count: u64, nanos: u64, squares: u128) -> Self {
         let (all, number) = (u128::from(nanos).pow(2), u128::from(count.max(1)));
-        // The whole numbers are subtracted first, because they may be large and nearly equal.
+        // Integers are subtracted before the conversion to `f64`, because they may be large and nearly equal.
         let whole = squares.saturating_sub(all / number) as f64;
         let squares = (whole - (all % number) as f64 / number as f64).max(0.0);
         Self { count, nanos, squares }
     }
 
-    /// Adds all durations of `other`, as if each were added by [`Durations::add`].
+    /// Adds all durations of `other`. The result is the same as adding each of them with [`Durations::add`].
     pub fn add_all(&mut self, other: Self) {
         let (count, distance) = (self.count + other.count, self.mean() - other.mean());
         let between = self.count as f64 * other.count as f64 / count.max(1) as f64;
@@ -38,8 +38,8 @@ impl Durations {
         (self.count, self.nanos) = (count, self.nanos.saturating_add(other.nanos));
     }
 
-    /// Returns the sum of `self` and `other`. The spread of the sum contains only the spread within `self` and within
-    /// `other`, because two kinds of work have two means.
+    /// Adds the durations of two kinds of work. The spread of the result contains only the spread within `self` and
+    /// within `other`, because the two kinds have different means.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Durations {
         self.nanos as f64 / self.count.max(1) as f64
     }
 
-    /// Variance of the mean.
+    /// Returns the variance of the mean.
     fn variance_of_mean(self) -> f64 {
         self.squares / (self.count - 1) as f64 / self.count as f64
     }
@@ -69,9 +69,9 @@ pub enum DurationChange {
     Unsure,
     /// One side has fewer than five durations, too few for a conclusion.
     TooFew,
-    /// The kind of work did not occur before.
+    /// The kind of work did not occur before the change.
     New,
-    /// The kind of work no longer occurs.
+    /// The kind of work no longer occurs after the change.
     Gone,
 }
 
@@ -88,7 +88,7 @@ impl DurationChange {
     }
 }
 
-/// Minimum number of durations for a conclusion.
+/// Minimum number of durations on each side for a conclusion.
 const MIN_DURATIONS: u64 = 5;
 /// Two-sided quantile of the normal distribution for a probability of 0.001.
 const Z_ONE_IN_1000: f64 = 3.2905;
@@ -109,15 +109,15 @@ pub fn compare_durations(before: Durations, after: Durations) -> DurationChange 
 fn differs_beyond(before: Durations, after: Durations, z: f64) -> bool {
     let distance = (after.mean() - before.mean()).abs();
     let spread = (before.variance_of_mean() + after.variance_of_mean()).sqrt();
-    // If there is no spread, every difference is significant.
+    // If all durations of each side are equal, every difference is significant.
     match spread > 0.0 {
         true => distance / spread > critical_t(degrees_of_freedom(before, after), z),
         false => distance > 0.0,
     }
 }
 
-/// Quantile of Student's t that corresponds to the normal quantile `z`, by the Cornish-Fisher expansion. The result
-/// is 5 % too low for 4 degrees of freedom, and correct to 0.5 % from 8 degrees on.
+/// Quantile of Student's t that corresponds to the normal quantile `z`, by the Cornish-Fisher expansion. The result is
+/// 5 % too low for 4 degrees of freedom. Its error is at most 0.5 % for 8 or more degrees.
 fn critical_t(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / (4.0 * freedom);
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2));
@@ -126,7 +126,7 @@ fn critical_t(freedom: f64, z: f64) -> f64 {
     z + first + second + third
 }
 
-/// Returns the degrees of freedom by Welch-Satterthwaite.
+/// Returns the degrees of freedom by the Welch-Satterthwaite equation.
 fn degrees_of_freedom(a: Durations, b: Durations) -> f64 {
     let (of_a, of_b) = (a.variance_of_mean(), b.variance_of_mean());
     let parts = of_a.powi(2) / (a.count - 1) as f64 + of_b.powi(2) / (b.count - 1) as f64;

@@ -1,4 +1,5 @@
-//! Times, places and launches of single activities: in about 10 bytes each while rows are read, in 48 while they are compared.
+//! Stores the times, streams and launches of single activities: in about 10 bytes each while rows are read, and in 48
+//! bytes while activities are compared.
 
 use super::device_waits::WaitCalls;
 use super::packed_ops::{PackedOp, PackedOps};
@@ -10,32 +11,34 @@ use gpuflame_model::record::{
 };
 use gpuflame_traces::import::LinkReport;
 
-/// Maximum number of launches without an activity to store. If there are more, idle time is usually unknown anyway.
+/// Maximum number of launches without an activity to store. With more such launches, idle time can usually not be
+/// explained anyway.
 const MAX_PENDING: usize = 1 << 16;
 
-/// A [`Sink`] that stores the times and places of activities.
+/// A [`Sink`] that stores the times and streams of activities.
 ///
-/// [`check_stream_order`](super::check_stream_order) compares them, and [`PlausibleSpans`] are the ones that findings count.
+/// [`check_stream_order`](super::check_stream_order) compares the activities. [`PlausibleSpans`] are the activities
+/// that findings count.
 #[derive(Debug)]
 pub struct WorkSpans {
-    /// Activities that were added, until [`WorkSpans::unpack`] is called.
+    /// Encoded activities, until [`WorkSpans::unpack`] decodes them.
     packed: PackedOps,
     pub(super) spans: Vec<WorkSpan>,
     pub(super) streams: Streams,
     limit: usize,
     /// Number of activities beyond the limit, which are not stored.
     skipped: u64,
-    /// Starts and ends of activities without usable times, if they are stored.
+    /// Starts and ends of the activities without usable times. `None` if such activities are not stored.
     untimed: Option<Vec<(u64, u64)>>,
-    /// Launches with recorded attributes: whether they are programmatic.
+    /// Whether the launch is programmatic, for each launch whose attributes were recorded.
     attributes: IdMap<CorrelationId, bool>,
-    /// Calls that waited.
+    /// API calls that waited for GPU work.
     pub(super) waits: WaitCalls,
     /// Launches without an activity, at most [`MAX_PENDING`].
     pub(super) pending: Vec<Launched>,
 }
 
-/// Streams, by the number that a [`WorkSpan`] has.
+/// Streams of a run. The index of a stream is stored in each [`WorkSpan`].
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     keys: Vec<StreamKey>,
@@ -47,7 +50,7 @@ pub(super) type StreamKey = (DeviceId, GpuContextId, StreamId);
 
 impl Streams {
     fn number(&mut self, key: StreamKey) -> u32 {
-        // Most work runs on the same stream as the work before it.
+        // Most activities run on the same stream as the previous activity.
         if self.keys.get(self.last as usize) != Some(&key) {
             self.last = *self.numbers.entry(key).or_insert_with(|| {
                 self.keys.push(key);
@@ -57,7 +60,7 @@ impl Streams {
         self.last
     }
 
-    /// Whether all streams are streams of one context.
+    /// Whether all streams belong to one CUDA context.
     pub(super) fn are_of_one_context(&self) -> bool {
         self.keys.iter().all(|(device, context, _)| (*device, *context) == (self.keys[0].0, self.keys[0].1))
     }
@@ -66,7 +69,8 @@ impl Streams {
         self.keys[span.stream() as usize]
     }
 
-    /// Numbers the streams of `spans` by device, context and stream, so that their numbers sort as their keys do.
+    /// Renumbers the streams of `spans` by device, CUDA context and stream, so that their indexes sort as their keys
+    /// do.
     pub(super) fn sort(&mut self, spans: &mut [WorkSpan]) {
         let mut order: Vec<u32> = (0..self.keys.len() as u32).collect();
         order.sort_unstable_by_key(|number| self.keys[*number as usize]);
@@ -97,18 +101,19 @@ impl WorkSpans {
         }
     }
 
-    /// Creates a collector that stores all activities, even if their times are not usable.
+    /// Creates a collector that stores all activities, including those without usable times.
     pub fn unbounded() -> Self {
         Self { untimed: Some(Vec::new()), ..Self::bounded(usize::MAX) }
     }
 
-    /// Returns the starts and ends of the stored activities, in no particular order. Call before they are compared.
+    /// Returns the starts and ends of the stored activities, in no particular order. Call this before activities are
+    /// compared.
     pub(super) fn times(&self) -> impl Iterator<Item = (u64, u64)> {
         let untimed = self.untimed.iter().flatten().copied();
         self.packed.iter().map(|op| (op.start, op.end)).chain(untimed)
     }
 
-    /// Unpacks the activities that were added, so that they can be compared.
+    /// Decodes the activities that were added, so that they can be compared.
     fn unpack(&mut self) {
         self.spans.reserve_exact(self.packed.len());
         let spans = &mut self.spans;
@@ -116,14 +121,14 @@ impl WorkSpans {
     }
 
     /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds; other
-    /// formats, such as recordings, count nanoseconds. Returns `None` if there are no times.
+    /// formats, such as recordings, have nanoseconds. Returns `None` if there are no times.
     pub fn whole_micros(&mut self, linked: Option<&LinkReport>) -> Option<bool> {
         self.unpack();
         let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
         has_whole_micros(&self.spans).map(|whole| whole && linked.is_some_and(is_text))
     }
 
-    /// Returns the launches with recorded attributes: whether they are programmatic.
+    /// For each launch whose attributes were recorded, returns whether the launch is programmatic.
     pub(super) fn take_attributes(&mut self) -> IdMap<CorrelationId, bool> {
         std::mem::take(&mut self.attributes)
     }
@@ -166,7 +171,7 @@ impl Sink for WorkSpans {
     }
 }
 
-/// Times, place and launch of an activity.
+/// Times, stream and launch of an activity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkSpan {
     pub(super) start: u64,
@@ -175,7 +180,7 @@ pub(super) struct WorkSpan {
     launch: Launched,
     correlation: CorrelationId,
     pub(super) work: Work,
-    /// Number of the stream, [`IS_LAUNCHED`] and [`IS_NODE`].
+    /// Index of the stream, with the flags [`IS_LAUNCHED`] and [`IS_NODE`].
     stream_and_flags: u32,
 }
 
@@ -191,11 +196,11 @@ impl From<PackedOp> for WorkSpan {
     }
 }
 
-/// Bits of the number of the stream.
+/// Bits that hold the index of the stream.
 const STREAM: u32 = u32::MAX >> 2;
-/// Bit that is set if the launch is known.
+/// Flag for an activity whose launch is known.
 const IS_LAUNCHED: u32 = 1 << 31;
-/// Bit that is set if the work may be a node of a graph.
+/// Flag for an activity that may be a node of a graph.
 const IS_NODE: u32 = 1 << 30;
 
 impl WorkSpan {
@@ -204,12 +209,13 @@ impl WorkSpan {
         (self.stream_and_flags & IS_LAUNCHED != 0).then_some(self.launch)
     }
 
-    /// Returns what identifies the launch of the activity, if it is known.
+    /// Returns the correlation id and time of the activity's launch, if the launch is known. Together they identify the
+    /// launch.
     pub(super) fn launch_key(&self) -> Option<(u32, Nanos)> {
         self.launched().map(|launched| (self.correlation.0, launched.time))
     }
 
-    /// Whether the work may be a node of a graph.
+    /// Whether the activity may be a node of a graph.
     pub(super) fn is_node(&self) -> bool {
         self.stream_and_flags & IS_NODE != 0
     }
@@ -223,7 +229,7 @@ impl WorkSpan {
         self.stream_and_flags |= IS_NODE;
     }
 
-    /// Number of the stream in [`Streams`].
+    /// Index of the stream in [`Streams`].
     pub(super) fn stream(&self) -> u32 {
         self.stream_and_flags & STREAM
     }
@@ -237,8 +243,8 @@ impl WorkSpan {
     }
 }
 
-/// Activities whose durations are possible, by start. An activity that lasts beyond the start of later work of its stream, and
-/// beyond any plausible duration, ends at that start.
+/// Activities with plausible durations, sorted by start. If an activity has an implausibly long duration and lasts
+/// beyond the start of later work on its stream, it is cut off at that start.
 #[derive(Debug)]
 pub struct PlausibleSpans {
     spans: Vec<WorkSpan>,
@@ -247,7 +253,7 @@ pub struct PlausibleSpans {
 }
 
 impl PlausibleSpans {
-    /// Returns those activities of `all` whose durations are possible.
+    /// Creates the list from `all`, with implausible activities cut off or removed.
     pub fn new(mut all: WorkSpans) -> Self {
         all.unpack();
         let WorkSpans { mut spans, mut streams, skipped, .. } = all;
@@ -272,7 +278,7 @@ impl PlausibleSpans {
         &self.spans
     }
 
-    /// Returns the device, context and stream of an activity.
+    /// Returns the device, CUDA context and stream of an activity.
     pub(super) fn stream_of(&self, span: &WorkSpan) -> StreamKey {
         self.streams.key(span)
     }
@@ -282,21 +288,21 @@ impl PlausibleSpans {
         self.stream_of(span).0
     }
 
-    /// Returns the time in which at least one GPU worked in the steady part of a run, in ns. Returns `None` if activities were not
-    /// stored.
+    /// Returns the time in ns in which at least one GPU was busy in the steady part of a run. Returns `None` if some
+    /// activities were not stored.
     pub fn work_time(&self, steady: Option<SteadyPart>) -> Option<u64> {
         self.union(steady, &|_| true)
     }
 
-    /// Returns the time in which a GPU ran at least one kernel in the steady part of a run, in ns. Returns `None` if activities were
-    /// not stored.
+    /// Returns the time in ns in which a GPU ran at least one kernel in the steady part of a run. Returns `None` if
+    /// some activities were not stored.
     pub fn kernel_time(&self, device: DeviceId, steady: Option<SteadyPart>) -> Option<u64> {
         self.union(steady, &|span| {
             self.device_of(span) == device && matches!(span.work, Work::Kernel(_) | Work::Graph)
         })
     }
 
-    /// Returns the time in ns in which an activity that `counts` accepts ran in the steady part.
+    /// Returns the time in ns in which at least one activity that `counts` selects ran in the steady part.
     fn union(&self, steady: Option<SteadyPart>, counts: &dyn Fn(&WorkSpan) -> bool) -> Option<u64> {
         let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
         let (mut nanos, mut until) = (0_u64, begin);
@@ -309,10 +315,11 @@ impl PlausibleSpans {
     }
 }
 
-/// Error of times that are whole microseconds, in ns.
+/// Maximum error in ns of times that are whole microseconds.
 pub(super) const MICROSECOND_NS: u64 = 1000;
 
-/// Whether all times differ by whole microseconds, wherever the zero of the clock is.
+/// Whether all times differ by whole microseconds, whatever the offset of the clock. Returns `None` if there are no
+/// activities.
 fn has_whole_micros(spans: &[WorkSpan]) -> Option<bool> {
     let first = spans.first()?.start;
     Some(spans.iter().all(|span| {

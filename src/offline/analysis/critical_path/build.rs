@@ -12,55 +12,56 @@ use super::thread_waits::{ThreadCalls, add_thread_edges};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, CorrelationId, Detail, IdMap, MemoryKind, SyncKind, ThreadId};
 
-/// Moments of an instruction on the GPU.
+/// Moments at which an instruction begins and ends on the GPU.
 #[derive(Clone, Copy, Debug)]
 struct OnGpu {
-    /// Moment at which it begins; for records and waits, at which the stream reaches it.
+    /// Moment at which the instruction begins. For event records and event waits: at which the stream reaches them.
     begin: MomentId,
-    /// Moment at which it is done.
+    /// Moment at which the instruction is done.
     end: MomentId,
     kind: InstructionKind,
 }
 
-/// Instruction that does nothing on a GPU.
+/// Value for an instruction that does nothing on a GPU.
 const NOT_ON_GPU: OnGpu = OnGpu { begin: u32::MAX, end: u32::MAX, kind: InstructionKind::Launch };
 
-/// Builds the graph while it looks at the instructions in order.
+/// Builds the graph by reading the instructions in order.
 pub(super) struct Builder<'a> {
     list: &'a InstructionList,
     profile: &'a Profile,
     graph: Graph,
     lags: Lags,
     calls: KnownCalls,
-    /// Calls by correlation id, for waits whose row does not name the call; [`NO_CALL`] if there is none.
+    /// Calls by correlation id, for waits whose row does not identify the call. The value is [`NO_CALL`] if no call has
+    /// the id.
     calls_by_id: IdMap<CorrelationId, u32>,
-    /// By instruction.
+    /// Moments on the GPU, by instruction.
     on_gpu: Vec<OnGpu>,
     call_of: Vec<u32>,
     streams: Streams,
-    /// Ends of GPU work, for dependencies that are inferred from times.
+    /// Ends of GPU work, used to infer dependencies from times.
     ends: Vec<End>,
-    /// Streams of the begins of work and graph launches.
+    /// Stream of each begin of GPU work and of each graph launch.
     stream_of: Vec<(MomentId, u32)>,
     has_waits: bool,
-    /// Calls that wait for unknown work, by position.
+    /// Positions of the calls that wait for unknown work.
     unknown_waits: Vec<u32>,
-    /// Calls that wait, with the time at which the last of the awaited work ends.
+    /// For each call that waits, the latest end of the GPU work that it waited for.
     waits: IdMap<u32, u64>,
     nodes: Vec<Node>,
     /// Calls that wait for other threads.
     thread_calls: ThreadCalls,
-    /// Kernels that may overlap the kernel before them.
+    /// Kernels that may overlap the previous kernel.
     overlaps: Vec<Overlap>,
-    /// Position of the edge from the begin to the end of the last work.
+    /// Position of the edge from the begin to the end of the GPU work that was added last.
     work_edge: usize,
 }
 
-/// Numbers of the calls, by thread and start, and by the instruction for those that wait for other threads, which may take no
-/// time.
+/// Indexes of the calls, found by thread and start. For calls that wait for other threads, the instruction is part of
+/// the key, because such calls may take no time.
 #[derive(Default)]
 struct KnownCalls {
-    /// Calls by thread, in order of time. Nearly all calls come in this order.
+    /// Calls of each thread as (start, index), in order of time. Nearly all calls arrive in this order.
     in_order: IdMap<ThreadId, Vec<(u64, u32)>>,
     others: IdMap<CallKey, u32>,
 }
@@ -68,7 +69,7 @@ struct KnownCalls {
 type CallKey = (ThreadId, u64, Option<u32>);
 
 impl KnownCalls {
-    /// Returns the number of a call; `next` if it is new.
+    /// Returns the index of a call. A new call gets the index `next`.
     fn number(&mut self, key: CallKey, next: u32) -> u32 {
         if let (thread, time, None) = key {
             let known = self.in_order.entry(thread).or_default();
@@ -84,23 +85,23 @@ impl KnownCalls {
     }
 }
 
-/// What a [`Builder`] has found. The moments and the edges are not sorted.
+/// Result of a [`Builder`]. The moments and the edges are not sorted.
 pub(super) struct Built {
     pub(super) graph: Graph,
-    /// Calls that wait, with the time at which the last of the awaited work ends.
+    /// For each call that waits, the latest end of the GPU work that it waited for.
     pub(super) waits: IdMap<u32, u64>,
     /// Calls that wait for other threads.
     pub(super) thread_calls: ThreadCalls,
 }
 
-/// A node of a graph launch.
+/// A node of a launched graph.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// Number of the launch.
+    /// Index of the instruction that launched the graph.
     launch: u32,
     begin: MomentId,
     end: MomentId,
-    /// Whether all nodes that it waits for are known.
+    /// Whether all nodes that this node waits for are known.
     is_known: bool,
 }
 
@@ -128,7 +129,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds all instructions. Everything that only the builder needs is freed.
+    /// Adds all instructions. Data that only the builder needs is freed.
     pub(super) fn build(mut self) -> Built {
         let count = self.list.len() as u32;
         self.on_gpu.reserve(self.list.len());
@@ -160,7 +161,7 @@ impl<'a> Builder<'a> {
         Built { graph: self.graph, waits: self.waits, thread_calls: self.thread_calls }
     }
 
-    /// Adds the call of an instruction, if it is new.
+    /// Adds the call that issued an instruction, unless it was added before.
     fn add_call(&mut self, instruction: &Instruction<'_>) {
         let known = instruction.call.and_then(|call| {
             let thread = self.profile.context(call.context)?.thread;
@@ -185,7 +186,7 @@ impl<'a> Builder<'a> {
         self.call_of.push(known.unwrap_or(NO_CALL));
     }
 
-    /// Kind of the instruction's call, if that waits for another thread.
+    /// Returns the kind of the call that issued the instruction, if this call waits for another thread.
     fn thread_wait_of(&self, instruction: &Instruction<'_>) -> Option<ThreadWait> {
         match instruction.detail {
             InstructionDetail::Synchronize { waits_for: None, .. } => {
@@ -211,7 +212,7 @@ impl<'a> Builder<'a> {
         self.graph.calls.get(self.call_of[number as usize] as usize)
     }
 
-    /// Adds the moments of an instruction on the GPU, and the edges that lead to them.
+    /// Adds the moments of an instruction on the GPU, and the edges to these moments.
     fn add_gpu(&mut self, instruction: &Instruction<'_>) -> OnGpu {
         let (number, kind) = (instruction.number, instruction.kind);
         let moment = |time, kind| Moment::of_gpu(time, kind, number);
@@ -219,7 +220,7 @@ impl<'a> Builder<'a> {
             (InstructionKind::Launch | InstructionKind::Synchronize, _) => NOT_ON_GPU,
             (InstructionKind::Record | InstructionKind::Wait, _) | (InstructionKind::Graph, None) => {
                 let reached = self.add_reached(instruction, u64::MAX);
-                // A wait holds the streams that wait for its stream by the rule of default streams.
+                // A wait for an event also delays the streams that wait for its stream by the rule of default streams.
                 if let Some(reached) = reached.filter(|_| kind == InstructionKind::Wait) {
                     self.streams.note_last_work(instruction, reached);
                 }
@@ -262,8 +263,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds the moment at which a stream reaches a record or a wait: the earliest at which all before it is done. A graph
-    /// launch is reached at `latest`, when its first node begins. Returns `None` if nothing is before it.
+    /// Adds the moment at which a stream reaches an event record or an event wait. This is the earliest time at which
+    /// everything before it is done. A graph launch is reached at `latest`, at which its first node begins. Returns
+    /// `None` if nothing is recorded before the instruction.
     fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> Option<MomentId> {
         let mut causes: Vec<(MomentId, EdgeKind, u64)> = Vec::new();
         if let Some(call) = self.call(instruction.number) {
@@ -327,15 +329,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Returns the time that a launch took at least until its work could begin, if the work began at `start`. If that was
-    /// after the call, the whole call was needed.
+    /// Returns the minimum time in ns that a launch took until its work could begin. `start` is the begin of this work.
+    /// If the work began after the launch call had ended, the whole duration of the call counts.
     fn launch_lag(&self, call: &HostCall, kind: Submitted, start: u64) -> u64 {
         let shortest = self.lags.launch(kind);
         let whole = if start >= call.end { call.end - call.begin } else { 0 };
         shortest.max(whole)
     }
 
-    /// Adds the edge from the instruction before it on the stream. `other` is the latest time of the other causes.
+    /// Adds the edge from the previous instruction of the stream, `before`. `other` is the latest time of all other
+    /// causes.
     fn add_stream_edge(
         &mut self,
         before: u32,
@@ -371,8 +374,8 @@ impl<'a> Builder<'a> {
         self.graph.contradict(cause, effect, EdgeKind::Stream);
     }
 
-    /// Returns the instruction itself, or for the record of an event the work before it, because the record does not
-    /// hold the stream.
+    /// Returns the instruction itself. For an event record, returns the last instruction before it on the stream that
+    /// is not an event record, because a record does not delay the stream.
     fn last_that_takes_time(&self, mut number: u32) -> u32 {
         while self.on_gpu[number as usize].kind == InstructionKind::Record {
             let before = self.list.get(number).after.iter().find(|after| after.reason == AfterReason::Stream);
@@ -382,7 +385,7 @@ impl<'a> Builder<'a> {
         number
     }
 
-    /// Adds the edges to a node of a graph: from the launch, and from the nodes that the graph's edges name.
+    /// Adds the edges to a graph node from the graph's launch, and from the nodes named by the graph's edges.
     fn add_node_edges(&mut self, instruction: &Instruction<'_>, began: MomentId, done: MomentId) {
         let launch = instruction.after.iter().find(|after| after.reason == AfterReason::Graph);
         let Some(launch) = launch else {
@@ -412,8 +415,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds the edge from a node of the same launch. A kernel that began before the end of the other one was let begin by it
-    /// (programmatic launch). `other` is the latest time of the other causes.
+    /// Adds the edge from `before`, a node of the same graph launch. If a kernel began before the kernel `before`
+    /// ended, `before` allowed it to begin (programmatic launch). `other` is the latest time of all other causes.
     fn add_node_edge(&mut self, before: u32, (began, done): (MomentId, MomentId), other: Option<u64>) {
         let OnGpu { begin, end, kind } = self.on_gpu[before as usize];
         let after = self.graph.moments[began as usize].instruction;
@@ -434,8 +437,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges between the nodes of each graph launch. If the edges of a node are not recorded, the node that ended last
-    /// before it began is taken for its cause.
+    /// Adds edges between the nodes of each graph launch. If the edges of a node are not recorded, the cause is assumed
+    /// to be the node that ended last before the node began.
     fn add_graph_edges(&mut self) {
         let mut nodes = std::mem::take(&mut self.nodes);
         nodes.sort_unstable_by_key(|node| (node.launch, self.graph.time(node.end), node.end));
@@ -452,7 +455,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges to the nodes of a graph launch whose edges are not recorded.
+    /// Adds edges to those nodes of a graph launch whose graph edges are not recorded.
     fn infer_graph_edges(&mut self, of_launch: &[Node]) {
         self.add_overlap_edges(of_launch);
         for node in of_launch {
@@ -463,7 +466,8 @@ impl<'a> Builder<'a> {
             self.graph.launch_of.insert(node.begin, node.launch);
             let start = self.graph.time(node.begin);
             let before = of_launch.partition_point(|other| self.graph.time(other.end) <= start);
-            // A node without length has ended at its own begin. Moments are numbered in the order of instructions.
+            // A node of zero duration ends at its own begin, so only ends with smaller ids count. Ids of moments
+            // increase in the order of the instructions.
             let before = of_launch[..before].iter().rev().find(|other| other.end < node.begin);
             if let Some(before) = before {
                 self.graph.add_edge(before.end, node.begin, EdgeKind::GraphNode, 0);
@@ -471,8 +475,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges between nodes that overlap on one stream. Whether a branch began both, or one let the other begin
-    /// (programmatic launch), is not recorded, so the times between their begins and between their ends count as needed.
+    /// Adds edges between nodes that overlap on one stream. It is not recorded whether a branch of the graph began both
+    /// nodes, or whether one node let the other begin (programmatic launch). So the times between their begins and
+    /// between their ends are kept as lags.
     fn add_overlap_edges(&mut self, of_launch: &[Node]) {
         let stream_of =
             |began: MomentId| key_of(&self.list.get(self.graph.moments[began as usize].instruction));
@@ -503,11 +508,11 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges to the end of the call that waits for this instruction, or for other work.
+    /// Adds edges to the end of the host call that waits for this instruction or for other work.
     fn add_host_waits(&mut self, instruction: &Instruction<'_>) {
         match instruction.kind {
             InstructionKind::Synchronize => self.add_synchronize(instruction),
-            // A copy that ends during its call made the call wait.
+            // If a copy ends before its call returns, the call waited for it.
             InstructionKind::Copy | InstructionKind::Fill if !is_node(instruction) => {
                 let at = self.call_of[instruction.number as usize];
                 let Some(call) = self.graph.calls.get(at as usize).copied() else { return };
@@ -521,8 +526,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether the call of a copy or fill may wait for it. Asynchronous ones do not, except copies of pageable memory, which
-    /// the driver stages; a short one can nevertheless be over before a slow call returns.
+    /// Whether the call that issued a copy or fill may have waited for it. Asynchronous calls do not wait, except for
+    /// copies of pageable memory, which the driver stages. A short asynchronous copy can still end before a slow call
+    /// returns.
     fn may_wait(&self, instruction: &Instruction<'_>, context: ContextId) -> bool {
         let is_pageable = match instruction.detail {
             InstructionDetail::Work { activity, .. } => match activity.detail {
@@ -541,7 +547,7 @@ impl<'a> Builder<'a> {
             own => own,
         };
         let InstructionDetail::Synchronize { waits_for, result, .. } = instruction.detail else { return };
-        // A query that finds the work done did not wait for it.
+        // A query does not wait, even if it finds that the work is done.
         if at == NO_CALL || result != 0 || self.is_query(at) {
             return;
         }
@@ -571,8 +577,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds the waits of a call that waits for a stream, for the work for which the stream's next work would wait by the rule
-    /// of default streams.
+    /// For a call that waits for a stream, adds waits for the work of other streams that the stream's next work would
+    /// have to wait for by the rule of default streams.
     fn add_implied_waits(&mut self, instruction: &Instruction<'_>, at: u32) {
         let is_known = key_of(instruction)
             .is_some_and(|(_, context, stream)| self.list.is_blocking(context, stream).is_some());
@@ -604,7 +610,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges for waits whose object is not recorded: from the last work that ended during the call.
+    /// Adds edges to calls that wait for unrecorded work, from the last GPU work that ended during the call.
     fn add_unknown_waits(&mut self) {
         for call in std::mem::take(&mut self.unknown_waits) {
             let HostCall { begin, end, .. } = self.graph.calls[call as usize];
@@ -630,7 +636,7 @@ pub(in super::super) fn is_node(instruction: &Instruction<'_>) -> bool {
     }
 }
 
-/// Whether the instruction is a graph launch whose nodes are instructions of their own.
+/// Whether the instruction is a graph launch whose nodes are separate instructions.
 fn is_graph_of_nodes(instruction: &Instruction<'_>) -> bool {
     matches!(instruction.detail, InstructionDetail::Graph { .. })
 }

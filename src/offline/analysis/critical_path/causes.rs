@@ -1,4 +1,4 @@
-//! Why work began later than the records explain.
+//! Finds out why GPU work began later than the recorded rows explain.
 
 use std::cell::OnceCell;
 
@@ -9,29 +9,30 @@ use super::graph::EdgeKind;
 use super::streams::DEFAULT_STREAM;
 use gpuflame_model::record::{IdMap, Missing, NameId, Work};
 
-/// Why a part of the path is not explained.
+/// Reason why a part of the path is not explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unexplained {
-    /// Nothing is recorded before it that belongs to the path.
+    /// No row that belongs to the path is recorded before this part.
     BeforeRecords,
-    /// The first work of a stream came late, perhaps because of work that is not recorded.
+    /// The first work of a stream began late, perhaps because of earlier work that is not recorded.
     EarlierWork,
     /// The launch of the work is not recorded.
     NoLaunch,
-    /// The kernel runs for the first time, and may have to be loaded.
+    /// The kernel runs for the first time, and may have had to be loaded.
     FirstUse,
-    /// The stream may wait for an event with a default stream, but it is not recorded on which GPU that default stream is.
+    /// The stream may have waited with a default stream for an event, but the GPU of this default stream is not
+    /// recorded.
     UnknownGpu,
     /// The edges of the graph are not recorded.
     GraphEdges,
     /// Waits for events are not recorded.
     NoWaitRecords,
-    /// All that is recorded was done before.
+    /// All recorded causes had ended earlier.
     Other,
 }
 
 impl Unexplained {
-    /// Word for tables.
+    /// Returns the reason as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::BeforeRecords => "before_records",
@@ -46,26 +47,27 @@ impl Unexplained {
     }
 }
 
-/// Facts about the instructions of a path, by number.
+/// Facts about the instructions of a path, looked up by instruction index.
 pub(in super::super) trait InstructionFacts {
-    /// Kind of an instruction.
+    /// Returns the kind of an instruction.
     fn kind(&self, number: u32) -> InstructionKind;
-    /// Returns why the time before an instruction is not explained. `kind` is the edge that decided its begin.
+    /// Returns why the time before an instruction is not explained. `kind` is the kind of the edge that decided when
+    /// the instruction began.
     fn cause(&self, number: u32, kind: EdgeKind) -> Unexplained;
 }
 
-/// Facts about the run from which a cause follows.
+/// Facts about a run that are used to find the cause of unexplained time.
 pub(in super::super) struct Causes<'a> {
     list: &'a InstructionList,
-    /// Found at the first question: most paths are explained.
+    /// Computed at the first use, because most paths are explained completely.
     facts: OnceCell<Facts>,
 }
 
 struct Facts {
-    /// First instruction of each kernel.
+    /// Index of the instruction that runs each kernel for the first time.
     first_uses: IdMap<u32, ()>,
     has_waits: bool,
-    /// Numbers of the waits of default streams whose GPU is not known.
+    /// Indexes of event waits on default streams whose GPU is unknown.
     unclear_waits: Vec<u32>,
 }
 
@@ -100,7 +102,8 @@ impl<'a> Causes<'a> {
         })
     }
 
-    /// Returns why the time before an instruction is not explained. `kind` is the edge that decided its begin.
+    /// Returns why the time before an instruction is not explained. `kind` is the kind of the edge that decided when
+    /// the instruction began.
     pub(in super::super) fn before(&self, number: u32, kind: EdgeKind) -> Unexplained {
         let instruction: Instruction<'_> = self.list.get(number);
         let has_no_launch = matches!(
@@ -120,8 +123,9 @@ impl<'a> Causes<'a> {
         }
     }
 
-    /// Whether a wait of a default stream whose GPU is not known was submitted after the previous instruction of the stream. If the
-    /// default stream is on the same GPU, the instruction waits with it. Nodes wait only for their graph.
+    /// Whether an event wait on a default stream of an unknown GPU was submitted after the previous instruction of the
+    /// stream. If this default stream is on the same GPU, the instruction has to wait for the event too. Graph nodes
+    /// wait only for their graph.
     fn may_wait_for_unknown_gpu(&self, instruction: &Instruction<'_>, kind: EdgeKind) -> bool {
         let is_node = matches!(kind, EdgeKind::GraphNode | EdgeKind::GraphEdge | EdgeKind::GraphLaunch);
         let is_exempt = instruction

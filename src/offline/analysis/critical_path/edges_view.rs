@@ -1,22 +1,23 @@
-//! Edges and moments of a graph, with other lags and other times.
+//! Views of a graph's edges and moments that can replace their lags and times.
 //!
-//! A replay changes lags and times only, and a run has millions of edges, so a replay stores the numbers alone.
+//! A replay changes only lags and times. A run has millions of edges, so a replay stores the changed lags and times
+//! alone.
 
 use super::graph::{Edge, Graph, MomentId};
 
-/// Maximum number of edges that a search tries one after another. The edges that a path leaves out are few.
+/// Maximum number of edges that a search tries one after another. Usually only a few edges have to be skipped.
 const MAX_STEPS: usize = 64;
 
-/// Edges, with their own lags or with others.
+/// Edges, with their own lags or with replaced lags.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct EdgesView<'a> {
     edges: &'a [Edge],
-    /// Lags, by position of the edge.
+    /// Replaced lags, by position of the edge.
     lags: Option<&'a [u64]>,
 }
 
 impl<'a> EdgesView<'a> {
-    /// Views edges with other lags: one for each edge.
+    /// Creates a view that replaces the lag of every edge: `lags` has one lag per edge.
     pub(in super::super) fn with_lags(edges: &'a [Edge], lags: &'a [u64]) -> Self {
         Self { edges, lags: Some(lags) }
     }
@@ -31,8 +32,8 @@ impl<'a> EdgesView<'a> {
         Some(self.lags.map_or(edge, |lags| Edge { lag: lags[at], ..edge }))
     }
 
-    /// Returns the position of the first edge whose `to` is not before a moment. The edges are sorted by `to`, and the position
-    /// is probably just before `near`.
+    /// Returns the position of the first edge whose `to` is `to` or later. The edges must be sorted by `to`. The search
+    /// starts just before `near`, where the position probably is.
     pub(super) fn first_to(&self, to: MomentId, near: usize) -> usize {
         let before = &self.edges[..near.min(self.edges.len())];
         let steps = before.iter().rev().take(MAX_STEPS).take_while(|edge| edge.to >= to).count();
@@ -54,16 +55,16 @@ impl<'a> From<&'a [Edge]> for EdgesView<'a> {
     }
 }
 
-/// A graph, with its own times or with others.
+/// A graph, with its own times or with replaced times.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct TimedGraph<'a> {
     pub(super) graph: &'a Graph,
-    /// Times, by position of the moment.
+    /// Replaced times, by position of the moment.
     times: Option<&'a [u64]>,
 }
 
 impl<'a> TimedGraph<'a> {
-    /// Views a graph with other times: one for each moment.
+    /// Creates a view that replaces the time of every moment: `times` has one time per moment.
     pub(in super::super) fn with_times(graph: &'a Graph, times: &'a [u64]) -> Self {
         Self { graph, times: Some(times) }
     }
@@ -73,7 +74,7 @@ impl<'a> TimedGraph<'a> {
         self.times.map_or_else(|| self.graph.time(moment), |times| times[moment as usize])
     }
 
-    /// Returns the earliest time, and the moments with the latest time.
+    /// Returns the earliest time, and all moments that have the latest time.
     pub(super) fn bounds(&self) -> (u64, Vec<MomentId>) {
         match self.times {
             Some(times) => bounds_of(times.iter().copied()),
@@ -81,13 +82,14 @@ impl<'a> TimedGraph<'a> {
         }
     }
 
-    /// End of the call at this position.
+    /// Returns the end of the call at this position.
     pub(super) fn call_end(&self, call: u32) -> u64 {
         let call = &self.graph.calls[call as usize];
         self.times.map_or(call.end, |times| times[call.moments.1 as usize])
     }
 
-    /// Whether a kernel that overlapped the kernel before it took as long as it takes alone. Unknown for other times.
+    /// Whether the kernel that ends at `end` overlapped the previous kernel but took as long as it takes alone. Always
+    /// false for replaced times, for which this is unknown.
     pub(super) fn is_unhindered(&self, end: MomentId) -> bool {
         self.times.is_none() && self.graph.unhindered.contains_key(&end)
     }
@@ -119,7 +121,7 @@ mod tests {
             let found = [0, 1, 2, 3, 4, 5].map(|to| view.first_to(to, near));
             assert_eq!(found, [0, 0, 2, 3, 3, 6], "near {near}");
         }
-        // More edges than are tried one after another.
+        // More edges than the linear search tries.
         let many: Vec<Edge> = [1].into_iter().chain([2; 3 * MAX_STEPS]).chain([3]).map(edge).collect();
         let view = EdgesView::from(many.as_slice());
         let found = [many.len(), 1].map(|near| (view.first_to(2, near), view.first_to(3, near)));

@@ -1,4 +1,5 @@
-//! The functions of calls, by number. Names of functions are compared once per stack, not once per call.
+//! Finds the function of each host call, as an index. Function names are compared once per launch context, not once per
+//! call.
 
 use std::collections::HashMap;
 
@@ -7,11 +8,11 @@ use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Functions of calls.
+/// Names of functions, and the function of each call.
 pub(in super::super) struct Functions<'a> {
-    /// Names, each once.
+    /// Names of the functions, without duplicates.
     pub(in super::super) names: Vec<&'a str>,
-    /// By call: position in `names`.
+    /// For each call, the index of its function in `names`.
     pub(in super::super) of_call: Vec<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! The dependency graph: moments of the host and of the GPUs, and edges that say how long after one moment another comes at
-//! the earliest.
+//! The dependency graph: moments of the host and of the GPUs, and edges between them. An edge gives the minimum time
+//! between two moments.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,9 @@ use super::super::two_threads::{in_parallel, is_large};
 use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Maximum time in ns between the end of work and the begin of the next that the GPU's own scheduling explains, and from the
-/// end of a call to the begin of its work. H100: 0.5 to 2 us, and 3 to 12 us.
+/// Maximum time in ns that the GPU's own scheduling explains, from the end of one operation to the begin of the next.
+/// It also limits the time from the end of a launch call to the begin of its work. On an H100, these times are 0.5 to 2
+/// us and 3 to 12 us.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
@@ -17,9 +18,9 @@ pub(in super::super) type MomentId = u32;
 /// Kind of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MomentKind {
-    /// A call of the host begins.
+    /// A call on the host begins.
     CallBegin,
-    /// A stream reaches a record of an event, a wait for one, or a graph launch.
+    /// A stream reaches an event record, an event wait or a graph launch.
     Reached,
     /// GPU work begins.
     Begin,
@@ -29,22 +30,22 @@ pub enum MomentKind {
     Arrived,
     /// The last node of a graph launch ends.
     GraphEnd,
-    /// A call of the host ends.
+    /// A call on the host ends.
     CallEnd,
 }
 
-/// A moment.
+/// A moment at which something begins, ends or is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// Time in ns since 1970.
     pub time: u64,
-    /// Kind.
+    /// What happens at this moment.
     pub kind: MomentKind,
-    /// Number of the instruction; for calls, of the first instruction that the call issued.
+    /// Index of the instruction. For calls: of the first instruction that the call issued.
     pub instruction: u32,
     /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls); `u32::MAX` for moments of GPUs.
     pub call: u32,
-    /// Order among moments of equal time: the number of the last instruction that it depends on.
+    /// Order among moments of equal time: index of the last instruction on which the moment depends.
     pub(in super::super) rank: u32,
 }
 
@@ -55,57 +56,58 @@ impl Moment {
     }
 }
 
-/// Stands for no call.
+/// Value of [`Moment::call`] that means "no call".
 pub(in super::super) const NO_CALL: u32 = u32::MAX;
 
-/// Why a moment cannot come before another.
+/// Reason why one moment cannot come before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EdgeKind {
-    /// The GPU works.
+    /// An operation runs on the GPU.
     Work,
-    /// The call runs.
+    /// A call runs on the host.
     Call,
-    /// The thread runs between two calls.
+    /// A thread runs between two calls.
     Host,
-    /// Another thread has to finish first. Inferred from the times of calls.
+    /// Another thread has to finish a call first. Inferred from the times of the calls.
     HandOff,
-    /// The call waits for a call of another thread, as at a barrier.
+    /// A call waits for a call of another thread, for example at a barrier.
     ThreadWait,
-    /// The call submits the work.
+    /// A call submits work to the GPU.
     Launch,
-    /// Work before it on the stream.
+    /// The previous operation of the stream ends first.
     Stream,
-    /// The kernel before it has begun, and lets a programmatic launch begin.
+    /// The previous kernel has begun, and allows a programmatically launched kernel to begin.
     Programmatic,
-    /// A record of an event.
+    /// A record of the CUDA event comes first.
     Event,
-    /// Work of a default stream, or for the default stream work of another. Follows from the kinds of the streams if they
-    /// are recorded, else from the times.
+    /// Work of the default stream ends first, or work of another stream if this is work of the default stream. Follows
+    /// from the kinds of the streams if they are recorded, otherwise from the times.
     DefaultStream,
-    /// The launch of the graph.
+    /// The graph is launched first.
     GraphLaunch,
-    /// A node before it in the graph, by the graph's edges.
+    /// An earlier node of the graph ends first, according to the graph's edges.
     GraphEdge,
-    /// A node before it in the graph. Inferred from the times.
+    /// An earlier node of the graph ends first. Inferred from the times.
     GraphNode,
-    /// The previous launch of the same graph.
+    /// The previous launch of the same graph ends first.
     SameGraph,
-    /// Work of the same stream that ended just before, although the calls were in another order. Inferred from the times.
+    /// Work of the same stream ended just before, although its call came later. Inferred from the times.
     InferredOrder,
-    /// Work of another stream that ended just before. Inferred, if the waits of streams are not recorded.
+    /// Work of another stream ended just before. Inferred from the times if the waits of streams are not recorded.
     InferredEvent,
-    /// The call waits for GPU work.
+    /// A call waits for GPU work.
     Wait,
-    /// The call waits, and the records do not say for what: the last work that ended during the call.
+    /// A call waits for unrecorded work, which is assumed to be the last work that ended during the call.
     InferredWait,
-    /// The last rank enters the collective.
+    /// The last rank enters the collective first.
     Collective,
-    /// Another rank enters the collective later by less than the error of the clocks, so this rank may be the last one.
+    /// Another rank enters the collective later, but by no more than the error of the clocks, so this rank may be the
+    /// last one.
     CollectiveTie,
 }
 
 impl EdgeKind {
-    /// Word for tables.
+    /// Returns the kind as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Work => "work",
@@ -130,7 +132,7 @@ impl EdgeKind {
         }
     }
 
-    /// Whether the edge follows from times, and not from a record.
+    /// Whether the edge was inferred from times, not read from a row.
     pub fn is_inferred(self) -> bool {
         use EdgeKind::*;
         matches!(self, HandOff | DefaultStream | GraphNode | InferredOrder | InferredEvent | InferredWait)
@@ -139,7 +141,7 @@ impl EdgeKind {
 
 /// An edge: `to` comes at least `lag` ns after `from`.
 ///
-/// A run has five edges for each kernel, and analyses hold several lists of them, so the fields are packed.
+/// A run has about five edges per kernel, and analyses store several lists of edges, so the fields are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(Rust, packed)]
 pub struct Edge {
@@ -147,7 +149,7 @@ pub struct Edge {
     pub from: u32,
     /// The later moment.
     pub to: u32,
-    /// Why.
+    /// Reason why `to` cannot come before `from`.
     pub kind: EdgeKind,
     /// Minimum time between the moments, in ns.
     pub lag: u64,
@@ -155,63 +157,63 @@ pub struct Edge {
 
 const _: () = assert!(size_of::<Edge>() == 17, "an edge grew: millions are stored");
 
-/// A call of the host.
+/// A call on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
     /// Start in ns since 1970.
     pub begin: u64,
-    /// End in ns since 1970; the start if it is unknown.
+    /// End in ns since 1970, or the start if the end is unknown.
     pub end: u64,
-    /// Stack.
+    /// Launch context (stack and API call).
     pub context: ContextId,
-    /// Thread.
+    /// Thread that made the call.
     pub thread: ThreadId,
-    /// The moments.
+    /// Moments at which the call begins and ends.
     pub(in super::super) moments: (MomentId, MomentId),
 }
 
-/// Two records that contradict each other: an effect comes before its cause.
+/// Two rows that contradict each other: an effect precedes its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction {
-    /// Number of the instruction that is the cause.
+    /// Index of the instruction that is the cause.
     pub cause: u32,
-    /// Number of the instruction that is the effect.
+    /// Index of the instruction that is the effect.
     pub effect: u32,
-    /// Reason for which the effect comes later.
+    /// Reason why the effect should come after the cause.
     pub kind: EdgeKind,
-    /// Time by which it comes too early, in ns.
+    /// Time in ns by which the effect precedes the cause.
     pub nanos: u64,
 }
 
-/// The graph.
+/// The dependency graph of a run.
 #[derive(Debug, Default)]
 pub(in super::super) struct Graph {
     pub(in super::super) moments: Vec<Moment>,
     pub(in super::super) edges: Vec<Edge>,
     pub(in super::super) calls: Vec<HostCall>,
-    /// Number of edges that were left out because the effect comes before the cause.
+    /// Number of edges that were omitted because the effect precedes the cause.
     pub(in super::super) contradicted: u64,
-    /// The edge among these whose effect comes too early by the longest time.
+    /// Omitted edge whose effect precedes its cause by the longest time.
     pub(in super::super) worst: Option<Contradiction>,
-    /// Calls that exist to wait, or that waited for their copy, by position.
+    /// Positions of the calls whose purpose is to wait, and of the calls that waited for their copy.
     pub(in super::super) waiting: BTreeSet<u32>,
-    /// Number of pieces of work without times, which are not in the graph.
+    /// Number of GPU operations without times, which are not in the graph.
     pub(in super::super) untimed: u64,
-    /// Number of the graph launch, by moment of a node.
+    /// For each moment of a graph node, the index of the instruction that launched the graph.
     pub(in super::super) launch_of: IdMap<MomentId, u32>,
-    /// By instruction: its call, or [`NO_CALL`].
+    /// For each instruction, the call that issued it, or [`NO_CALL`].
     pub(in super::super) call_of: Vec<u32>,
     /// Whether calls that wait for other threads are recorded.
     pub(in super::super) knows_threads: bool,
     /// Number of calls that waited for another thread whose call is not recorded.
     pub(in super::super) unclear_thread_waits: u64,
-    /// Number of calls that take a lock, if several threads do.
+    /// Number of calls that take a lock, if several threads take locks; otherwise 0.
     pub(in super::super) shared_locks: u64,
-    /// Times of kernels that let programmatic launches begin, or are launched so.
+    /// Times of kernels that allow programmatic launches to begin, or that are launched programmatically.
     pub(in super::super) kernels: LearnedKernels,
-    /// Ends of kernels that overlapped the kernel before them, and took as long as they take alone.
+    /// Ends of kernels that overlapped the previous kernel but took as long as they take alone.
     pub(in super::super) unhindered: IdMap<MomentId, ()>,
-    /// Latest times of begins of calls at which the calls of all threads keep their order.
+    /// Latest times at which calls may begin so that the calls of all threads keep their order.
     pub(in super::super) order_limits: Vec<(MomentId, u64)>,
 }
 
@@ -225,7 +227,7 @@ impl Graph {
         self.moments[id as usize].time
     }
 
-    /// Adds an edge, unless the times contradict it. A lag that is longer than the recorded time is shortened.
+    /// Adds an edge, unless the times contradict it. A lag that exceeds the recorded time is shortened to this time.
     pub(super) fn add_edge(&mut self, from: MomentId, to: MomentId, kind: EdgeKind, lag: u64) {
         let (cause, effect) = (self.moments[from as usize], self.moments[to as usize]);
         if cause.time > effect.time {
@@ -251,11 +253,11 @@ impl Graph {
         sort_edges(&mut self.edges, self.moments.len());
     }
 
-    /// Sorts the moments so that every edge leads to a later position. Moments of equal time are in the order in which
-    /// instructions depend on each other. The edges are not sorted.
+    /// Sorts the moments so that every edge leads to a later position. Moments of equal time are sorted in the order in
+    /// which their instructions depend on each other. The edges are not sorted.
     pub(in super::super) fn sort_moments(&mut self) {
         let mut order: Vec<MomentId> = (0..self.moments.len() as MomentId).collect();
-        // The moments of each thread and of each stream are in order, which a stable sort makes use of.
+        // The moments of each thread and of each stream are already in order, which makes the stable sort fast.
         order.sort_by_key(|id| {
             let Moment { time, rank, kind, .. } = self.moments[*id as usize];
             (time, rank, kind)
@@ -270,7 +272,7 @@ impl Graph {
         self.edges = edges;
     }
 
-    /// Puts the moments into an order. `position` has the new place of each moment.
+    /// Reorders the moments. `position` contains the new position of each moment.
     fn move_moments(&mut self, order: Vec<MomentId>, position: &[MomentId]) {
         self.launch_of = std::mem::take(&mut self.launch_of)
             .into_iter()
@@ -287,18 +289,19 @@ impl Graph {
     }
 }
 
-/// Gives edges the new places of their moments.
+/// Replaces the moments of the edges by their new positions.
 fn move_edges(edges: &mut Vec<Edge>, position: &[MomentId]) {
     edges.retain_mut(|edge| {
         (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
-        // An edge between moments of one time in the wrong order would close a circle. It says nothing about time.
+        // An edge that leads backwards between moments of equal time could close a cycle. It has no effect on times, so
+        // it is dropped.
         edge.from < edge.to
     });
 }
 
-/// Sorts edges by `to`, `from` and kind. `moments` is the number of moments. A moment has few edges, so the edges are first placed
-/// by counting those of each `to`, which takes linear time. They change places one by one: a second list would have 75 MB for a
-/// million kernels.
+/// Sorts edges by `to`, `from` and kind. `moments` is the number of moments. Few edges lead to each moment, so the
+/// edges are first placed by a counting sort on `to`, which takes linear time. The edges are swapped in place, because
+/// a second list would need 75 MB for a million kernels.
 pub(in super::super) fn sort_edges(edges: &mut [Edge], moments: usize) {
     if edges.is_sorted_by_key(edge_key) {
         return;
@@ -323,8 +326,8 @@ pub(in super::super) fn sort_edges(edges: &mut [Edge], moments: usize) {
     sort_each_moment(edges);
 }
 
-/// Adds other edges. All are sorted by `to`, and so is the result; edges with equal `to` are sorted by `from` and kind. The edges
-/// are merged from the last one on, so that no second list is needed.
+/// Merges `others` into `edges`. Both lists must be sorted by `to`, and the result is sorted by `to`, `from` and kind.
+/// The merge starts at the last edges, so that no second list is needed.
 pub(super) fn merge_edges(edges: &mut Vec<Edge>, others: Vec<Edge>) {
     let (mut left, mut left_others) = (edges.len(), others.len());
     edges.extend_from_slice(&others);

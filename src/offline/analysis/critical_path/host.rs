@@ -1,4 +1,4 @@
-//! The order of calls on each thread, and hand-offs between threads.
+//! Adds edges for the order of host calls on each thread, and for hand-offs between threads.
 
 use super::super::two_threads::{in_parallel, is_large};
 use super::functions::Functions;
@@ -6,8 +6,8 @@ use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, merge_edges, sor
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Part (1/N) of the time between two calls of a thread that the calls of another thread must cover to be taken for the
-/// reason of the pause.
+/// Denominator N: the calls of another thread must cover at least 1/N of the pause between two calls of a thread to
+/// count as the reason of the pause.
 const HAND_OFF_PART: u64 = 2;
 
 /// State of a thread while its moments are read in order.
@@ -15,14 +15,14 @@ const HAND_OFF_PART: u64 = 2;
 struct Line {
     /// Last moment of the thread.
     last: Option<MomentId>,
-    /// Calls that have begun and not ended.
+    /// Calls that have begun but not ended.
     open: Vec<u32>,
-    /// Begins of its calls so far.
+    /// Begins of the thread's calls that were read so far.
     begins: Vec<MomentId>,
 }
 
-/// Adds the edges between the moments of each thread. The moments of `graph` are sorted. If the calls that wait for other
-/// threads are not recorded, hand-offs are inferred.
+/// Adds the edges between the moments of each thread. The moments of `graph` must be sorted. If calls that wait for
+/// other threads are not recorded, hand-offs between threads are inferred.
 pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile: &Profile) {
     let mut edges = std::mem::take(&mut graph.edges);
     let moments = graph.moments.len();
@@ -80,8 +80,9 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
     edges
 }
 
-/// Whether the call that begins at `begin` probably waited for a call of another thread that ended last, at `end`: the
-/// first call of a thread always; other calls if the other thread was at work for most of the pause before them.
+/// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. This is
+/// assumed for the first call of a thread. For later calls it is assumed if the other thread was busy for most of the
+/// pause before the call.
 fn is_hand_off(
     graph: &Graph,
     lines: &[Line],
@@ -102,7 +103,7 @@ fn is_hand_off(
     burst >= pause / HAND_OFF_PART && burst > 0
 }
 
-/// Numbers the threads from 0. Returns the thread of each call.
+/// Numbers the threads from 0, and returns the thread number of each call.
 fn number_threads(graph: &Graph) -> Vec<u32> {
     let mut known: IdMap<ThreadId, u32> = IdMap::default();
     let numbers = graph.calls.iter().map(|call| {
@@ -112,7 +113,7 @@ fn number_threads(graph: &Graph) -> Vec<u32> {
     numbers.collect()
 }
 
-/// The two threads whose calls ended last, by number, and where.
+/// The two threads whose calls ended last, as thread number and moment of the end.
 #[derive(Default)]
 struct LatestEnds([Option<(usize, MomentId)>; 2]);
 
@@ -129,15 +130,16 @@ impl LatestEnds {
     }
 }
 
-/// Whether a function is not one of the C library, whose calls tell nothing about those of CUDA.
+/// Whether a function is not from the C library. The durations of C library calls say nothing about the durations of
+/// CUDA calls.
 pub(in super::super) fn is_cuda_call(name: &str) -> bool {
     !name.starts_with("pthread_")
 }
 
-/// Shortest durations of calls that did not wait. A call that waits takes as long on the host at least.
+/// Shortest durations of calls that did not wait, in ns. A call that waits also takes at least this long on the host.
 struct ShortestCalls {
     by_context: IdMap<ContextId, u64>,
-    /// Shortest duration over all functions, for functions whose every call waited.
+    /// Shortest duration over all functions, used for functions whose calls all waited.
     of_all: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Divides the host's parts of a path among the stacks in which the thread was.
+//! Divides the host's parts of a critical path by the stacks in which the thread was.
 //!
 //! ```text
 //! calls    |launch|                                      |launch|
@@ -10,17 +10,18 @@ use super::path::{PathClass, PathPart, What};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, FrameKind, IdMap, LabelKind};
 
-/// A stack of a thread: start, end, and class of a part with this stack.
+/// A stack of a thread, with its time span and with the class for parts of the path in this stack.
 pub(in super::super) struct HostStack {
     pub(in super::super) span: (u64, u64),
     pub(in super::super) context: ContextId,
     pub(in super::super) class: PathClass,
 }
 
-/// Passes on the known stacks of a thread in a time before a call, by time. The call is given by its position.
+/// Function that passes on the known stacks of a thread in a given time before a call, in order of time. The call is
+/// given by its position.
 pub(in super::super) type EachStack<'a> = dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)) + 'a;
 
-/// Returns the parts with the time between two calls divided.
+/// Returns the parts of a path after dividing the times between two calls by stack.
 pub(in super::super) fn divide(parts: &[PathPart], each_stack: &mut EachStack<'_>) -> Vec<PathPart> {
     let mut divided: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {
@@ -58,7 +59,7 @@ pub(in super::super) fn divide(parts: &[PathPart], each_stack: &mut EachStack<'_
     divided
 }
 
-/// Finds the class of a part in which a thread was in a stack.
+/// Finds the class for a part of the path in which a thread was in a given stack.
 pub(in super::super) struct StackClasses<'a> {
     profile: &'a Profile,
     known: IdMap<ContextId, Option<PathClass>>,
@@ -69,7 +70,7 @@ impl<'a> StackClasses<'a> {
         Self { profile, known: IdMap::default() }
     }
 
-    /// Returns `None` if the stack has no name for a part.
+    /// Returns the class, or `None` if no frame of the stack has a useful name.
     pub(in super::super) fn class(&mut self, context: ContextId) -> Option<PathClass> {
         let find = || {
             let is_call = is_api_call(host_stack_name(self.profile, context)?);
@@ -79,8 +80,8 @@ impl<'a> StackClasses<'a> {
     }
 }
 
-/// Returns the name of the innermost frame of a stack between two calls: a function, an operator, a call or a named range. Steps
-/// and the labels of time between two slices tell nothing.
+/// Returns the name of the innermost named frame of a stack between two calls: a function, an operator, an API call or
+/// an NVTX range. Names of steps, and labels for the time between two slices, are skipped.
 pub fn host_stack_name(profile: &Profile, context: ContextId) -> Option<&str> {
     let frames = profile.stack(profile.context(context)?.stack);
     let names = frames.map(|frame| {
@@ -102,7 +103,7 @@ pub fn host_stack_name(profile: &Profile, context: ContextId) -> Option<&str> {
     names.filter_map(|(name, is_range)| name.filter(|name| tells(name, is_range))).next()
 }
 
-/// Whether a function is one of CUDA's or HIP's interface: `cudaFree`, `cuMemAlloc_v2`, `hipMalloc`.
+/// Whether a function belongs to the API of CUDA or HIP, for example `cudaFree`, `cuMemAlloc_v2` or `hipMalloc`.
 fn is_api_call(name: &str) -> bool {
     let rest =
         name.strip_prefix("cuda").or_else(|| name.strip_prefix("cu")).or_else(|| name.strip_prefix("hip"));

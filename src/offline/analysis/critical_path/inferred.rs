@@ -1,23 +1,23 @@
-//! Dependencies that follow from times alone, where the recorded ones leave a long delay unexplained.
+//! Infers dependencies from times alone, if the recorded dependencies leave a long delay unexplained.
 
 use super::graph::{EdgeKind, Graph, MAX_LATENCY_NS, MomentId};
 use super::streams::{NO_STREAM, Streams};
 
-/// Maximum number of ends before a begin among which its cause is looked for.
+/// Maximum number of ends before a begin that are tried as its cause.
 const MAX_CANDIDATES: usize = 64;
 
-/// An end of GPU work.
+/// End of GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct End {
     pub(super) time: u64,
     pub(super) moment: MomentId,
-    /// Number of the stream, or [`NO_STREAM`].
+    /// Index of the stream, or [`NO_STREAM`].
     pub(super) stream: u32,
 }
 
-/// Adds an edge to each begin that comes late although everything recorded was done: from the work of the same stream that
-/// ended just before it, or, if no waits of streams are recorded, from work of another stream of the GPU. `ends` is sorted;
-/// `stream_of` are the streams of begins.
+/// Adds an edge to each begin of GPU work that comes late although all its recorded causes had ended. The cause is
+/// assumed to be work of the same stream that ended just before the begin. If no waits of streams are recorded, it can
+/// also be work of another stream of the GPU. `ends` must be sorted. `stream_of` contains the streams of the begins.
 pub(super) fn add_inferred_edges(
     graph: &mut Graph,
     (ends, stream_of): (&[End], &[(MomentId, u32)]),

@@ -1,44 +1,46 @@
-//! Times of kernels that let programmatic launches begin, or are launched so.
+//! Measured times of kernels that allow programmatic launches to begin, or that are launched programmatically.
 
 use super::super::instructions::{Instruction, InstructionDetail};
 use gpuflame_model::record::{Detail, IdMap, NameId};
 
-/// Moment at which a kernel lets a programmatic launch begin.
+/// Moment at which a kernel allows a programmatically launched kernel to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Trigger {
-    /// This many ns after its begin.
+    /// This many ns after the kernel's begin.
     After(u64),
-    /// At its end.
+    /// At the kernel's end.
     AtEnd,
 }
 
-/// Times of a kernel, as far as the run shows them.
+/// Measured times of a kernel. A time is `None` if no launch in the run shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct KernelTimes {
-    /// Duration of a launch that does not wait for the kernel before it, in ns.
+    /// Duration of a launch that does not wait for the previous kernel, in ns.
     pub(in super::super) duration: Option<u64>,
     pub(in super::super) trigger: Option<Trigger>,
-    /// Time in ns that a kernel runs after the end of the kernel before it. Known if the kernel waited for that end.
+    /// Time in ns that the kernel runs after the end of the previous kernel. Known only from launches that waited for
+    /// this end.
     pub(in super::super) tail: Option<u64>,
-    /// Shortest time in ns from the end of the kernel before it to its own end, if it overlapped that kernel. The tail is not longer.
+    /// Minimum time in ns from the end of the previous kernel to the kernel's own end, over the launches that
+    /// overlapped the previous kernel. The tail is at most this long.
     pub(in super::super) max_tail: Option<u64>,
 }
 
-/// A kernel with the sizes of its launch, on which its times depend.
+/// Kernel name with the grid and block sizes of its launch, because the times depend on these sizes.
 pub(super) type KernelKey = (NameId, [u32; 3], [u32; 3]);
 
-/// Times of kernels, and the launches that no times explain.
+/// Measured times of kernels, and the launches that these times do not explain.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LearnedKernels {
     pub(super) times: IdMap<KernelKey, KernelTimes>,
-    /// Numbers of programmatic launches of streams whose times follow a rule.
+    /// Indexes of programmatic launches on streams for which no measured times exist, so a rule gives their times.
     pub(in super::super) guessed: Vec<u32>,
-    /// Number of edges of graphs that may be programmatic.
+    /// Number of graph edges that may be programmatic.
     pub(in super::super) unclear_edges: u64,
 }
 
 impl LearnedKernels {
-    /// Times of the kernel of an instruction.
+    /// Returns the times of the kernel that an instruction launched.
     pub(in super::super) fn times(&self, instruction: &Instruction<'_>) -> KernelTimes {
         key_of(instruction).and_then(|key| self.times.get(&key).copied()).unwrap_or_default()
     }

@@ -1,12 +1,14 @@
-//! Shortest times from a call to the begin of its work. A launch whose work begins later than that waited for something else.
+//! Finds the shortest times from a launch call to the begin of its GPU work. Work that begins later than that waited
+//! for something else.
 
 use super::super::instructions::InstructionKind;
 use super::graph::MAX_LATENCY_NS;
 
-/// A kind with fewer launches has the shortest time over all kinds, because perhaps no launch of the kind found its stream free.
+/// Minimum number of launches of a kind. A kind with fewer launches uses the shortest time over all kinds, because
+/// perhaps none of its launches found its stream idle.
 const MIN_LAUNCHES: u64 = 8;
 
-/// Kind of submitted work, as far as its way to the GPU differs.
+/// Kind of submitted work. Kinds are distinct if they reach the GPU in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in super::super) enum Submitted {
     Kernel,
@@ -16,7 +18,8 @@ pub(in super::super) enum Submitted {
 }
 
 impl Submitted {
-    /// Kind of an instruction; `None` if it does nothing on a stream.
+    /// Returns the kind of submitted work for a kind of instruction; `None` if the instruction does nothing on a
+    /// stream.
     pub(in super::super) fn of(kind: InstructionKind) -> Option<Self> {
         match kind {
             InstructionKind::Kernel => Some(Self::Kernel),
@@ -27,7 +30,7 @@ impl Submitted {
         }
     }
 
-    /// Word for tables.
+    /// Returns the kind as a word for tables.
     pub(in super::super) fn word(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -38,7 +41,7 @@ impl Submitted {
     }
 }
 
-/// Shortest times in ns by kind.
+/// Shortest times in ns, by kind of submitted work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lags {
     counts: [u64; 4],
@@ -52,7 +55,7 @@ impl Lags {
         *count += 1;
     }
 
-    /// Call once, after the last launch.
+    /// Completes the shortest times. Call once, after the last launch.
     pub(super) fn finish(&mut self) {
         let known = self.counts.iter().zip(&self.shortest).filter(|(count, _)| **count > 0);
         let all = known.map(|(_, shortest)| *shortest).min().unwrap_or(0);
@@ -63,8 +66,8 @@ impl Lags {
         }
     }
 
-    /// Shortest time from the start of a call to the begin of its work. If every launch of the file waited in a full queue, the
-    /// shortest time says nothing about launches.
+    /// Returns the shortest time in ns from the start of a call to the begin of its GPU work. It is limited to
+    /// [`MAX_LATENCY_NS`], because all launches of a file may have waited in a full queue.
     pub(super) fn launch(&self, kind: Submitted) -> u64 {
         self.shortest[kind as usize].min(MAX_LATENCY_NS)
     }

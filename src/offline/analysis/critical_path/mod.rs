@@ -7,9 +7,10 @@
 //! path    |  call  |   host   |  launch  |    gemm    |  relu  | wait |
 //! ```
 //!
-//! [`Graph`](graph::Graph) has a moment for the begin and the end of each call and of each piece of GPU work, and an edge for
-//! each reason for which one moment cannot come before another. The path starts at the last moment and goes back along the
-//! edge that decided each moment, so its parts add up to the window exactly.
+//! The [`Graph`](graph::Graph) has a moment for the begin and the end of each host call and of each GPU operation. It
+//! has an edge for each reason why one moment cannot come before another. The path starts at the last moment, and goes
+//! back along the edge that decided the time of each moment. So the durations of its parts add up to the duration of
+//! the run exactly.
 
 mod build;
 mod causes;
@@ -54,34 +55,37 @@ pub(super) use host_stacks::{HostStack, StackClasses};
 pub(super) use kernel_times::{KernelTimes, Trigger};
 pub(super) use lags::Submitted;
 
-/// Part (1/N) of the edges that may be contradicted by the times before a run has no critical path.
+/// Denominator N: a run has no critical path if the times contradict more than 1/N of the edges.
 const MAX_CONTRADICTED_PART: u64 = 20;
-/// Time in ns by which an effect may come before its cause: clocks of GPUs are compared with that of the host to within some
-/// microseconds.
+/// Maximum time in ns by which an effect may precede its cause. The clocks of GPUs are aligned with the host's clock to
+/// within a few microseconds.
 const CLOCK_ERROR_NS: u64 = 20_000;
 
-/// The critical path of a run, and how much later each piece of work could have ended.
+/// The critical path of a run, and by how much each GPU operation could have ended later.
 #[derive(Debug)]
 pub struct CriticalPath {
     graph: Graph,
-    /// Number of edges that are sorted by their later moment. The rest follows from unknown edges of graphs.
+    /// Number of edges that are sorted by their later moment. The edges after them were added for graph nodes whose
+    /// edges are not recorded.
     sorted_edges: usize,
-    /// By moment: position of the edge that decided it.
+    /// For each moment, the position of the edge that decided its time.
     deciding: Vec<u32>,
-    /// By moment: the latest time at which the run does not end later, if the calls of all threads keep their order.
+    /// For each moment, the latest time that would not delay the end of the run, provided that the calls of all threads
+    /// keep their order.
     latest: Vec<u64>,
-    /// By moment: the latest time at which the calls of all threads keep their order, too. Empty if no call has a limit.
+    /// For each moment, the latest time at which the calls of all threads also keep their order. Empty if no call has a
+    /// limit.
     in_order: Vec<u64>,
     parts: Vec<PathPart>,
     savings: OnceLock<Savings>,
 }
 
-/// Savings of the parts of a path.
+/// Time that the run would save for each part of a path.
 #[derive(Debug)]
 pub struct Savings(IdMap<u32, u64>);
 
 impl Savings {
-    /// Saving of a part in ns.
+    /// Returns the saving for a part, in ns.
     pub fn of(&self, part: &PathPart) -> u64 {
         let saving = part.edge.and_then(|edge| self.0.get(&edge)).copied().unwrap_or(0);
         saving.min(part.end - part.start)
@@ -92,16 +96,18 @@ impl CriticalPath {
     /// Finds the critical path. Returns `None` if there are no moments.
     ///
     /// # Errors
-    /// The worst contradiction, if effects come before their causes too often and by too much for a clock's error.
+    /// Returns the worst contradiction if too many effects precede their causes, by more than a clock error can
+    /// explain.
     pub fn new(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let path = Self::for_replay(list, profile)?;
         Ok(path.map(|path| path.with_slack(&Causes::new(list))))
     }
 
-    /// Like [`new`](Self::new), for replays, which need neither the parts of the path nor slack: there are none.
+    /// Finds the critical path as [`new`](Self::new) does, but without its parts and without slack, which replays do
+    /// not need.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn for_replay(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let Built { mut graph, waits, thread_calls } = Builder::new(list, profile).build();
         let count = graph.edges.len() as u64;
@@ -120,7 +126,8 @@ impl CriticalPath {
         Ok(Some(Self::of_graph(graph)))
     }
 
-    /// Finds the critical path of a graph whose moments and edges are sorted. The instructions may be of several lists.
+    /// Finds the critical path of a graph whose moments and edges are sorted. The instructions may come from several
+    /// lists.
     pub(super) fn of_facts(graph: Graph, facts: &dyn InstructionFacts) -> Self {
         Self::of_graph(graph).with_slack(facts)
     }
@@ -145,7 +152,7 @@ impl CriticalPath {
         self
     }
 
-    /// Divides the time between two calls of a thread among the stacks in which the thread was, as far as they are known.
+    /// Divides the time between two calls of a thread by the known stacks in which the thread was.
     pub fn with_host_stacks(mut self, history: &HostHistory, profile: &Profile) -> Self {
         let mut classes = StackClasses::new(profile);
         let calls = &self.graph.calls;
@@ -159,8 +166,8 @@ impl CriticalPath {
         self
     }
 
-    /// Passes the time between each two calls of a thread to `each`, by stack: position of the second call, the stack if it is
-    /// known, and ns.
+    /// Passes the times between neighbouring calls of each thread to `each`, divided by stack: position of the later
+    /// call, the stack if it is known, and the duration in ns.
     pub fn each_time_between(
         &self,
         history: &HostHistory,
@@ -183,28 +190,29 @@ impl CriticalPath {
         }
     }
 
-    /// Divides the time between two calls of a thread among stacks from elsewhere.
+    /// Divides the time between two calls of a thread by the stacks that `each_stack` supplies.
     pub(super) fn divide_host_time(&mut self, each_stack: &mut EachStack<'_>) {
         self.parts = host_stacks::divide(&self.parts, each_stack);
     }
 
-    /// The graph, and those of its edges that are sorted by their later moment.
+    /// Returns the graph and those of its edges that are sorted by their later moment.
     pub(super) fn graph(&self) -> (&Graph, &[Edge]) {
         (&self.graph, &self.graph.edges[..self.sorted_edges])
     }
 
-    /// Start and end of the run, in ns since 1970.
+    /// Returns the start and end of the run, in ns since 1970.
     pub fn window(&self) -> (u64, u64) {
         let time = |moment: Option<&Moment>| moment.map_or(0, |moment| moment.time);
         (time(self.graph.moments.first()), time(self.graph.moments.last()))
     }
 
-    /// Parts of the path, by time. They have no gaps and do not overlap.
+    /// Returns the parts of the path, in order of time. They have no gaps and do not overlap.
     pub fn parts(&self) -> &[PathPart] {
         &self.parts
     }
 
-    /// Times in ns by which the run would end earlier at most if a part of the path took no time.
+    /// Returns for each part of the path the maximum time in ns by which the run would end earlier if this part took no
+    /// time.
     pub fn savings(&self) -> &Savings {
         self.savings.get_or_init(|| {
             let path = path::edges_of_path(&self.graph, &self.deciding);
@@ -213,22 +221,22 @@ impl CriticalPath {
         })
     }
 
-    /// Calls of the host.
+    /// Returns the calls on the host.
     pub fn calls(&self) -> &[HostCall] {
         &self.graph.calls
     }
 
-    /// Calls that wait for GPU work, by position.
+    /// Returns the positions of the calls that wait for GPU work.
     pub fn waiting_calls(&self) -> &BTreeSet<u32> {
         &self.graph.waiting
     }
 
-    /// Moments, by time.
+    /// Returns the moments, in order of time.
     pub fn moments(&self) -> &[Moment] {
         &self.graph.moments
     }
 
-    /// Edges. Those of one moment follow each other, except those inferred for the nodes of graphs, which come last.
+    /// Returns the edges, grouped by their later moment. The edges that were inferred for graph nodes come last.
     pub fn edges(&self) -> &[Edge] {
         &self.graph.edges
     }
@@ -239,28 +247,30 @@ impl CriticalPath {
         self.deciding[to as usize] == edge as u32
     }
 
-    /// The edge that decided the time of a moment; `None` if nothing did.
+    /// Returns the edge that decided the time of a moment; `None` if no edge did.
     pub fn deciding_edge(&self, moment: usize) -> Option<&Edge> {
         self.graph.edges.get(self.deciding[moment] as usize)
     }
 
-    /// Time in ns by which a moment may come later without the run ending later.
+    /// Returns the time in ns by which a moment could come later without delaying the end of the run.
     pub fn slack(&self, moment: usize) -> u64 {
         let latest = self.in_order.get(moment).unwrap_or(&self.latest[moment]);
         latest - self.graph.moments[moment].time
     }
 
-    /// Whether the slack of a moment is smaller because calls of different threads would change their order.
+    /// Whether the slack of a moment is reduced because a later time would change the order of calls of different
+    /// threads.
     pub fn is_limited_by_order(&self, moment: usize) -> bool {
         self.in_order.get(moment).is_some_and(|latest| *latest < self.latest[moment])
     }
 
-    /// Number of edges that were left out because the effect comes before the cause, and the edge with the longest such time.
+    /// Returns the number of edges that were omitted because the effect precedes the cause, and the edge whose effect
+    /// precedes its cause by the longest time.
     pub fn contradicted(&self) -> (u64, Option<Contradiction>) {
         (self.graph.contradicted, self.graph.worst)
     }
 
-    /// Number of pieces of work without times, which cannot be on the path.
+    /// Returns the number of GPU operations without times, which cannot be on the path.
     pub fn untimed(&self) -> u64 {
         self.graph.untimed
     }

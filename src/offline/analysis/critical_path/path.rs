@@ -1,4 +1,4 @@
-//! Walks back from the end of the run, and finds the class of each part of the path.
+//! Walks the critical path back from the end of the run, and finds the class of each part of the path.
 
 use super::super::instructions::InstructionKind;
 use super::causes::{InstructionFacts, Unexplained};
@@ -14,28 +14,28 @@ pub enum PathClass {
     Kernel,
     /// A copy or a fill runs.
     Memory,
-    /// A graph runs whose nodes are not recorded.
+    /// A graph whose nodes are not recorded runs.
     Graph,
     /// A stream or a node of a graph runs a function on the host.
     HostFunction,
-    /// A call of the host runs.
+    /// A call on the host runs.
     Call,
-    /// A call returns after the work that it waited for.
+    /// A call returns after the GPU work that it waited for has ended.
     Return,
     /// A thread runs between two calls.
     Host,
-    /// From a call of one thread to the call of another that waited for it.
+    /// Time from a call of one thread to a call of another thread that waited for it.
     HandOff,
-    /// From the end of a call to the begin of its work.
+    /// Time from the end of a launch call to the begin of the GPU work that it launched.
     Launch,
-    /// From the end of work to the begin of the work that waited for it.
+    /// Time from the end of GPU work to the begin of the GPU work that waited for it.
     Gap,
-    /// The records do not explain this time.
+    /// Time that the recorded rows do not explain.
     Unexplained(Unexplained),
 }
 
 impl PathClass {
-    /// Word for tables.
+    /// Returns the class as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -52,7 +52,7 @@ impl PathClass {
         }
     }
 
-    /// Name for pictures.
+    /// Returns the class as a label for pictures.
     pub fn label(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -70,22 +70,23 @@ impl PathClass {
     }
 }
 
-/// Object of a part of the path. Calls are positions in [`CriticalPath::calls`](super::CriticalPath::calls).
+/// Object that a part of the path belongs to. Calls are given as positions in
+/// [`CriticalPath::calls`](super::CriticalPath::calls).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
-    /// The work of an instruction, or the time before it.
+    /// The GPU work of an instruction, or the time before this work.
     Instruction(u32),
     /// A call.
     Call(u32),
-    /// The time between two calls.
+    /// The time between two calls of a thread.
     Between(u32, u32),
-    /// The thread was in a recorded stack between two calls.
+    /// Time between two calls in which the thread was in a recorded stack.
     Stack {
-        /// The call before.
+        /// Call before this time.
         after: u32,
-        /// The call after.
+        /// Call after this time.
         before: u32,
-        /// The stack.
+        /// Launch context of the stack.
         context: ContextId,
     },
     /// No recorded object.
@@ -99,17 +100,18 @@ pub struct PathPart {
     pub start: u64,
     /// End in ns since 1970.
     pub end: u64,
-    /// Class.
+    /// What happens in this part.
     pub class: PathClass,
-    /// Object.
+    /// Object that the part belongs to.
     pub what: What,
-    /// Why the part begins where the previous one ends.
+    /// Why this part cannot begin before the previous part ends.
     pub reason: Option<EdgeKind>,
-    /// Position of the part's edge in [`CriticalPath::edges`](super::CriticalPath::edges); `None` before the first.
+    /// Position of the part's edge in [`CriticalPath::edges`](super::CriticalPath::edges); `None` for time before the
+    /// first edge.
     pub edge: Option<u32>,
 }
 
-/// Returns the edges of the critical path, by time.
+/// Returns the positions of the critical path's edges, in order of time.
 pub(super) fn edges_of_path(graph: &Graph, deciding: &[u32]) -> Vec<u32> {
     let mut edges = Vec::new();
     let mut at = graph.moments.len() as u32 - 1;
@@ -121,7 +123,7 @@ pub(super) fn edges_of_path(graph: &Graph, deciding: &[u32]) -> Vec<u32> {
     edges
 }
 
-/// Returns the parts of the critical path, by time.
+/// Returns the parts of the critical path, in order of time.
 pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts) -> Vec<PathPart> {
     let path = edges_of_path(graph, deciding);
     let last = graph.moments.len() as u32 - 1;
@@ -131,8 +133,8 @@ pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts
     parts
 }
 
-/// Calls `each` with the parts of the critical path of moments that are not sorted by time, by time. `edges` are sorted by
-/// `to`, and every edge leads to a later `place`.
+/// Calls `each` with the parts of the critical path, in order of time. The moments need not be sorted by time, but
+/// `edges` must be sorted by `to`, and every edge must lead to a moment with a larger `place`.
 pub(in super::super) fn each_part_in_order(
     graph: TimedGraph<'_>,
     edges: EdgesView<'_>,
@@ -147,7 +149,7 @@ pub(in super::super) fn each_part_in_order(
         near = edges.first_to(at, near);
         let of_moment =
             (near..).map_while(|id| edges.get(id).filter(|edge| edge.to == at).map(|edge| (id, edge)));
-        // Of equal causes, the one with the last place decides, as in a graph that is sorted.
+        // If several causes are equal, the one with the largest place decides, as in a sorted graph.
         let latest = of_moment.max_by_key(|(_, edge)| (earliest(graph, edge), place(edge.from)));
         let Some((id, edge)) = latest else { break };
         path.push(id as u32);
@@ -157,8 +159,8 @@ pub(in super::super) fn each_part_in_order(
     each_part_of((graph, edges), &path, (begin, last), facts, each);
 }
 
-/// Calls `each` with the parts of a path, which is given by the positions of its edges. `begin` is the start of the run, and
-/// `last` the path's last moment.
+/// Calls `each` with the parts of a path whose edges are given by their positions. `begin` is the start of the run, and
+/// `last` is the last moment of the path.
 fn each_part_of(
     (graph, edges): (TimedGraph<'_>, EdgesView<'_>),
     path: &[u32],
@@ -185,7 +187,7 @@ struct Walk<'a> {
     graph: TimedGraph<'a>,
     facts: &'a dyn InstructionFacts,
     each: &'a mut dyn FnMut(&PathPart),
-    /// Reason of edges without length since the last part.
+    /// Reason of the zero-length edges since the last part.
     reason: Option<EdgeKind>,
     /// Position of the current edge.
     at: Option<u32>,
@@ -225,7 +227,7 @@ impl Walk<'_> {
             EdgeKind::Stream | EdgeKind::GraphEdge | EdgeKind::GraphNode if to.kind == MomentKind::End => {
                 self.work(span, to.instruction);
             }
-            // The node before lets this one begin.
+            // The previous node lets this node begin.
             EdgeKind::GraphNode if from.kind == MomentKind::Begin => self.work(span, from.instruction),
             _ => self.gap(span, to.instruction, edge.kind),
         }

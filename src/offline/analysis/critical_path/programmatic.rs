@@ -1,4 +1,4 @@
-//! Programmatic launches: kernels that may begin before the kernel before them ends.
+//! Handles programmatic launches: kernels that may begin before the previous kernel ends.
 //!
 //! ```text
 //! first   |---- trigger ---->|                  |
@@ -6,35 +6,35 @@
 //! second                     |## second #######.|.. tail ..|
 //! ```
 //!
-//! The first kernel lets the second one begin at its trigger, or at its end. The second kernel waits at some point for the
-//! end of the first one, and runs for its tail after that. No tool records either. Both are learned from the launches that
-//! show them, and used for all launches of the same kernel.
+//! The first kernel lets the second kernel begin at its trigger, or at its end. At some point the second kernel waits
+//! for the end of the first kernel. The time that it runs after this end is its tail. No tool records the trigger or
+//! the tail. Both are learned from launches that show them, and are used for all launches of the same kernel.
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::graph::{EdgeKind, Graph, MomentId};
 use super::kernel_times::{KernelKey, KernelTimes, LearnedKernels, Trigger, key_of};
 use gpuflame_model::record::{GraphId, GraphNodeId, IdMap};
 
-/// Launches that find their stream free begin within this time of each other, in ns: 1 us on an H100.
+/// Maximum difference in ns between the launch delays of kernels that find their stream idle: 1 us on an H100.
 const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
-/// Part (1/N) of their median by which the samples of a kernel may differ.
+/// Denominator N: the samples of a kernel may differ by at most 1/N of their median.
 const MAX_SPREAD_PART: u64 = 50;
 
-/// A kernel that is or may be launched programmatically, and the kernel before it.
+/// Pair of a kernel that is or may be launched programmatically, and the previous kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overlap {
-    /// Number of the first kernel.
+    /// Index of the first kernel's instruction.
     pub(super) before: u32,
-    /// Number of the second kernel.
+    /// Index of the second kernel's instruction.
     pub(super) after: u32,
     pub(super) place: OverlapPlace,
-    /// Latest time of the other causes of the second kernel's begin; `None` if it is unknown.
+    /// Latest time of all other causes for the second kernel's begin; `None` if it is unknown.
     pub(super) other: Option<u64>,
     /// Kind of the edge if the launch is not programmatic.
     pub(super) kind: EdgeKind,
 }
 
-/// Moments of two kernels.
+/// Moments (begin, end) of the two kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OverlapPlace {
     pub(super) before: (MomentId, MomentId),
@@ -43,12 +43,12 @@ pub(super) struct OverlapPlace {
     pub(super) work_edge: usize,
 }
 
-/// Times of a kernel as its launches show them.
+/// Times of a kernel, as measured in its launches.
 #[derive(Clone, Debug, Default)]
 struct Samples {
     durations: Vec<u64>,
     triggers: Vec<u64>,
-    /// Number of launches that waited for the end of the kernel.
+    /// Number of later launches that waited for the end of this kernel.
     at_end: u64,
     tails: Vec<u64>,
     max_tail: Option<u64>,
@@ -66,7 +66,7 @@ impl Samples {
     }
 }
 
-/// The median, unless the samples differ by too much.
+/// Returns the median, or `None` if the samples differ by too much.
 fn common(samples: &[u64]) -> Option<u64> {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
@@ -75,7 +75,7 @@ fn common(samples: &[u64]) -> Option<u64> {
     (spread <= median / MAX_SPREAD_PART).then_some(median)
 }
 
-/// Graph and nodes of an edge.
+/// Graph and the two nodes of a graph edge.
 type NodePair = (GraphId, GraphNodeId, GraphNodeId);
 
 fn pair_of(before: &Instruction<'_>, after: &Instruction<'_>) -> Option<NodePair> {
@@ -87,7 +87,7 @@ fn pair_of(before: &Instruction<'_>, after: &Instruction<'_>) -> Option<NodePair
     Some((graph, before, after))
 }
 
-/// Learns the times of kernels from all pairs, and adds the edges between their kernels.
+/// Learns the times of kernels from all pairs, and adds the edges between the kernels of each pair.
 pub(super) fn add_overlaps(
     graph: &mut Graph,
     list: &InstructionList,
@@ -106,12 +106,12 @@ struct Learning<'a> {
     graph: &'a mut Graph,
     list: &'a InstructionList,
     learned: LearnedKernels,
-    /// Edges of graphs, with whether a launch shows that they are programmatic.
+    /// For each graph edge, whether a launch shows that the edge is programmatic.
     pairs: IdMap<NodePair, bool>,
 }
 
 impl Learning<'_> {
-    /// Begin and end of the first kernel, and of the second.
+    /// Returns the begin and end of the first kernel and of the second kernel.
     fn spans(&self, overlap: &Overlap) -> ((u64, u64), (u64, u64)) {
         let span = |(begin, end): (MomentId, MomentId)| (self.graph.time(begin), self.graph.time(end));
         (span(overlap.place.before), span(overlap.place.after))
@@ -152,7 +152,8 @@ impl Learning<'_> {
         }
     }
 
-    /// A kernel that ran longer than it does alone waited for the end of the kernel before it.
+    /// Stores the tail of the second kernel. If the kernel ran longer than it does alone, it waited for the end of the
+    /// previous kernel.
     fn note_tail(&self, samples: &mut IdMap<KernelKey, Samples>, waiting: &[u32], overlap: &Overlap) {
         let (before, after) = self.spans(overlap);
         let instruction = self.list.get(overlap.after);
@@ -171,7 +172,8 @@ impl Learning<'_> {
         }
     }
 
-    /// An edge of a graph is programmatic if the kernels of any launch overlap, and not if one begins when the other ends.
+    /// Finds out whether a graph edge is programmatic. It is if the two kernels overlap in any launch. It is not if the
+    /// second kernel begins exactly when the first one ends.
     fn note_pair(&mut self, overlap: &Overlap) {
         let (first, second) = (self.list.get(overlap.before), self.list.get(overlap.after));
         let (before, after) = self.spans(overlap);
@@ -203,14 +205,14 @@ impl Learning<'_> {
         }
         let lag = match times.trigger {
             Some(Trigger::After(lag)) => lag,
-            // It decided if nothing else was as late.
+            // The first kernel decided when the second one began if no other cause was as late.
             _ if !overlaps => before.1 - before.0,
             _ if overlap.other.is_some_and(|other| after.0 <= other + MAX_LAUNCH_SCATTER_NS) => 0,
             _ => after.0.saturating_sub(before.0),
         };
         self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
         if before.1 <= after.1 {
-            // The whole time after that end may depend on it, or the whole kernel.
+            // The second kernel may depend on that end for all the time after it, or for the kernel's whole duration.
             let longest = (after.1 - before.1).min(own.duration.unwrap_or(u64::MAX).max(after.1 - after.0));
             let longest = own.max_tail.map_or(longest, |known| known.min(longest));
             self.graph.add_edge(end, done, overlap.kind, own.tail.unwrap_or(longest));

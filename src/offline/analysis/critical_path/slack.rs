@@ -1,5 +1,5 @@
-//! Finds the edge that decides each moment, the time by which a moment may come later, and the time that a shorter part
-//! would save.
+//! Finds the edge that decides the time of each moment, the time by which a moment could come later without delaying
+//! the run, and the time that a shorter part of the path would save.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,11 +9,11 @@ use super::edges_view::TimedGraph;
 use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind};
 use gpuflame_model::record::IdMap;
 
-/// Stands for no edge.
+/// Index that means "no edge".
 pub(super) const NO_EDGE: u32 = u32::MAX;
 
-/// Finds for each moment the edge that decides its time, and gives this edge the time that was recorded. Edges are sorted by
-/// `to`.
+/// Finds for each moment the edge that decides its time, and sets the lag of this edge to the recorded time between its
+/// two moments. The edges must be sorted by `to`.
 pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
     let mut edges = std::mem::take(&mut graph.edges);
     let mut deciding = vec![NO_EDGE; graph.moments.len()];
@@ -31,7 +31,8 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
     deciding
 }
 
-/// Decides the moments from `moment` on. `edges` lead to these, and the first has the position `position` in the graph.
+/// Finds the deciding edges of the moments starting at `moment`. `edges` are the edges that lead to these moments, and
+/// `position` is the index of the first one in the graph.
 fn decide_part(
     graph: &Graph,
     edges: &mut [Edge],
@@ -48,9 +49,10 @@ fn decide_part(
     }
 }
 
-/// Key by which the last edge of a moment decides its time: when it allows the moment. Of several edges, the one from the latest
-/// moment decides; but the own begin of a kernel that did not wait for the one before it, and of a collective if this rank may be the
-/// last one.
+/// Key by which the deciding edge of a moment is chosen: the edge that allows the moment last. If several edges are
+/// equal in this, the edge from the latest moment decides, with two exceptions. For a kernel that was not slowed down
+/// by the kernel before it, its own begin decides. For a collective that this rank may have entered last, the rank's
+/// own begin decides too.
 pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     let time = graph.time(edge.from);
     let from = match edge.kind {
@@ -61,8 +63,8 @@ pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     (time.saturating_add(edge.lag), from, edge.kind != EdgeKind::Host)
 }
 
-/// Returns the latest time of each moment at which the run does not end later. Adds the edges that follow from unknown
-/// edges of graphs: a node may have been the cause of any node with unknown edges of its launch that began after its end.
+/// Returns for each moment the latest time that would not delay the end of the run. Also adds edges for graph nodes
+/// whose edges are not recorded. Such a node may depend on any node of the same launch that ended before it began.
 pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     let end = graph.moments.last().map_or(0, |moment| moment.time);
     let mut latest = vec![end; graph.moments.len()];
@@ -95,8 +97,8 @@ pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     latest
 }
 
-/// Returns the latest time of each moment at which no call with a limit is later than this limit. `latest` are the latest
-/// times without limits. Returns nothing if no call has a limit.
+/// Returns for each moment the latest time at which no call exceeds its limit in the order of calls. `latest` are the
+/// latest times without such limits. The result is empty if no call has a limit.
 pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     if graph.order_limits.is_empty() {
         return Vec::new();
@@ -115,8 +117,9 @@ pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     in_order
 }
 
-/// Returns by how much the run would end earlier at most if an edge of the critical path took no time: by the smallest
-/// slack of all edges that lead past it. `path` are positions of edges, by time.
+/// For each edge of the critical path, returns the maximum time by which the run would end earlier if the edge took no
+/// time. This time is limited by the smallest slack of the edges that bypass the edge. `path` contains the positions of
+/// the path's edges in order of time.
 pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
     let mut is_on_path = vec![false; graph.edges.len()];
     path.iter().for_each(|at| is_on_path[*at as usize] = true);
@@ -129,7 +132,7 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
         let edge = graph.edges[*at as usize];
         while let Some(other) = others.next_if(|at| graph.edges[*at as usize].from <= edge.from) {
             let Edge { from, to, lag, .. } = graph.edges[other as usize];
-            // Most edges end before the next edge of the path begins.
+            // Most edges end before the next edge of the path begins, so they are not stored.
             if to > edge.from {
                 let slack = latest[to as usize] - lag - graph.time(from);
                 past.push(Reverse((slack, to)));
@@ -144,7 +147,7 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
     savings
 }
 
-/// Returns the positions of the edges, sorted by the moment at which an edge begins.
+/// Returns the positions of all edges, sorted by the moment at which each edge begins.
 fn sorted_by_start(graph: &Graph) -> Vec<u32> {
     let mut next = vec![0_u32; graph.moments.len() + 1];
     graph.edges.iter().for_each(|edge| next[edge.from as usize + 1] += 1);
@@ -160,7 +163,7 @@ fn sorted_by_start(graph: &Graph) -> Vec<u32> {
     sorted
 }
 
-/// By position: the smallest slack among the moments from there on that no edge leads to.
+/// For each position, returns the smallest slack of the moments from there to the end to which no edge leads.
 fn slack_of_free_moments(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     let mut is_free = vec![true; graph.moments.len()];
     graph.edges.iter().for_each(|edge| is_free[edge.to as usize] = false);

@@ -1,28 +1,28 @@
-//! Streams of a run by number, and the rule of default streams: work of the default stream waits for the other streams of its
-//! context, and they wait for it.
+//! Stores the streams of a run by index, and applies the rule of default streams: work of the default stream waits for
+//! the other streams of its CUDA context, and the other streams wait for the default stream.
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::super::states::StreamKey;
 use super::graph::MomentId;
 use gpuflame_model::record::{DeviceId, GpuContextId, IdMap, StreamId};
 
-/// Number that CUPTI gives to the legacy default stream of a context.
+/// Id that CUPTI gives to the legacy default stream of a CUDA context.
 pub(super) const DEFAULT_STREAM: StreamId = StreamId(7);
 
-/// Stands for no stream.
+/// Index that means "no stream".
 pub(super) const NO_STREAM: u32 = u32::MAX;
-/// Stands for no moment.
+/// Index that means "no moment".
 const NO_MOMENT: MomentId = MomentId::MAX;
 
-/// The streams. Every instruction asks for its stream and for the default stream, so both are found by number.
+/// Streams of a run. Each instruction needs its stream and the default stream, so both are looked up by index.
 #[derive(Default)]
 pub(super) struct Streams {
     numbers: IdMap<StreamKey, u32>,
     streams: Vec<Stream>,
-    /// Positions in `contexts`.
+    /// Positions of the CUDA contexts in `contexts`.
     context_numbers: IdMap<(DeviceId, GpuContextId), u32>,
     contexts: Vec<Context>,
-    /// Stream that was looked up last. Most instructions have the stream of the one before.
+    /// Stream that was looked up last. Most instructions run on the stream of the previous instruction.
     last: Option<(StreamKey, u32)>,
     of_instruction: Vec<u32>,
 }
@@ -30,25 +30,25 @@ pub(super) struct Streams {
 /// A stream.
 struct Stream {
     key: StreamKey,
-    /// Position in [`Streams::contexts`].
+    /// Index of the stream's CUDA context in [`Streams::contexts`].
     context: u32,
-    /// Latest end of its work so far, while exempt streams are looked for.
+    /// Latest end of the stream's work so far. Used while the exempt streams are determined.
     end: u64,
     /// Whether the stream and the default stream of its context do not wait for each other.
     is_exempt: bool,
-    /// End of its last work so far, while edges are added.
+    /// End of the stream's last work so far. Used while edges are added.
     last_work: MomentId,
 }
 
-/// Streams of a context.
+/// Streams of a CUDA context.
 struct Context {
     default: u32,
-    /// All streams, by id.
+    /// All streams of the context, sorted by id.
     members: Vec<u32>,
 }
 
 impl Streams {
-    /// Returns the number of a stream.
+    /// Returns the index of a stream, and adds the stream if it is new.
     fn number(&mut self, key: StreamKey) -> u32 {
         if let Some((last, number)) = self.last
             && last == key
@@ -80,8 +80,8 @@ impl Streams {
         members.insert(at, number);
     }
 
-    /// Notes the stream of the next instruction, and whether that stream ran beside the default stream of its context although
-    /// one was submitted after the other. Such streams are exempt from the rule.
+    /// Adds the stream of the next instruction. Exempts the stream from the rule if it overlapped the default stream of
+    /// its CUDA context, although the work of one was submitted after the work of the other.
     pub(super) fn note(&mut self, instruction: &Instruction<'_>) {
         let number = key_of(instruction).map_or(NO_STREAM, |key| self.number(key));
         self.of_instruction.push(number);
@@ -113,17 +113,17 @@ impl Streams {
         }
     }
 
-    /// Number of the stream of an instruction; [`NO_STREAM`] if it has none.
+    /// Returns the index of an instruction's stream; [`NO_STREAM`] if it has none.
     pub(super) fn of(&self, instruction: u32) -> u32 {
         self.of_instruction[instruction as usize]
     }
 
-    /// Device of a stream.
+    /// Returns the device of a stream.
     pub(super) fn device(&self, stream: u32) -> DeviceId {
         self.streams[stream as usize].key.0
     }
 
-    /// Ends of the work for which an instruction of this stream waits by the rule of default streams.
+    /// Returns the ends of the work that an instruction of this stream waits for by the rule of default streams.
     pub(super) fn default_stream_ends(&self, stream: u32) -> impl Iterator<Item = MomentId> {
         let none: &[u32] = &[];
         let others = match self.streams.get(stream as usize) {
@@ -140,7 +140,7 @@ impl Streams {
         others.map(|other| other.last_work).filter(|end| *end != NO_MOMENT)
     }
 
-    /// Notes the end of the last work so far of the streams of an instruction.
+    /// Stores `end` as the end of the last work on the streams of an instruction.
     pub(super) fn note_last_work(&mut self, instruction: &Instruction<'_>, end: MomentId) {
         match instruction.detail {
             InstructionDetail::Graph { streams: Some(streams), .. } => {
@@ -159,7 +159,7 @@ impl Streams {
     }
 }
 
-/// Returns the stream of an instruction; `None` if it has none, or several.
+/// Returns the stream of an instruction; `None` if the instruction has no stream or several streams.
 pub(super) fn key_of(instruction: &Instruction<'_>) -> Option<StreamKey> {
     Some((instruction.device?, instruction.context?, instruction.stream?))
 }

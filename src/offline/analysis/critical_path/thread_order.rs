@@ -1,14 +1,15 @@
-//! Calls of different threads whose order decides what waits for what.
+//! Finds host calls of different threads whose order decides what waits for what.
 //!
 //! ```text
 //! thread 1   |-- wait for gemm --|record event|
 //! thread 2                                       |wait for event|launch|
 //! ```
 //!
-//! A wait for an event is for the last record before it. If `gemm` ended later than the call of thread 2, that call would wait
-//! for an older record. No edge says how much later the run would end then. So a call may be later only until the next call of
-//! another thread that uses the same object, and slack ends there. Only runs that record the waits of threads for each
-//! other have such limits: in other runs, a thread may have waited for the other one, which keeps their order.
+//! A wait for a CUDA event waits for the last record of the event that was submitted before the wait. In the picture,
+//! if `gemm` ended after the wait of thread 2 was called, this wait would be for an older record. No edge of the graph
+//! shows how much later the run would end in that case. So a call may be delayed only until the next call of another
+//! thread that uses the same object. Slack ends there. Such limits exist only for runs that record how threads wait for
+//! each other. In other runs, an unrecorded wait between the threads may keep the order of their calls.
 
 use std::collections::HashMap;
 
@@ -26,17 +27,17 @@ use gpuflame_model::record::{EventId, GpuContextId, GraphId, SyncKind, ThreadId}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Object {
     Stream(StreamKey),
-    /// All streams of a context.
+    /// All streams of a CUDA context.
     Context(GpuContextId),
-    /// The rule of default streams in a context.
+    /// The rule of default streams in a CUDA context.
     DefaultStream(GpuContextId),
     Event(EventId),
     Graph(GraphId),
-    /// All locks: calls do not name theirs.
+    /// All locks together, because calls do not record which lock they use.
     Locks,
 }
 
-/// Use of an object. The order of two uses matters, unless both are `One` or both are `Other`.
+/// How a call uses an object. The order of two uses matters unless both are `One` or both are `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Use {
     Alone,
@@ -52,7 +53,7 @@ impl Use {
     }
 }
 
-/// Returns the latest begins of calls at which each pair of calls keeps its order, as far as a call has such a limit.
+/// For each call whose order relative to other threads matters, returns the latest begin that keeps this order.
 pub(super) fn order_limits(
     graph: &Graph,
     list: &InstructionList,
@@ -76,7 +77,7 @@ pub(super) fn order_limits(
         (call.begin, call.thread)
     });
     let mut limits = Vec::new();
-    // Begin of the next call, by use and thread.
+    // Begin of the next call, for each object, use and thread.
     let mut next: HashMap<(Object, Use), HashMap<ThreadId, u64>> = HashMap::new();
     for (call, object, kind) in uses.into_iter().rev() {
         let call = &graph.calls[call as usize];
@@ -91,7 +92,7 @@ pub(super) fn order_limits(
     limits
 }
 
-/// Calls `each` with the objects that an instruction uses.
+/// Calls `each` with every object that an instruction uses, and with the way in which it is used.
 fn add_uses(
     graph: &Graph,
     list: &InstructionList,
@@ -154,7 +155,8 @@ fn add_uses(
     }
 }
 
-/// Adds the use by the rule of default streams. The order of two calls for the default stream follows from the stream itself.
+/// Passes on the use that results from the rule of default streams. For two calls on the default stream itself, the
+/// order follows from the stream.
 fn use_default_stream(list: &InstructionList, key: StreamKey, each: &mut dyn FnMut(Object, Use)) {
     let (_, context, stream) = key;
     if stream == DEFAULT_STREAM {

@@ -1,7 +1,8 @@
-//! Calls of a thread that wait for other threads: barriers, locks and the ends of threads.
+//! Adds edges to host calls that wait for other threads: barriers, locks and joins.
 //!
-//! Tools record the calls and not the objects, so which calls belong together follows from their times: threads that are in
-//! a barrier at the same time meet there; a call that takes a lock gets it from the thread that released one last.
+//! Tools record these calls but not their barriers and locks, so times decide which calls belong together. Threads that
+//! are in a barrier call at the same time meet there. A call that takes a lock gets it from the thread that released a
+//! lock last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +10,11 @@ use super::super::instructions::ThreadWait;
 use super::graph::{EdgeKind, Graph, HostCall, MAX_LATENCY_NS, MomentId};
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// Calls by kind and position.
+/// Calls that wait for other threads, with the kind of each call and its position in [`Graph::calls`].
 pub(super) type ThreadCalls = Vec<(ThreadWait, u32)>;
 
-/// Adds the edges to the returns of calls that wait for other threads, and notes in `waits` until when they waited.
+/// Adds edges to the returns of calls that wait for other threads. Stores in `waits` until when each of these calls
+/// waited.
 pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &mut IdMap<u32, u64>) {
     if calls.is_empty() {
         return;
@@ -39,7 +41,7 @@ pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &m
     }
     let last = if joins.is_empty() { BTreeMap::new() } else { last_calls(graph) };
     for (call, at) in &joins {
-        // The threads that call nothing after it.
+        // A join waits for the threads that make no call after it.
         let ended = last.iter().filter(|(thread, (end, _))| **thread != call.thread && *end <= call.end);
         found.extend(ended.map(|(_, (_, moment))| (*moment, *at)));
     }
@@ -49,8 +51,8 @@ pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &m
     found.into_iter().for_each(|(cause, at)| add_edge(graph, waits, cause, at));
 }
 
-/// Number of calls that returned long after the last recorded cause. Nsight Systems leaves out short calls, such as that of
-/// the last thread at a barrier, and the release of a lock.
+/// Returns the number of calls that returned long after the last recorded cause of their return. Nsight Systems does
+/// not record short calls, for example the call of the last thread at a barrier, or the release of a lock.
 fn count_unclear(graph: &Graph, found: &[(MomentId, u32)], kinds: [&[(HostCall, u32)]; 3]) -> u64 {
     let mut latest: IdMap<u32, u64> = IdMap::default();
     for (cause, at) in found {
@@ -64,7 +66,7 @@ fn count_unclear(graph: &Graph, found: &[(MomentId, u32)], kinds: [&[(HostCall, 
     kinds.into_iter().flatten().filter(is_unclear).count() as u64
 }
 
-/// Groups of calls that meet: each begins before any other of the group returns.
+/// Returns groups of barrier calls that meet: each call begins before any other call of its group returns.
 fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
     let (mut first_end, mut threads) = (0, BTreeSet::new());
     let (mut groups, mut from) = (Vec::new(), 0);
@@ -84,7 +86,7 @@ fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
     groups
 }
 
-/// The last release by another thread while a call waited for a lock.
+/// Returns the last release of a lock by another thread while `lock` was waiting.
 fn release_before(unlocks: &[(HostCall, u32)], lock: &HostCall) -> Option<MomentId> {
     let until = unlocks.partition_point(|(unlock, _)| unlock.begin <= lock.end);
     let during = unlocks[..until].iter().rev().take_while(|(unlock, _)| unlock.begin > lock.begin);
@@ -92,7 +94,7 @@ fn release_before(unlocks: &[(HostCall, u32)], lock: &HostCall) -> Option<Moment
     others.next().map(|(unlock, _)| unlock.moments.0)
 }
 
-/// End of the last call, by thread.
+/// Returns the end of each thread's last call.
 fn last_calls(graph: &Graph) -> BTreeMap<ThreadId, (u64, MomentId)> {
     let mut last: BTreeMap<ThreadId, (u64, MomentId)> = BTreeMap::new();
     for call in &graph.calls {
@@ -108,7 +110,7 @@ fn add_edge(graph: &mut Graph, waits: &mut IdMap<u32, u64>, cause: MomentId, cal
     if time > end {
         return;
     }
-    // The return comes after the cause even if both have one time.
+    // The return must sort after its cause even if both have the same time.
     let returned = &mut graph.moments[moments.1 as usize];
     returned.rank = returned.rank.max(rank);
     graph.add_edge(cause, moments.1, EdgeKind::ThreadWait, 0);
