@@ -1,8 +1,9 @@
-//! The part of communication in which ranks only wait for the last rank to enter a collective.
+//! Finds the part of communication in which ranks only wait for the last rank to enter a collective.
 //!
-//! No rank leaves a collective before the last rank has entered it, and then all leave it together. So the kernel of the rank that
-//! entered last is the shortest one, and its duration is that of the transfer. On all other ranks, the time before is waiting. This
-//! compares durations, so clocks may differ; ends only show which kernels belong together.
+//! No rank leaves a collective before the last rank has entered it. After that, all ranks leave it together. So the
+//! kernel of the rank that entered last is the shortest, and its duration is the transfer time. On all other ranks, the
+//! time before the transfer is waiting. The method compares durations, so the clocks of the ranks may differ. The ends
+//! of kernels only show which kernels belong together.
 
 use std::collections::BTreeSet;
 
@@ -11,19 +12,19 @@ use super::super::communication::WorkClass;
 use super::clocks::clock_offset;
 use super::thresholds::MIN_RANK_CLOCK_NS;
 
-/// Maximum difference between the ends of one collective on two ranks, in ns, on one clock.
+/// Maximum difference in ns between the ends of one collective on two ranks, on a common clock.
 const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum share of the kernels of a name that must be matched, in percent.
+/// Minimum share of the kernels of a name that must match a kernel on other ranks, in percent.
 const MIN_MATCHED_PERCENT: usize = 90;
 
-/// A period as (start, end).
+/// A period as (start, end), in ns.
 pub(super) type Span = (i64, i64);
 
-/// Communication of a rank: its collectives, and the time in which nothing was computed.
+/// Communication of a rank: its collectives, and the periods in which it communicated but did not compute.
 pub(super) type RankCommunication<'a> = (&'a CollectiveKernels, &'a [Span]);
 
-/// Returns for each rank the time in ns for which it waited in collectives while it computed nothing. `None` if there are no
-/// collectives, or if those of the ranks cannot be matched.
+/// Returns for each rank the time in ns for which it waited in collectives without computing. Returns `None` if there
+/// are no collectives, or if the collectives of the ranks cannot be matched to each other.
 pub(super) fn exposed_waits(ranks: &[RankCommunication<'_>]) -> Option<Vec<u64>> {
     let (first, _) = ranks.first()?;
     let mut waits: Vec<Vec<Span>> = vec![Vec::new(); ranks.len()];
@@ -82,7 +83,8 @@ pub(super) fn exposed_waits(ranks: &[RankCommunication<'_>]) -> Option<Vec<u64>>
     )
 }
 
-/// Returns the time in which a GPU communicated and computed nothing, from its work as (start, end, class).
+/// Returns the periods in which a GPU communicated but did not compute. `work` contains its operations as (start, end,
+/// class).
 pub(super) fn exposed_spans(work: impl Iterator<Item = (i64, i64, WorkClass)>) -> Vec<Span> {
     let (mut communication, mut computation) = (Vec::new(), Vec::new());
     for (start, end, class) in work {
@@ -95,7 +97,7 @@ pub(super) fn exposed_spans(work: impl Iterator<Item = (i64, i64, WorkClass)>) -
     without(&union(communication), &union(computation))
 }
 
-/// Returns the union of periods: disjoint and sorted.
+/// Returns the union of periods: disjoint and sorted by start.
 fn union(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_unstable();
     let mut joined: Vec<Span> = Vec::new();
@@ -108,7 +110,7 @@ fn union(mut spans: Vec<Span>) -> Vec<Span> {
     joined
 }
 
-/// Returns the time in `spans` that is not in `others`. Both are disjoint and sorted.
+/// Returns the parts of `spans` that are not in `others`. Both lists must be disjoint and sorted.
 fn without(spans: &[Span], others: &[Span]) -> Vec<Span> {
     let (mut left, mut first) = (Vec::new(), 0);
     for &(mut start, end) in spans {
@@ -128,7 +130,7 @@ fn without(spans: &[Span], others: &[Span]) -> Vec<Span> {
     left
 }
 
-/// Returns the time that is in both. Both are disjoint and sorted.
+/// Returns the periods that are in both lists. Both lists must be disjoint and sorted.
 fn common(spans: &[Span], others: &[Span]) -> Vec<Span> {
     without(spans, &without(spans, others))
 }

@@ -1,4 +1,4 @@
-//! Findings about the host: why it was late with launches, or why kernels waited for copies.
+//! Findings about the host: why it launched work late, or why kernels waited for copies.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use gpuflame_export::{grouped, percent};
 use gpuflame_model::profile::{Cause, SampleSite, add_to, format_nanos};
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Reason for lost time, as far as it follows from a single place.
+/// Reason for lost time that can be derived from a single place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
     Garbage,
@@ -23,7 +23,7 @@ enum Reason {
     Allocation,
     SynchronousCopy,
     PageableCopy,
-    /// A copy that no kernel overlaps, although nothing is wrong with the copy.
+    /// A copy that overlaps no kernel, although the copy itself is not at fault.
     Copy,
     Fragments,
     Read,
@@ -32,27 +32,27 @@ enum Reason {
     Loader,
     TinyKernels,
     Launches,
-    /// Anything else that the host did.
+    /// Any other activity of the host.
     Other,
 }
 
-/// Pieces with one reason, in one function.
+/// Pieces of lost time with the same reason and the same function.
 #[derive(Debug, Default)]
 struct Group {
     nanos: u64,
-    /// Number of copies or kernels, if they are counted; otherwise the number of gaps follows from `squares`.
+    /// Number of copies or kernels, if these are counted. If 0, the number of gaps is estimated from `squares`.
     counted: u64,
     squares: f64,
-    /// Part of `nanos` in an unknown number of gaps.
+    /// Part of `nanos` for which the number of gaps is unknown.
     uncounted: u64,
-    /// Time and site of the longest piece.
+    /// Duration in ns and site of the longest piece.
     longest: (u64, Option<SampleSite>),
-    /// Time by function, if the group has several.
+    /// Lost time in ns for each function, if the group has several functions.
     functions: BTreeMap<String, u64>,
 }
 
 impl Group {
-    /// Number of copies, kernels or gaps; at least 1.
+    /// Returns the number of copies, kernels or gaps, which is at least 1.
     fn count(&self) -> u64 {
         match self.counted {
             0 => usual_count(self.nanos, self.squares),
@@ -66,7 +66,7 @@ impl Group {
     }
 }
 
-/// Maximum number of functions that are listed for a launch-bound run.
+/// Maximum number of functions that the finding about a launch-bound run lists.
 const MAX_LAUNCHING_FUNCTIONS: usize = 4;
 
 /// Returns the findings about all pieces of lost time.
@@ -74,7 +74,7 @@ pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
     let mut groups: BTreeMap<(Reason, String), Group> = BTreeMap::new();
     for piece in pieces {
         let Some((reason, function, site)) = reason(lost, piece) else { continue };
-        // A profiler works everywhere.
+        // A profiler interrupts all functions, so no single function is named.
         let function = if reason == Reason::Profiler { String::new() } else { function };
         let group = groups.entry((reason, function)).or_default();
         add_to(&mut group.nanos, piece.nanos);
@@ -95,7 +95,8 @@ pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
     costs
 }
 
-/// Returns the findings about copies, given the time without kernels in which they ran, by the stack that launched them.
+/// Returns the findings about copies. `copies` maps each launching stack to the time in ns in which its copies ran but
+/// no kernel.
 pub(super) fn copy_costs(lost: &Lost<'_>, copies: &IdMap<ContextId, u64>) -> Vec<Cost> {
     let mut groups: BTreeMap<(Reason, String), Group> = BTreeMap::new();
     for (&context, &nanos) in copies {
@@ -113,7 +114,7 @@ pub(super) fn copy_costs(lost: &Lost<'_>, copies: &IdMap<ContextId, u64>) -> Vec
     groups.iter().filter_map(|((reason, function), group)| cost(lost, *reason, function, group, 0)).collect()
 }
 
-/// Returns the reason of a piece, the user's function, and the site that shows it.
+/// Returns the reason for a piece, the user's function, and the site that shows the reason.
 fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)> {
     let place = lost.places.of(piece.site);
     let of =
@@ -123,7 +124,7 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         Cause::Unknown => return None,
         Cause::Dependency => {
             let is_short = piece.nanos / piece.gaps.max(1) <= MAX_HARDWARE_GAP_NS;
-            // In a recording, the site is the work that waited, not the copy that it waited for.
+            // In a recording, the site belongs to the work that waited, not to the copy that it waited for.
             let is_copy = lost.is_kernel_time && place.of_call.copies && !is_short;
             return is_copy.then(|| copy_reason(lost, &place)).and_then(here);
         }
@@ -171,14 +172,14 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
     }
 }
 
-/// Whether a function that is called as if it loaded data may do so. A function such as `next_token` that launches kernels and copies
-/// nothing to the GPU computes. A library that loads data has no name here.
+/// Whether a function whose name suggests that it loads data may really do so. A function such as `next_token` that
+/// launches kernels and copies nothing to the GPU computes instead. The name is empty if a library loads the data.
 fn may_load(lost: &Lost<'_>, function: &str) -> bool {
     let launched = lost.work.of(function);
     function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0
 }
 
-/// Returns the reason of time in a call that waits for the GPU, or in a trace, of time that such a call costs.
+/// Returns the reason for time spent in a call that waits for the GPU. In a trace: for time that such a call costs.
 fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     let launched = lost.work.of(&waited.function);
     match () {
@@ -196,31 +197,31 @@ fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     }
 }
 
-/// Whether the host waited for the GPU in this place, and neither copied nor read a value there.
+/// Whether the host only waited for the GPU in this place, and did not copy or read a value.
 pub(super) fn is_wait_alone(lost: &Lost<'_>, waited: &Place) -> bool {
     waited.of_call.waits_for_gpu && wait_reason(lost, waited) == Some(Reason::Wait)
 }
 
-/// Returns the reason of time in a recording between a wait and the next call. It may have begun long after the wait. So
-/// the only reason is a read, because the program needs the value next. The time must be short or recur: a program that works for
-/// seconds after a single read would also do so without the read.
+/// Returns the reason for the time in a recording between a wait and the next call. This time may have begun long after
+/// the wait. So only a read is accepted as the reason, because the program needs the value immediately. The time must
+/// also be short or recur: a program that works for seconds after a single read would do so without the read too.
 fn reason_after_wait(lost: &Lost<'_>, waited: &Place, piece: &Piece) -> Option<Reason> {
     let is_short = piece.nanos / piece.gaps.max(1) < MIN_PAUSE_NS;
     ((is_short || !is_rare(lost, piece.gaps)) && reads_value(lost, waited)).then_some(Reason::Read)
 }
 
-/// Whether the host waited for short copies, from which it read values.
+/// Whether the host waited for short copies in order to read values from them.
 fn reads_value(lost: &Lost<'_>, waited: &Place) -> bool {
     let to_host = lost.work.of(&waited.function).to_host;
     to_host.count > 0 && to_host.mean() <= MAX_READ_NS && (lost.pageable.1 || waited.of_call.waits_for_gpu)
 }
 
-/// Whether this number of gaps means that fewer than one of five iterations have one.
+/// Whether gaps are so rare that fewer than one in five iterations contains one.
 fn is_rare(lost: &Lost<'_>, gaps: u64) -> bool {
     gaps.saturating_mul(100) <= lost.work.iterations.saturating_mul(MAX_PAUSES_PERCENT)
 }
 
-/// Returns the reason for which the copies of a function cost time.
+/// Returns the reason why the copies of a function cost time.
 fn copy_reason(lost: &Lost<'_>, place: &Place) -> Reason {
     let launched = lost.work.of(&place.function);
     let is_to_host = launched.to_host.nanos > launched.to_device.nanos;
@@ -249,8 +250,8 @@ fn has_tiny_kernels(lost: &Lost<'_>, function: &str, launched: &Launched) -> boo
         && tiny > launched.kernels.count / 2
 }
 
-/// Adds the GPU time of tiny kernels, and in a recording that of copies for which the host waits. In a trace, that time is
-/// time without kernels already.
+/// Adds the GPU time of tiny kernels. For a recording, also adds the GPU time of copies that the host waits for. In a
+/// trace, this time is part of the time without kernels already.
 fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>) {
     for (function, launched) in &lost.work.functions {
         if has_tiny_kernels(lost, function, launched) {
@@ -266,7 +267,8 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
             Reason::Copy => continue,
             reason => reason,
         };
-        // A short copy that reads a value costs the wait. Copies of sums may all be in the start-up, unless the GPU waited.
+        // A short copy that reads a value costs only its wait. In sums, all copies may belong to the start-up, unless
+        // the GPU waited for them.
         let key = (reason, function.clone());
         if reason == Reason::Read || (!lost.has_rows && !groups.contains_key(&key)) {
             continue;
@@ -278,8 +280,8 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
     }
 }
 
-/// Removes the groups of launches, and returns them as one: a launch-bound program has no single culprit. Functions that cost
-/// little between launches are a part of it.
+/// Removes the groups of launches and returns them as one group, because a launch-bound program has no single culprit.
+/// Functions that cost little between launches are part of this group.
 fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> Option<Group> {
     let mut all = Group::default();
     groups.retain(|(reason, function), group| {
@@ -297,7 +299,7 @@ fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> O
     (all.nanos > 0).then_some(all)
 }
 
-/// Returns the median length of the gaps, each piece counted as often as it has gaps.
+/// Returns the median duration of the gaps. Each piece counts once for each of its gaps.
 fn usual_gap(pieces: &[Piece]) -> u64 {
     let mut gaps: Vec<(u64, u64)> = pieces
         .iter()
@@ -395,7 +397,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
     Some(Cost { id, nanos: group.nanos, count: gaps, why, ..Cost::at(&place) })
 }
 
-/// Returns the clause that says in which sense time was lost. Copies count as busy in a recording, but not in a trace.
+/// Returns the clause that states how time was lost. Copies count as busy time in a recording, but not in a trace.
 fn without(lost: &Lost<'_>) -> &'static str {
     if lost.is_kernel_time { "the GPU ran no kernel" } else { "the GPU was idle" }
 }
@@ -407,7 +409,7 @@ fn counted_pauses(count: u64, mean: u64) -> String {
     }
 }
 
-/// Whether the call after a time between two calls copies to the GPU.
+/// Whether `site` is a time between two calls, and the later call copies to the GPU.
 fn ends_in_copy(lost: &Lost<'_>, site: SampleSite) -> bool {
     let SampleSite::Between { before, .. } = site else { return false };
     let place = lost.places.of(SampleSite::Context(before));
@@ -424,7 +426,7 @@ fn launch_cost(lost: &Lost<'_>, group: &Group) -> Option<Cost> {
     let at = Cost::at(&place);
     let mean = group.nanos / group.count();
     if group.is_counted() && group.count() < MIN_LAUNCH_GAPS && mean >= MIN_PAUSE_NS {
-        // A first launch loads code. A run with such a launch is not launch-bound.
+        // The first launch of a kernel loads code. A few such launches do not make a run launch-bound.
         let why = format!(
             "{} in or before a launch or copy: code may be loaded on first use",
             counted_pauses(group.count(), mean)

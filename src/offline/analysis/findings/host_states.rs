@@ -3,7 +3,7 @@
 use gpuflame_explain::timeline::StateHistory;
 use gpuflame_model::record::{ContextId, HostState, IdMap, Row, ThreadId};
 
-/// States of threads while a GPU waited for them. Traces of other tools have them.
+/// States of the host's threads while a GPU waited for them. Only traces of other tools contain such states.
 #[derive(Debug, Default)]
 pub struct HostStates {
     threads: IdMap<ThreadId, StateHistory>,
@@ -14,14 +14,14 @@ impl HostStates {
         self.threads.is_empty()
     }
 
-    /// Takes a state; ignores all other rows.
+    /// Stores a thread state; ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         if let Row::HostState(HostState { thread, since, context }) = *row {
             self.threads.entry(thread).or_default().push(since.0, context);
         }
     }
 
-    /// Returns the states of a thread in a period, as (start, end, context), in order of time. A context of
+    /// Returns the states of a thread between `from` and `to` as (start, end, context), in order of time. The context
     /// [`ContextId::NONE`] means that the state is unknown.
     pub(crate) fn during(
         &self,

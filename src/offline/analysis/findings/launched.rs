@@ -1,4 +1,4 @@
-//! GPU work by the user's function that launched it.
+//! Sums the GPU work that each function of the user launched.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{LeafFrame, Profile, SampleSite, add_to, saturating_sum};
 use gpuflame_model::record::{CopyKind, IdMap, Work};
 
-/// Number and duration of operations.
+/// Number and total duration of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) count: u64,
@@ -26,31 +26,32 @@ impl Sum {
     }
 }
 
-/// Work that one function launched.
+/// GPU work that one function launched.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Launched {
     pub(super) kernels: Sum,
-    /// Kernels that are at most as long as a tiny kernel on average, by stack and name.
+    /// Kernels whose average duration is at most that of a tiny kernel. The average is taken for each stack and kernel
+    /// name.
     pub(super) tiny: Sum,
     pub(super) to_device: Sum,
     pub(super) to_host: Sum,
-    /// Stack with the most copies.
+    /// Stack that made the most copies, with their number.
     pub(super) copy_site: Option<(SampleSite, u64)>,
-    /// Stack with the most tiny kernels.
+    /// Stack that launched the most tiny kernels, with their number.
     pub(super) tiny_site: Option<(SampleSite, u64)>,
 }
 
-/// Work by function, and the number of iterations of the run.
+/// GPU work for each function, and the number of iterations of the run.
 #[derive(Debug, Default)]
 pub(super) struct LaunchedWork {
     pub(super) functions: BTreeMap<String, Launched>,
-    /// Number of iterations of the program, as far as the numbers of launches show it.
+    /// Number of iterations of the program, estimated from the numbers of launches if there are no steps.
     pub(super) iterations: u64,
 }
 
 impl LaunchedWork {
-    /// Adds up the work of the steady part. `spans` are its single activities; a recording of sums has none, so the sums of the whole
-    /// run are used there, in proportion.
+    /// Sums the GPU work of the steady part. `spans` are its single activities. A recording of sums has none; in this
+    /// case, the sums of the whole run are scaled to the steady part.
     pub(super) fn new(
         profile: &Profile,
         places: &Places<'_>,
@@ -86,7 +87,8 @@ impl LaunchedWork {
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_unstable_by_key(|(key, _)| *key);
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
-        // Places that look the same are one, because sums and single activities tell different contexts apart.
+        // Places with equal names count as one place, because sums and single activities divide equal places into
+        // different contexts.
         let mut counts: BTreeMap<(Box<[NameNumber]>, Work), u64> = BTreeMap::new();
         for ((site, work), sum) in sums {
             let Sum { count, nanos } = sum;
@@ -101,14 +103,14 @@ impl LaunchedWork {
             match work {
                 Work::Kernel(_) | Work::Graph => {
                     launched.kernels.add(count, nanos);
-                    // Nodes of a graph cost no launch.
+                    // Graph nodes need no launch of their own, so they do not count as tiny kernels.
                     let is_node = site.launch().is_ok_and(|context| profile.launches_graph(context));
                     if nanos <= count.saturating_mul(max_tiny) && !is_node {
                         launched.tiny.add(count, nanos);
                         most(&mut launched.tiny_site);
                     }
                 }
-                // The host does not wait for copies between GPUs.
+                // Copies between GPUs are ignored, because the host does not wait for them.
                 Work::Copy(kind) if kind == CopyKind::DTOH || kind == CopyKind::HTOD => {
                     let is_to_host = kind == CopyKind::DTOH;
                     if is_to_host { &mut launched.to_host } else { &mut launched.to_device }
@@ -126,7 +128,8 @@ impl LaunchedWork {
     }
 }
 
-/// Returns the number of steps, or else the lower quartile of the numbers of launches of stacks that launch repeatedly.
+/// Returns the number of steps. Without steps, returns the lower quartile of the launch counts of stacks that launch
+/// repeatedly.
 fn iterations(profile: &Profile, mut counts: Vec<u64>) -> u64 {
     let steps = profile.step_count();
     if steps > 1 {

@@ -1,9 +1,10 @@
-//! Time in which a GPU ran no kernel, in pieces: each piece is the time for which one cause and one place in the code are
-//! responsible.
+//! Finds the time in which a GPU ran no kernel, and divides it into pieces. A piece is the lost time that one cause and
+//! one place in the code explain.
 //!
-//! The pieces of a trace are found here, from single activities and from the states of the host's threads. Copies do not count
-//! as kernels: a GPU that copies the next batch while its kernels are late is not used, although it is busy. A recording has
-//! its pieces already, as the samples of its idle time, in which copies count as busy.
+//! For a trace, this module finds the pieces from single activities and from the states of the host's threads. Copies
+//! do not count as kernels here: a GPU that copies the next batch while its kernels are late is busy, but does not
+//! compute. A recording contains its pieces already, as samples of idle time. In these samples, copies count as busy
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -22,10 +23,10 @@ use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
 use gpuflame_model::record::{ContextId, DeviceId, FrameKind, IdMap, LabelId, ThreadId, Work};
 
-/// Longest time in ns from the return of a launch to the beginning of its work on a free GPU.
+/// Maximum time in ns from the return of a launch call to the start of its work on an idle GPU.
 const MAX_DELIVERY_NS: u64 = 10_000;
 
-/// A gap between two kernels of a GPU.
+/// A gap in time between two kernels of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
     pub(super) start: u64,
@@ -34,28 +35,29 @@ pub(super) struct Gap {
     pub(super) piece: usize,
 }
 
-/// All pieces, and the gaps that they are from.
+/// All pieces of lost time, and the gaps that they are parts of.
 #[derive(Debug, Default)]
 pub(super) struct LostTime {
     pub(super) pieces: Vec<Piece>,
-    /// Gaps by time; empty for a recording, whose pieces have no times.
+    /// Gaps in order of time. Empty for a recording, whose pieces have no times.
     pub(super) gaps: Vec<Gap>,
-    /// Time from the first kernel to the end of the last one in the steady part; `None` for a recording.
+    /// Time in ns from the first kernel to the end of the last kernel in the steady part; `None` for a recording.
     pub(super) wall: Option<u64>,
-    /// Start of the first kernel and end of the last one.
+    /// Start of the first kernel, and end of the last kernel.
     pub(super) kernels: Option<(u64, u64)>,
-    /// Time of copies and fills in the gaps of a trace, by the stack that launched them.
+    /// Time in ns of copies and fills in the gaps of a trace, for each stack that launched them.
     pub(super) copies: IdMap<ContextId, u64>,
 }
 
-/// Frames, executed line and cause of a piece of idle time.
+/// Frames, executed line and cause of a piece of lost time.
 type PlaceName = (Vec<Rc<str>>, String, u8);
 
 impl LostTime {
-    /// Returns the idle time of a GPU in the steady part of a recording.
+    /// Returns the lost time of a GPU in the steady part of a recording, which is its idle time.
     pub(super) fn of_recording(profile: &Profile, places: &Places<'_>, device: Option<DeviceId>) -> Self {
         let is_steady = |sample: &&Sample| sample.root_mark.is_none() && sample.device == device;
-        // Places that look the same are one, because sums and single activities tell different contexts apart.
+        // Places with equal names count as one place, because sums and single activities divide equal places into
+        // different contexts.
         let mut places_by_name: BTreeMap<PlaceName, (Key, u64, u64)> = BTreeMap::new();
         for sample in profile.samples(&IDLE).iter().filter(is_steady) {
             let Some(cause) = Cause::ALL.into_iter().find(|cause| cause.word() == idle_word(sample)) else {
@@ -77,7 +79,7 @@ impl LostTime {
             key.is_launching = places.of(key.site).class(nanos / gaps.max(1)) == Class::Launching;
             let piece = pieces.number(key);
             pieces.add(piece, nanos, gaps);
-            // Samples divide gaps among several places, and a recording counts a gap only at the place with the
+            // Samples divide a gap among several places, but a recording counts the gap only at the place with the
             // largest part.
             if gaps == 0 {
                 add_to(&mut pieces.pieces[piece].uncounted, nanos);
@@ -89,7 +91,7 @@ impl LostTime {
     /// Returns the time without kernels on a GPU in the steady part of a trace.
     pub(super) fn of_trace(run: &TraceRun<'_>, device: Option<DeviceId>) -> Self {
         let is_kernel = |span: &&WorkSpan| matches!(span.work, Work::Kernel(_) | Work::Graph);
-        // All are sorted by start.
+        // All activities are sorted by start.
         let all = run.spans.as_slice();
         let of_device = || all.iter().filter(|span| Some(run.spans.device_of(span)) == device);
         let others: Vec<&WorkSpan> = of_device().filter(|span| !is_kernel(span)).collect();
@@ -141,10 +143,10 @@ impl LostTime {
     }
 }
 
-/// Start of the names of the operators that PyTorch's threads for the backward pass run.
+/// Prefix of the names of the operators that PyTorch's backward threads run.
 const BACKWARD_OPERATOR: &str = "autograd::engine::evaluate_function";
 
-/// Recognizes calls in a backward pass of PyTorch.
+/// Detects calls that belong to a backward pass of PyTorch.
 struct BackwardCalls<'a> {
     profile: &'a Profile,
     operators: BTreeSet<LabelId>,
@@ -173,40 +175,40 @@ impl<'a> BackwardCalls<'a> {
     }
 }
 
-/// A trace whose lost time is searched for.
+/// A trace, with the data needed to find its lost time.
 pub(super) struct TraceRun<'a> {
     pub(super) profile: &'a Profile,
     pub(super) places: &'a Places<'a>,
     /// Activities with plausible durations.
     pub(super) spans: &'a PlausibleSpans,
     pub(super) states: &'a HostStates,
-    /// What tells a wait from a read of a value.
+    /// Facts that distinguish a plain wait from a wait that reads a value.
     pub(super) lost: &'a Lost<'a>,
 }
 
 struct GapDivider<'a> {
     run: &'a TraceRun<'a>,
-    /// Ends of the calls that launched work, by thread.
+    /// For each thread, the ends of the calls that launched GPU work.
     launches: IdMap<ThreadId, Vec<u64>>,
-    /// Ends of the calls that launched work of this GPU in a backward pass of PyTorch.
+    /// Ends of the calls that launched work on this GPU in a backward pass of PyTorch.
     backward_launches: Vec<u64>,
-    /// Copies and fills of the GPU, by start.
+    /// Copies and fills of the GPU, sorted by start.
     others: &'a [&'a WorkSpan],
-    /// Index of the first of `others` that has not ended.
+    /// Index of the first of `others` that has not ended yet.
     first: usize,
     pieces: &'a mut Pieces,
-    /// Lead over the GPU that the host lost by reading values.
+    /// Time by which the host would be ahead of the GPU if it had not read values.
     lead: Lead,
-    /// Contexts of the states of the current gap, with their places in a list.
+    /// For each launch context in the states of the current gap, its index in a list.
     contexts: Marks,
-    /// Pieces of the current gap, with their places in a list.
+    /// For each piece of the current gap, its index in a list.
     in_gap: Marks,
-    /// Time of copies in the gaps so far, by the stack that launched them.
+    /// Time of the copies in the gaps so far in ns, for each stack that launched them.
     copies: IdMap<ContextId, u64>,
 }
 
 impl GapDivider<'_> {
-    /// Divides the gap before `kernel`, as far as it is in the steady part.
+    /// Divides the part of the gap before `kernel` that is in the steady part.
     fn divide(&mut self, from: u64, kernel: &WorkSpan) -> Option<Gap> {
         let (begin, end) = steady_bounds(self.run.profile.steady());
         let (from, to) = (from.max(begin), kernel.start.min(end));
@@ -236,7 +238,7 @@ impl GapDivider<'_> {
         Some(self.add_parts(from, to, parts))
     }
 
-    /// Returns the time of copies in a period, by their launching context.
+    /// Returns the times of the copies between `from` and `to`, each with the launch context of the copy.
     fn copies_during(&mut self, from: u64, to: u64) -> Vec<(ContextId, u64)> {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;
@@ -252,21 +254,22 @@ impl GapDivider<'_> {
         found
     }
 
-    /// Adds the time before the launch, in which the GPU ran no kernel, and the time of copies that were late with it. All that
-    /// the host did since its last launch made this launch late, whether the GPU still had work at that moment or not. So each
-    /// reason costs the time that it took since then, at most the time that the GPU lost: without it, the GPU would have lost
-    /// so much less. While PyTorch's thread for the backward pass launches work, the thread that started the pass waits for it, so
-    /// the time since its last launch counts.
+    /// Divides the time before the launch in which the GPU ran no kernel, together with the time of copies that were
+    /// launched late. Everything that the host did since its last launch delayed this launch, even if the GPU still had
+    /// work at that time. So each reason costs the time that it took since the last launch, but at most the time that
+    /// the GPU lost. Without this reason, the GPU would have lost this much less time. While PyTorch's backward thread
+    /// launches work, the thread that started the backward pass waits for it. In this case the time counts from the
+    /// last launch of the backward thread.
     ///
-    /// If a thread read a value before, and no work was queued since, all threads together lack the lead over the GPU that they
-    /// had before the read. With it, they would have been less late.
+    /// If a thread read a value earlier and no work has been queued since, the host has lost the lead over the GPU that
+    /// it had before the read. This affects all threads: with this lead, their launches would have been less late.
     ///
-    /// If the host read a value when the kernels ended, it did nothing ahead. Without this read, it would have done as much of
-    /// its work before the kernels ended as the read took. That is what the read costs, in addition to its return. If the host
-    /// waited for copies, the copies are the reason.
+    /// If the host was reading a value when the kernels ended, it did no work in advance. Without this read, it could
+    /// have done as much of its work in advance as the read took. The read costs this time, and the time until it
+    /// returned. If the host was waiting for copies, the copies are the reason.
     ///
-    /// A wait alone costs less: the time until it returns, and a short launch. What the host did after it, it may need the wait
-    /// for, so that is the cost of the function in which the host was.
+    /// A plain wait costs less: the time until it returns, and a short launch. The host may need the wait for the work
+    /// that it does after it. So the time after the wait is a cost of the function in which the host then was.
     fn add_host_time(
         &mut self,
         launch: ContextId,
@@ -285,13 +288,13 @@ impl GapDivider<'_> {
         let last_of = |ends: &[u64]| Some(ends[ends.partition_point(|end| *end <= from).checked_sub(1)?]);
         let last = last_of(ends).max(last_of(&self.backward_launches)).unwrap_or(from);
         let mut waited = None;
-        // End of a wait that read no value, and time in later waits.
+        // End of a wait that read no value, and total time of later waits.
         let (mut alone_until, mut waited_later): (Option<u64>, u64) = (None, 0);
         let mut states: Vec<(ContextId, u64, Rc<Place>)> = Vec::new();
-        // A pause may have thousands of states, each in another place.
+        // A pause may contain thousands of states in different places, so places are looked up in a table.
         let known = &mut self.contexts;
         known.clear();
-        // A host that was not late did nothing that cost time.
+        // If the host was not late, nothing that it did since its last launch cost time.
         let since = if to > from { last } else { to };
         for (begin, end, context) in self.run.states.during(thread, since, to) {
             if context == ContextId::NONE || end <= begin {
@@ -306,7 +309,7 @@ impl GapDivider<'_> {
             if is_open && (place.of_call.waits_for_gpu || place.of_call.copies) {
                 waited = Some((context, end - begin, end - from));
                 if is_wait_alone(self.run.lost, &place) {
-                    // The host did all before this while the GPU worked, and then had time to wait.
+                    // Everything before this wait happened while the GPU was busy, and the host still had time to wait.
                     alone_until = Some(end);
                     states.clear();
                     known.clear();
@@ -315,7 +318,7 @@ impl GapDivider<'_> {
             }
             match known.get(context.0) {
                 Some(at) => states[at].1 += end - begin,
-                // A wait that ended before the kernels did costs nothing.
+                // A wait that ended before the kernels ended costs nothing.
                 None if !place.of_call.waits_for_gpu => {
                     known.set(context.0, states.len());
                     states.push((context, end - begin, place));
@@ -332,7 +335,7 @@ impl GapDivider<'_> {
             let is_named = |(_, nanos, place): &&(ContextId, u64, Rc<Place>)| place.class(*nanos).is_named();
             let named: u64 = states.iter().filter(is_named).map(|(_, nanos, _)| nanos).sum();
             late = late.saturating_sub(cost).max(named.min(late));
-            // With this lead, the work that followed would have cost nothing.
+            // With the lost lead, the host's work after the read would have cost nothing.
             if late <= named {
                 states.retain(|state| is_named(&state));
             }
@@ -368,7 +371,7 @@ impl GapDivider<'_> {
             if cost > 0 {
                 parts.push((key, cost));
             }
-            // Without the wait, the work that followed would have cost nothing.
+            // Without the wait, the host's work after it would have cost nothing.
             if !is_late_after && cost.saturating_mul(10) >= late.saturating_mul(9) {
                 states.retain(|(_, nanos, place)| place.class(*nanos).is_named());
             }
@@ -376,7 +379,7 @@ impl GapDivider<'_> {
                 return;
             }
         }
-        // Time by class, which limits the time of all states of the class together.
+        // Total time of the states of each class. It limits what these states can cost together.
         let mut classes: Vec<(Class, u64)> = Vec::new();
         let states: Vec<(ContextId, u64, Class)> = states
             .into_iter()
@@ -403,8 +406,9 @@ impl GapDivider<'_> {
         }
     }
 
-    /// Adds the time after the launch, in which the kernel waited: for copies that ran meanwhile, or else for other work. Returns
-    /// the time of copies that began as soon as they were launched: they were launched too late to hide.
+    /// Divides the time after the launch in which the kernel waited: for copies that ran during this time, or otherwise
+    /// for other work. Returns the time of copies that began immediately after they were launched. Such copies were
+    /// launched too late to overlap with kernels.
     fn add_waiting_time(&mut self, site: SampleSite, from: u64, to: u64, parts: &mut Vec<(Key, u64)>) -> u64 {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;
@@ -441,7 +445,7 @@ impl GapDivider<'_> {
         Gap { start: from, nanos: to - from, piece: main.1 }
     }
 
-    /// Adds up parts with the same key. Returns the sums by index of the piece.
+    /// Adds the times of parts with the same key. Returns the totals as (index of the piece, ns).
     fn merged(&mut self, parts: Vec<(Key, u64)>) -> Vec<(usize, u64)> {
         let mut sums: Vec<(usize, u64)> = Vec::with_capacity(parts.len());
         self.in_gap.clear();

@@ -1,21 +1,22 @@
-//! Values by small numbers, which are all removed at once. The gaps of a trace need such a table a million times.
+//! A map from small integers to values that can be cleared in constant time. The gaps of a trace need such a map a
+//! million times.
 
 use gpuflame_model::record::IdMap;
 
-/// Values by number. See the module's documentation.
+/// Map from numbers to values. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// Values of small numbers, each with the round in which it was set.
+    /// Values of small keys, each with the round in which it was set. Values from earlier rounds are removed values.
     listed: Vec<(u32, u32)>,
     others: IdMap<u32, u32>,
     round: u32,
 }
 
-/// Numbers below are found without a hash table: their list takes 8 MB at most.
+/// Keys below this limit are looked up in a list instead of a hash table. The list takes at most 8 MB.
 pub(super) const MAX_LISTED: u32 = 1 << 20;
 
 impl Marks {
-    /// Removes all values.
+    /// Removes all values by starting a new round.
     pub(super) fn clear(&mut self) {
         self.round += 1;
         self.others.clear();
@@ -35,7 +36,7 @@ impl Marks {
             return;
         }
         if self.listed.len() <= number as usize {
-            // The first round is 1, so these have no value.
+            // The first round is 1, so entries of round 0 have no value.
             self.listed.resize(number as usize + 1, (0, 0));
         }
         self.listed[number as usize] = (self.round, value as u32);

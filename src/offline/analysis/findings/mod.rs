@@ -1,4 +1,5 @@
-//! Findings about a run: doubtful records, and time that the GPUs lost. Each finding is a function, and all are one list.
+//! Findings about a run: doubtful rows, and time that the GPUs lost. One function produces each finding, and the
+//! results form one list.
 //!
 //! ```text
 //! records: counts, losses, clocks          -> findings about records
@@ -39,11 +40,11 @@ use places::{Place, Places};
 use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{ContextId, DeviceId};
 
-/// Innermost functions of user code, by stack.
+/// Finds the innermost function of user code in each stack.
 pub struct UserFunctions<'a>(Places<'a>);
 
 impl<'a> UserFunctions<'a> {
-    /// Prepares the names of a run.
+    /// Creates the table for the names of a run.
     pub fn new(profile: &'a Profile) -> Self {
         Self(Places::new(profile))
     }
@@ -57,47 +58,47 @@ impl<'a> UserFunctions<'a> {
 /// A check and the result of the check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// Stable name of the check, for programs.
+    /// Stable id of the check, for programs.
     pub id: &'static str,
     /// Severity of the finding.
     pub severity: Severity,
-    /// Number of occurrences, if the check counts occurrences.
+    /// Number of occurrences and their total, if the check counts occurrences.
     pub figures: Option<Figures>,
     /// Time that the GPUs lost, in ns, if the check measures it. Times of different findings may overlap, so they do not
     /// add up.
     pub cost: Option<u64>,
     /// Short description of the check.
     pub what: &'static str,
-    /// Place in the code, or the GPU, that is responsible; empty if there is none.
+    /// Place in the code or GPU that is responsible; empty if there is none.
     pub culprit: String,
-    /// Innermost function of the culprit, as stacks name it; empty if it is unknown or not one function.
+    /// Innermost function of the culprit, with the name that stacks give it. Empty if it is unknown, or if the culprit
+    /// is not a single function.
     pub function: String,
     /// Rank that the finding is about; `None` if it is about a run alone or about several ranks.
     pub rank: Option<u32>,
-    /// Reason why the finding matters; empty if nothing was found.
+    /// Reason why the finding matters; empty if the check found nothing.
     pub why: Cow<'static, str>,
 }
 
 /// Severity of a finding, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The finding makes sums, links or orders wrong, for more than a thousandth of the operations or of the busy
-    /// time.
+    /// The finding makes sums, links or orders wrong for more than a thousandth of the operations or of the busy time.
     Bad,
     /// The finding costs time.
     Cost,
-    /// The finding is worth knowing.
+    /// The finding is useful information.
     Note,
     /// The input lacks the data for the check.
     Unknown,
     /// The check looked for occurrences and found none.
     Absent,
-    /// The finding is a fact, not a problem.
+    /// The finding states a fact and not a problem.
     Fine,
 }
 
 impl Severity {
-    /// Word for the severity in reports.
+    /// Returns the severity as a word for reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Bad => "BAD",
@@ -110,12 +111,12 @@ impl Severity {
     }
 }
 
-/// A count of occurrences and the total that contains them.
+/// Number of occurrences, and the total number that includes them (as in "3 of 40").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// Number of occurrences.
     pub count: u64,
-    /// Total that the occurrences are part of; 0 if unknown.
+    /// Total number that includes the occurrences; 0 if it is unknown.
     pub of: u64,
 }
 
@@ -126,14 +127,14 @@ struct Cost {
     nanos: u64,
     count: u64,
     why: String,
-    /// The place in words, the user's function and the executed line.
+    /// Description of the place. The user's function and the executed line follow in the next fields.
     words: String,
     function: String,
     line: String,
     device: Option<DeviceId>,
-    /// The rank that a finding of a job is about, if it is about one.
+    /// Rank that a finding about a job refers to, if it refers to a single rank.
     rank: Option<u32>,
-    /// Context whose place is the culprit, if no place is given.
+    /// Launch context whose place is the culprit, if the finding gives no place.
     launched_by: Option<ContextId>,
 }
 
@@ -153,7 +154,7 @@ impl Cost {
         Self { words, function: function.to_string(), line: line.clone(), ..Self::default() }
     }
 
-    /// Returns the culprit in words: the place with its line, or the GPU.
+    /// Returns a description of the culprit: the place with its line, or the GPU.
     fn culprit(&self) -> String {
         let mut parts = Vec::new();
         if !self.words.is_empty() {
@@ -172,16 +173,16 @@ impl Cost {
     }
 }
 
-/// Facts about a run that the findings about lost time need.
+/// Facts about a run that are needed for the findings about lost time.
 struct Lost<'a> {
     places: &'a Places<'a>,
     work: LaunchedWork,
-    /// Whether most bytes that are copied to and from GPUs are in pageable memory.
+    /// Whether most bytes copied to GPUs, and most bytes copied from GPUs, are in pageable memory on the host.
     pageable: (bool, bool),
-    /// Length of the steady part, in ns.
+    /// Duration of the steady part, in ns.
     wall: u64,
     /// Whether single activities are known.
     has_rows: bool,
-    /// Whether the lost time is all time without kernels. If not, it is idle time, in which no copy runs either.
+    /// Whether lost time means all time without kernels. If false, it means idle time, in which no copy runs either.
     is_kernel_time: bool,
 }

@@ -1,7 +1,7 @@
-//! What the names of frames and calls tell about the host. Each name is examined once, because a run has millions of stacks in
-//! which the host was, but only a few thousand names.
+//! Derives what the host did from the names of frames and calls. Each name is examined once, because a run has millions
+//! of host stacks but only a few thousand names.
 
-/// Activities of the host that the name of a frame tells.
+/// Activities of the host that follow from the name of a frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FrameTraits {
     /// Whether the garbage collector ran.
@@ -12,7 +12,7 @@ pub(super) struct FrameTraits {
     pub(super) profiles: bool,
     /// Whether a library that loads data worked or waited.
     pub(super) loads_data: bool,
-    /// Whether the host waited for another thread, if the frame is one of the innermost.
+    /// Whether the host waited for another thread. Valid only for one of the innermost frames.
     pub(super) waits_for_thread: bool,
 }
 
@@ -20,7 +20,7 @@ impl FrameTraits {
     pub(super) fn of(frame: &str) -> Self {
         Self {
             collects_garbage: contains_any(frame, &GARBAGE_NAMES),
-            // `codecache.py: __call__` runs code that was compiled before.
+            // `codecache.py: __call__` runs code that was compiled earlier.
             compiles: contains_any(frame, &COMPILER_NAMES) && !frame.ends_with("__call__"),
             profiles: contains_any(frame, &PROFILER_NAMES),
             loads_data: is_loader_frame(frame),
@@ -28,7 +28,7 @@ impl FrameTraits {
         }
     }
 
-    /// Returns the activities of a stack that has both frames.
+    /// Returns the activities of a stack that contains both frames.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             collects_garbage: self.collects_garbage || other.collects_garbage,
@@ -40,24 +40,25 @@ impl FrameTraits {
     }
 }
 
-/// Properties of a call that its name tells.
+/// Properties of a call that follow from its name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CallTraits {
     /// Whether the call allocates or frees memory in a way that may wait for the GPU.
     pub(super) allocates: bool,
-    /// Whether the call is a copy that returns when the copy has ended.
+    /// Whether the call is a copy that returns only after the copy has ended.
     pub(super) copies_synchronously: bool,
     /// Whether the call fills memory.
     pub(super) fills: bool,
     /// Whether the call launches a kernel or a graph.
     pub(super) is_launch_call: bool,
-    /// Whether the call is one of the runtime or the driver that copies or fills. An operator may have any name.
+    /// Whether the call is a copy or fill of the CUDA runtime or the driver. Operators are excluded, because an
+    /// operator may have any name.
     pub(super) moves_memory: bool,
-    /// Whether the call copies or fills, or is an operator that does.
+    /// Whether the call copies or fills memory, or is an operator that does so.
     pub(super) copies: bool,
     /// Whether the call waits for the GPU.
     pub(super) waits_for_gpu: bool,
-    /// Whether the call launches work, or is an operator that does.
+    /// Whether the call launches GPU work, or is an operator that does so.
     pub(super) launches: bool,
 }
 
@@ -81,7 +82,8 @@ impl CallTraits {
     }
 }
 
-/// Whether the function's name says that it loads data: it begins with a verb such as `load`, and has a noun such as `batch`.
+/// Whether the name of a function suggests that it loads data: the name begins with a verb such as `load`, and contains
+/// a noun such as `batch`.
 pub(super) fn is_called_loader(function: &str) -> bool {
     const VERBS: [&str; 8] = ["load", "next", "get", "fetch", "read", "prepare", "decode", "preprocess"];
     const THINGS: [&str; 8] = ["batch", "data", "sample", "image", "token", "example", "record", "input"];
@@ -95,7 +97,7 @@ fn contains_any(text: &str, names: &[&str]) -> bool {
     names.iter().any(|name| text.contains(name))
 }
 
-/// Names of functions that collect garbage.
+/// Substrings of the names of functions that collect garbage.
 const GARBAGE_NAMES: [&str; 6] = [
     "<built-in function collect>",
     "gc.collect",
@@ -105,7 +107,7 @@ const GARBAGE_NAMES: [&str; 6] = [
     "GC_gcollect",
 ];
 
-/// Names of functions and files that compile or load code.
+/// Substrings of the names of functions and files that compile or load code.
 const COMPILER_NAMES: [&str; 22] = [
     "compile_inner",
     "convert_frame",
@@ -131,11 +133,11 @@ const COMPILER_NAMES: [&str; 22] = [
     "XlaCompile",
 ];
 
-/// Names of the work of profilers.
+/// Substrings of the names of profiler activities.
 const PROFILER_NAMES: [&str; 5] =
     ["Instrumentation", "Activity Buffer Request", "Command Buffer Full", "Buffer Flush", "cuptiActivity"];
 
-/// Names of functions that wait for another thread.
+/// Substrings of the names of functions that wait for another thread.
 const LOCK_NAMES: [&str; 19] = [
     "_thread.lock",
     "std::mutex",
@@ -158,7 +160,7 @@ const LOCK_NAMES: [&str; 19] = [
     "sem_wait",
 ];
 
-/// Beginnings of the names of calls that allocate or free memory.
+/// Prefixes of the names of calls that allocate or free memory.
 const ALLOCATIONS: [&str; 12] = [
     "cudaMalloc",
     "cudaFree",

@@ -1,37 +1,39 @@
-//! Pieces of lost time: sums of the time for which one cause and one place in the code are responsible.
+//! Pieces of lost time. A piece is the total time for which one cause and one place in the code are responsible.
 
 use super::marks::MAX_LISTED;
 use gpuflame_model::profile::{Cause, SampleSite, add_to};
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Time for which one cause and one place in the code are responsible.
+/// Lost time for which one cause and one place in the code are responsible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Piece {
     pub(super) site: SampleSite,
     pub(super) cause: Cause,
-    /// Call in which the host was when the GPU ran out of work. If this call waited for the GPU, the wait is the reason.
+    /// API call in which the host was when the GPU ran out of work. If this call waited for the GPU, the wait is the
+    /// reason.
     pub(super) waited_at: Option<ContextId>,
     /// Whether the host launched work, or did something short between launches.
     pub(super) is_launching: bool,
     pub(super) nanos: u64,
     /// Number of gaps in which this piece is at least half of the time.
     pub(super) gaps: u64,
-    /// Sum of the squared parts of single gaps, from which [`usual_count`] follows.
+    /// Sum of the squared durations in single gaps, from which [`usual_count`] is computed.
     pub(super) squares: f64,
-    /// Part of `nanos` in an unknown number of gaps.
+    /// Part of `nanos` for which the number of gaps is unknown.
     pub(super) uncounted: u64,
 }
 
-/// Returns the number of parts that have most of the time: as many parts of equal length would have this sum and this sum of
-/// squares. If two parts take a second and a thousand parts a microsecond, the number is 2.
+/// Returns an effective number of parts, which ignores parts that are too small to matter. The same number of parts of
+/// equal duration would have this sum and this sum of squares. For two parts of a second and a thousand parts of a
+/// microsecond, the result is 2.
 pub(super) fn usual_count(nanos: u64, squares: f64) -> u64 {
     if squares > 0.0 { ((nanos as f64) * (nanos as f64) / squares).round().max(1.0) as u64 } else { 1 }
 }
 
-/// A [`Key`] as a key of a hash table.
+/// Fields of a [`Key`] in a form that can be a key of a hash table.
 type KeyParts = (SampleSite, u8, Option<ContextId>, bool);
 
-/// Site, cause and wait of a piece. Pieces with equal keys are added up.
+/// Site, cause and wait that identify a piece. Lost time with equal keys is added to one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) site: SampleSite,
@@ -52,16 +54,16 @@ impl Key {
 
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    /// Pieces of late launches by context and [`Key::is_launching`], plus 1; 0 if there is none. A trace needs some of them a
-    /// million times.
+    /// Index plus 1 of each piece of a late launch, by launch context and [`Key::is_launching`]. The value 0 means that
+    /// there is no piece. A list is used because a trace may look up some pieces a million times.
     late: Vec<[u32; 2]>,
-    /// All other pieces.
+    /// Indexes of all other pieces.
     index: IdMap<KeyParts, usize>,
     pub(super) pieces: Vec<Piece>,
 }
 
 impl Pieces {
-    /// Returns the index of a piece, which is created if there is none.
+    /// Returns the index of the piece with this key. The piece is created if it does not exist.
     pub(super) fn number(&mut self, key: Key) -> usize {
         let next = self.pieces.len();
         let Key { site, cause, waited_at, is_launching } = key;
@@ -96,7 +98,8 @@ impl Pieces {
         at
     }
 
-    /// Adds time that consists of `gaps` gaps of equal length; 0 if it is a smaller part of one gap.
+    /// Adds `nanos` ns of time that consists of `gaps` gaps of equal duration. `gaps` is 0 if the time is a smaller
+    /// part of one gap.
     pub(super) fn add(&mut self, at: usize, nanos: u64, gaps: u64) {
         add_to(&mut self.pieces[at].nanos, nanos);
         self.pieces[at].gaps += gaps;

@@ -1,5 +1,5 @@
-//! Places in the code of the host, and what their names tell: whether the host loaded data, compiled, waited for a lock, and
-//! so on.
+//! Places in the host's code, and what their names reveal: whether the host loaded data, compiled, waited for a lock,
+//! and so on.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -13,10 +13,10 @@ use gpuflame_export::{GraphStacks, NameFolding, StackEnd, host_place};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameId, ShownFrameKind};
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Stacks with numbers below are found without a hash table: their list takes 8 MB at most.
+/// Stacks with ids below this limit are looked up in a list instead of a hash table. The list takes at most 8 MB.
 const MAX_LISTED: u32 = 1 << 20;
 
-/// Activity of the host in a place. Places with the same class and the same function are one reason for lost time.
+/// What the host did in a place. Places with the same class and the same function are one reason for lost time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Garbage(Rc<str>),
@@ -26,64 +26,67 @@ pub(super) enum Class {
     Loader(Rc<str>),
     Lock(Rc<str>),
     Copy(Rc<str>),
-    /// Launched work, or did something short between launches.
+    /// The host launched work, or did something short between launches.
     Launching,
     Other(Rc<str>),
 }
 
 impl Class {
-    /// Whether the class follows from names in the stack.
+    /// Whether names in the stack determine the class.
     pub(super) fn is_named(&self) -> bool {
         !matches!(self, Self::Copy(_) | Self::Launching | Self::Other(_))
     }
 }
 
-/// Number of a frame's name in [`Places`].
+/// Index of a frame's name in [`Places`].
 pub(super) type NameNumber = u32;
 
-/// A place in the code, with its names.
+/// A place in the host's code, with the names that describe it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
-    /// Names of all frames, root first. For a time between two calls, the frames of both calls.
+    /// Indexes of the names of all frames, root first. For a time between two calls, these are the frames of both
+    /// calls.
     pub(super) frames: Box<[NameNumber]>,
-    /// Call of an API at which the stack ends; empty for a time between two calls.
+    /// API call at which the stack ends; empty for a time between two calls.
     pub(super) call: String,
     /// Innermost function of user code; empty if it is unknown.
     pub(super) function: Rc<str>,
     /// Function that called `function`; empty if it is unknown.
     pub(super) caller: String,
-    /// Innermost function of any code, if it is not `function`.
+    /// Innermost function of any code, if it differs from `function`.
     pub(super) within: String,
-    /// Innermost range of the user within `function`, such as one of `record_function`; empty if there is none.
+    /// Innermost NVTX or `record_function` range within `function`; empty if there is none.
     pub(super) range: String,
-    /// Executed line of user code, such as `train.py:88`; empty if it is unknown.
+    /// Executed line of user code, for example `train.py:88`; empty if it is unknown.
     pub(super) line: String,
-    /// The place in words, such as `between cudaMemcpy and cudaLaunchKernel in step`.
+    /// Description of the place, for example `between cudaMemcpy and cudaLaunchKernel in step`.
     pub(super) words: String,
-    /// What `call` tells.
+    /// Properties that follow from the name of `call`.
     pub(super) of_call: CallTraits,
-    /// What the frames tell; a wait for another thread only if it is among the innermost frames.
+    /// Properties that follow from the names of the frames. A wait for another thread counts only if it is among the
+    /// innermost frames.
     of_frames: FrameTraits,
-    /// Whether the name of `function` says that it loads data.
+    /// Whether the name of `function` suggests that the function loads data.
     is_called_loader: bool,
 }
 
-/// A stack, with its end.
+/// A stack, and the names at its innermost end.
 struct Stack {
-    /// Names of the frames, root first.
+    /// Indexes of the names of the frames, root first.
     frames: Box<[NameNumber]>,
     end: StackEnd,
 }
 
-/// Returns the places of sites, each of which is described once.
+/// Describes the places of sites. Each place is described only once.
 pub(super) struct Places<'a> {
     profile: &'a Profile,
-    /// Names of ranges.
+    /// Names of NVTX and `record_function` ranges.
     ranges: BTreeSet<&'a str>,
     known: RefCell<IdMap<SampleSite, Rc<Place>>>,
-    /// Places of the stacks with small numbers, by number. A trace needs some of these places a million times.
+    /// Places of the stacks with small ids, by id. A list is used because a trace may look up some places a million
+    /// times.
     of_contexts: RefCell<Vec<Option<Rc<Place>>>>,
-    /// Stacks of the known places. A stack is that of several places: before a call, and after it.
+    /// Stacks of the places described so far. Several places share a stack: the times before a call and after it.
     stacks: RefCell<IdMap<SampleSite, Rc<Stack>>>,
     names: RefCell<FrameNames>,
 }
@@ -136,7 +139,7 @@ impl<'a> Places<'a> {
         place.frames.iter().map(|number| names.all[*number as usize].0.clone()).collect()
     }
 
-    /// Returns the stack at a site that has one stack.
+    /// Returns the stack at a site. The site must have only one stack.
     fn stack(&self, site: SampleSite) -> Rc<Stack> {
         let describe = || {
             let frames = stack(self.profile, site, GraphStacks::Both, NameFolding::Kept);
@@ -178,11 +181,12 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Names of frames, each with what it tells. A trace with Python frames has a million frames and a few thousand names.
+/// Names of frames, each with the properties that follow from the name. A trace with Python frames has a million frames
+/// but only a few thousand names.
 #[derive(Default)]
 struct FrameNames {
     numbers: HashMap<Rc<str>, NameNumber>,
-    /// Numbers of the names of the profile's frames. This saves hashing the name of each frame of each stack.
+    /// Index of the name of each frame in the profile. This avoids hashing the name of each frame in each stack.
     of_frames: IdMap<ShownFrameId, NameNumber>,
     all: Vec<(Rc<str>, FrameTraits)>,
 }
@@ -212,7 +216,7 @@ impl FrameNames {
         &self.all[number as usize].0
     }
 
-    /// Returns what the frames of a stack tell, root first.
+    /// Returns the properties that follow from the frames of a stack, given root first.
     fn traits(&self, frames: &[NameNumber]) -> FrameTraits {
         let join = |frames: &[NameNumber]| {
             let traits = frames.iter().map(|frame| self.all[*frame as usize].1);
@@ -222,7 +226,7 @@ impl FrameNames {
         FrameTraits { waits_for_thread: join(&frames[innermost..]).waits_for_thread, ..join(frames) }
     }
 
-    /// Returns the frame before the last frame called `function`, if it is a function too.
+    /// Returns the frame that called the last frame named `function`, if this caller is a function too.
     fn caller(&self, frames: &[NameNumber], function: &str) -> String {
         let at = frames.iter().rposition(|frame| self.name(*frame) == function);
         let at = at.filter(|at| *at > 0 && !function.is_empty());
@@ -232,8 +236,8 @@ impl FrameNames {
         at.map(|at| self.name(frames[at - 1])).filter(is_function).unwrap_or_default().to_owned()
     }
 
-    /// Returns the innermost range after the last frame called `function`. Steps, and labels of time between slices, are ranges,
-    /// too.
+    /// Returns the innermost range of the user after the last frame named `function`. Steps, and labels for the time
+    /// between slices, are ranges too, but are skipped.
     fn innermost_range(&self, frames: &[NameNumber], function: &str, ranges: &BTreeSet<&str>) -> String {
         let is_users = |name: &&str| {
             ranges.contains(name) && !name.starts_with('[') && !name.starts_with("ProfilerStep")
@@ -245,7 +249,7 @@ impl FrameNames {
 }
 
 impl Place {
-    /// Returns the class of the host's activity in this place, if it took `nanos` since the last launch.
+    /// Returns the class of what the host did in this place, if this took `nanos` ns since the last launch.
     pub(super) fn class(&self, nanos: u64) -> Class {
         let (frames, call) = (&self.of_frames, &self.of_call);
         let function = || self.function.clone();
@@ -269,17 +273,19 @@ impl Place {
         if call.moves_memory || call.waits_for_gpu {
             return false;
         }
-        // A library copies the samples of a batch on the host, by operators such as `aten::copy_`.
+        // Loading libraries also copy on the host: they collect the samples of a batch with operators such as
+        // `aten::copy_`.
         let is_in_loader = self.of_frames.loads_data && !call.is_launch_call;
         let may_load = !call.copies && !call.launches && nanos >= MIN_LOADING_NS;
         is_in_loader || (self.is_called_loader && may_load)
     }
 
-    /// Returns the function that loads data; empty if a library loads it.
+    /// Returns the function that loads data, or an empty name if a library loads the data.
     fn loader(&self) -> Rc<str> {
         if self.of_frames.loads_data { Rc::default() } else { self.function.clone() }
     }
 }
 
-/// Number of innermost frames in which a lock is searched for. Further out, `threading.py` only started the thread.
+/// Number of innermost frames in which a lock is searched for. In outer frames, `threading.py` only means that it
+/// started the thread.
 const MAX_LOCK_FRAMES: usize = 4;

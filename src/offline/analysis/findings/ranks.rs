@@ -1,4 +1,4 @@
-//! Findings about a job of several ranks: which rank delays the others, and why.
+//! Findings about a job with several ranks: which rank delays the other ranks, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +18,25 @@ use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
 use gpuflame_model::profile::{Cause, LeafFrame, Sample, add_to, format_nanos};
 use gpuflame_model::record::Work;
 
-/// A rank of a job, with what its own run shows.
+/// A rank of a job, with the results of analysing its own run.
 #[derive(Debug)]
 pub struct RankRun {
-    /// Number of the rank.
+    /// Id of the rank.
     pub rank: u32,
-    /// Work and communication, by step.
+    /// Durations of work and communication, in total and for each step.
     pub time: RankTime,
-    /// GPU time by kernel and by the user's function that launched it, without communication.
+    /// GPU time in ns without communication, for each kernel and function of the user that launched it.
     pub work: BTreeMap<(String, String), u64>,
-    /// Idle time in which the host was late, by the place of the host.
+    /// Idle time in ns in which the host was late, for each place in the host's code.
     pub late_at: BTreeMap<String, u64>,
-    /// Executions of kernels that communicate.
+    /// Executions of communication kernels.
     pub collectives: CollectiveKernels,
-    /// Time of communication in the steady part in which nothing was computed, on the GPU with most such time.
+    /// Periods of the steady part in which the GPU communicated but did not compute. For the GPU with the most such
+    /// time.
     pub exposed: Vec<(i64, i64)>,
     /// Findings about the rank's own run.
     pub costs: RunCosts,
-    /// Time to which the times of the rank are relative, if it is known.
+    /// Time to which the rank's times are relative, if it is known.
     clock_base: Option<i64>,
 }
 
@@ -48,7 +49,7 @@ impl RankRun {
         for stats in profile.works() {
             time.add(stats.work, &work_name(profile, stats.work), stats.weight.nanos);
         }
-        // Without single activities, work counts for the step during which it began.
+        // Without single activities, work belongs to the step during which it began.
         match step_times(profile, run.spans.as_slice()) {
             Some(steps) if !run.has_only_sums => time.steps = steps,
             _ => time.add_steps(profile.step_series()),
@@ -72,7 +73,7 @@ impl RankRun {
         for sample in idle.filter(is_late) {
             add_to(late_at.entry(places.of(sample.site).words.clone()).or_default(), sample.amount());
         }
-        // Times on the clock of the trace.
+        // Converts times to the clock of the trace.
         let offset = run.linked.map_or(0, |linked| linked.offset);
         let on_clock = |time: u64| i64::try_from(time).unwrap_or(i64::MAX).saturating_sub(offset);
         let mut collectives = CollectiveKernels::new();
@@ -105,7 +106,7 @@ impl RankRun {
         Self { rank, time, work, late_at, collectives, exposed, costs, clock_base }
     }
 
-    /// Adds `shift` to all times.
+    /// Adds `shift` (in ns) to all times of the rank.
     fn shift_times(&mut self, shift: i64) {
         shift_collectives(&mut self.collectives, shift);
         for (start, end) in &mut self.exposed {
@@ -114,7 +115,7 @@ impl RankRun {
     }
 }
 
-/// Runs all checks for lost time on a job.
+/// Runs all checks for lost time on the ranks of a job.
 pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
     ranks.sort_by_key(|rank| rank.rank);
     let bases: Vec<Option<i64>> = ranks.iter().map(|rank| rank.clock_base).collect();
@@ -147,9 +148,9 @@ pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
     findings_of(found, wall, missing)
 }
 
-/// Returns the findings of single ranks that matter to the job: those of most ranks, and those of the straggler. Any other rank has
-/// time to spare. A rank that waits for another communicates for longer, so the job's communication is that of the rank that
-/// communicates least.
+/// Returns those findings of single ranks that matter to the job: findings that most ranks have, and findings of the
+/// straggler. Any other rank has time to spare. A rank that waits for another rank communicates for longer. So the
+/// job's communication time is that of the rank with the least communication.
 fn common_costs(ranks: &[RankRun], straggler: Option<usize>, waits: Option<&[u64]>) -> Vec<Cost> {
     let keys: BTreeSet<(&'static str, String)> = ranks
         .iter()
@@ -201,7 +202,7 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>, waits: Option<&[u64
     found
 }
 
-/// Findings about the host.
+/// Ids of the findings about the host.
 const OF_HOST: [&str; 11] = [
     "data_loader_late",
     "sync_read",
@@ -216,8 +217,8 @@ const OF_HOST: [&str; 11] = [
     "starved_thread",
 ];
 
-/// Returns the finding about the rank that delays the others. If one function has most of its additional GPU time, the work is
-/// divided unevenly; if nearly all kernels take longer, or the host is late, the rank is slow.
+/// Returns the finding about the rank that delays the other ranks. If one function accounts for most of its additional
+/// GPU time, the work is divided unevenly. If nearly all kernels take longer, or the host is late, the rank is slow.
 fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Cost {
     let own = &ranks[at];
     let others: Vec<&RankRun> =
@@ -226,7 +227,7 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
         |of: &dyn Fn(&RankRun) -> u64| median(&others.iter().map(|rank| of(rank)).collect::<Vec<_>>());
     let waited = of_others(&|rank| rank.time.communication).saturating_sub(own.time.communication);
     let more_work = own.time.work.saturating_sub(of_others(&|rank| rank.time.work));
-    // A wait that computation overlaps costs nothing.
+    // A wait that overlaps with computation costs nothing.
     let exposed = others.iter().filter_map(|rank| rank.costs.exposed).collect::<Vec<_>>();
     let waited = if exposed.is_empty() { waited } else { waited.min(median(&exposed)) };
     let nanos = if verdict == StragglerVerdict::OthersWait { waited } else { more_work };
@@ -278,8 +279,9 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
     }
 }
 
-/// Returns the place in which the host of the late rank makes its GPU idle for longest, beyond the idle time of the other ranks at
-/// this place; or else the place of its largest finding about the host that no other rank has. Empty if neither is known.
+/// Returns the place where the host of the late rank keeps its GPU idle for longest, compared with other ranks at the
+/// same place. If no place is known, returns the place of the rank's largest finding about the host that no other rank
+/// has. Empty if there is none either.
 fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     let of_others = |place: &String| {
         median(&others.iter().map(|rank| rank.late_at.get(place).copied().unwrap_or(0)).collect::<Vec<_>>())
@@ -297,8 +299,8 @@ fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     host.map_or_else(String::new, Cost::culprit)
 }
 
-/// Returns the finding about ranks that are late in turn: in each step the others wait for one rank, and no rank is the reason for
-/// more than half of the wait. Inputs of different lengths do this.
+/// Returns the finding about ranks that are late in turn: in each step the other ranks wait for one rank, but no rank
+/// causes more than half of the waiting. Inputs of different lengths cause this.
 fn late_in_turn(ranks: &[RankRun], waits: Option<&[u64]>) -> Option<Cost> {
     let steps = ranks.iter().map(|rank| rank.time.steps.communication.len()).min()?;
     let all_communicate = ranks.iter().all(|rank| rank.time.communication > 0);

@@ -1,8 +1,8 @@
-//! Reads of values from the GPU, and the lead over the GPU that the host loses by them.
+//! Reads of values from the GPU, and the lead over the GPU that the host loses by each read.
 //!
-//! A thread that reads a value waits until the GPU has done all work before it. So afterwards nothing is queued, and the GPU waits
-//! for each launch, by whatever thread, until the host is ahead again. Without the read, the host would be ahead by the time for
-//! which the read waited.
+//! A thread that reads a value waits until the GPU has done all earlier work. So after the read no work is queued, and
+//! the GPU waits for each launch of any thread until the host is ahead again. Without the read, the host would be ahead
+//! by the time that the read waited.
 
 use super::super::work_spans::WorkSpan;
 use super::thresholds::{MAX_READ_NS, MIN_QUEUED_NS};
@@ -18,7 +18,7 @@ pub(super) struct Read {
     waited: u64,
 }
 
-/// Returns the reads among copies and fills, in order of their ends.
+/// Returns the reads among copies and fills, in the order in which they ended.
 pub(super) fn reads(others: &[&WorkSpan]) -> Vec<Read> {
     let read = |span: &&WorkSpan| {
         let launched = span.launched().filter(|launched| launched.duration != u32::MAX)?;
@@ -34,13 +34,13 @@ pub(super) fn reads(others: &[&WorkSpan]) -> Vec<Read> {
     reads
 }
 
-/// Time by which the host would be ahead of the GPU without its last reads.
+/// Time by which the host would be ahead of the GPU without its recent reads.
 #[derive(Debug)]
 pub(super) struct Lead {
     reads: Vec<Read>,
-    /// Index of the first read that has not returned.
+    /// Index of the first read that has not returned yet.
     next: usize,
-    /// Reads since the host was ahead, each with the part of its wait that is not charged yet.
+    /// Reads since the host was last ahead, each with the part of its wait that was not charged yet.
     lost: Vec<Read>,
 }
 
@@ -49,7 +49,8 @@ impl Lead {
         Self { reads, next: 0, lost: Vec::new() }
     }
 
-    /// Takes the next kernel of the GPU, in order of their starts. A kernel that was queued shows that the host is ahead again.
+    /// Processes the next kernel of the GPU. Kernels must come in order of their starts. A kernel that was queued shows
+    /// that the host is ahead again.
     pub(super) fn advance(&mut self, kernel: &WorkSpan) {
         let Some(launched) = kernel.launched() else { return };
         while let Some(read) = self.reads.get(self.next).filter(|read| read.end <= launched.time.0) {
@@ -62,7 +63,7 @@ impl Lead {
         }
     }
 
-    /// Charges `late` to the read that waited longest, at most for as long as all reads waited.
+    /// Charges up to `late` ns to the read that waited longest, but not more than all reads waited together.
     pub(super) fn take(&mut self, late: u64) -> Option<(ContextId, u64)> {
         let longest = self.lost.iter().max_by_key(|read| read.waited)?.context;
         let mut left = late;

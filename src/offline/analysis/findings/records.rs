@@ -1,4 +1,5 @@
-//! Findings about records: which figures of a run are doubtful, their number, and why they matter.
+//! Findings about the recorded rows: which figures of a run are doubtful, how many rows are affected, and why this
+//! matters.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -17,12 +18,12 @@ use gpuflame_model::profile::{
 use gpuflame_model::record::{ContextFlags, Created, Loss, Missing};
 use gpuflame_traces::import::{LinkReport, WriterState};
 
-/// Input of the checks.
+/// Input of the checks of recorded rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
-    /// Sums and losses of the trace.
+    /// Sums and dropped records of the trace.
     pub profile: &'a Profile,
-    /// Counts of the join.
+    /// Counts from joining rows.
     pub tally: &'a Tally,
     /// Number and quality of the stacks.
     pub stacks: Stacks,
@@ -34,13 +35,14 @@ pub struct Evidence<'a> {
     pub stream_order: &'a StreamOrder,
     /// Link report, if the trace comes from another tool.
     pub linked: Option<&'a LinkReport>,
-    /// Number of records that could not be read.
+    /// Number of rows that could not be read.
     pub damaged: u64,
     /// State of the recorded process, if the recording has no end row.
     pub writer_state: Option<WriterState>,
 }
 
-/// Runs all checks of records. The worst findings come first; the finding on the precision of times comes last.
+/// Runs all checks of the recorded rows. The worst findings come first; the finding about the precision of times comes
+/// last.
 pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Evidence { linked, profile, .. } = *evidence;
     let facts = profile.row_facts();
@@ -48,7 +50,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let (launches, activities) = (&evidence.tally.launches, &evidence.tally.activities);
     let all = activities.seen;
     let busy = profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
-    // Less than a thousandth, by number and by time, does not visibly change a picture.
+    // If less than a thousandth is affected, both by number and by time, a picture does not change visibly.
     let matters = |count: u64, of: u64, nanos: u64| match count.saturating_mul(1000) > of
         || nanos.saturating_mul(1000) > busy
     {
@@ -58,7 +60,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let without_stack = profile.samples(&GPU).iter().filter(|one| one.site.launch() == Err(Missing::NoStack));
     let without_stack_ns = saturating_sum(without_stack.map(Sample::amount));
     let order = evidence.stream_order;
-    // Activities that contradict the host's clock at their start or at their end.
+    // Number of activities whose start or end contradicts the host's clock.
     let wrong_clock = activities.early.max(order.after_wait.count);
     let (overlapping, programmatic) = (order.doubtful, order.programmatic);
     let uncollected =
@@ -92,7 +94,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "no_gpu_work",
             "nothing ran on a GPU",
-            // A trace of the CPU alone is not faulty if it has no launches either.
+            // A CPU-only trace, which has no launches either, is not an error.
             match linked.is_some_and(|linked| launches.seen == 0 && linked.unknown_categories.len() <= 1) {
                 true => Note,
                 false => Bad,
@@ -183,7 +185,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "launch_pending",
             "launches without an activity",
             Note,
-            // In a damaged file, one of the two counts may come from sums and the other from rows, so the subtraction
+            // In a damaged file, one count may come from sums and the other count from rows, so the subtraction
             // saturates.
             launches.pending.saturating_sub(pending_at_end),
             launches.seen,
@@ -352,7 +354,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "stream_overlap" | "impossible_duration" | "programmatic_overlap" => {
                 evidence.has_only_sums && all > 1
             }
-            // Sums of earlier versions lack these counts.
+            // Files of earlier versions lack these counts in their sums.
             "shared_launch"
             | "launch_pending"
             | "launch_pending_at_end"
@@ -373,7 +375,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     findings
 }
 
-/// GPU work without a row, so that idle time is unknown.
+/// GPU work that has no row, which makes idle time unknown.
 struct MissingWork {
     what: &'static str,
     count: u64,
@@ -382,7 +384,7 @@ struct MissingWork {
 }
 
 impl MissingWork {
-    /// Finds the strongest evidence. `without_id` is the number of activities without an id.
+    /// Finds the strongest evidence of missing work. `without_id` is the number of activities without a correlation id.
     fn find(coverage: &Coverage, without_id: u64) -> Self {
         const LAUNCHES: &str = "launches without an activity make idle time unknown";
         let LaunchCoverage { launches, uncovered } = coverage.all;
@@ -413,7 +415,7 @@ impl MissingWork {
     }
 }
 
-/// Returns a finding with `severity` if `count` is not 0, else with [`Severity::Absent`].
+/// Returns a finding with `severity`, or with [`Severity::Absent`] if `count` is 0.
 fn counted_finding(
     id: &'static str,
     what: &'static str,
@@ -437,13 +439,13 @@ fn counted_finding(
     }
 }
 
-/// Smallest plausible distance of the first activity from the clock's zero, in ns. Clocks count from 1970 or from the
-/// boot of the machine, so they soon exceed a minute.
+/// Minimum plausible time from the zero of a clock to the first activity, in ns. Clocks count from 1970 or from the
+/// boot of the machine, so their times soon exceed a minute.
 const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
 
-/// Returns the number of activities with times that mean "not set". In another tool's trace that time is 0 on the trace's own
-/// clock, provided that this 0 is long before all other times. Returns `None` if it is 0 on the clock of the rows, too, so that
-/// such activities are counted while rows are joined. Call before `work` is compared.
+/// Returns the number of activities with times that mean "not set". In traces of other tools, such a time is 0 on the
+/// trace's own clock, if this 0 is long before all other times. Returns `None` if such a time is 0 on the clock of the
+/// rows too, because then these activities are counted while rows are joined. Call before `work` is compared.
 pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Option<u64> {
     let zero = linked.and_then(|linked| u64::try_from(linked.offset).ok()).filter(|zero| *zero > 0)?;
     let begin = work.times().map(|(start, _)| start).filter(|start| *start > zero).min()?;
@@ -451,30 +453,30 @@ pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Optio
     (begin - zero > MIN_GAP_AFTER_ZERO_NS).then(|| work.times().filter(is_unset).count() as u64)
 }
 
-/// Whether all waits are known: they were recorded, or no call waited. Our own recordings contain waits only on
-/// request.
+/// Whether all waits are known, because they were recorded or because no call waited. Our own recordings contain waits
+/// only on request.
 fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
     !profile.dependencies().is_empty()
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
 }
 
-/// Whether at least `pending` activities have no launch or could not be used, so that they may be the missing work of the
+/// Whether at least `pending` activities have no launch or are unusable. If so, they may be the missing work of the
 /// last launches.
 fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
     let unusable = evidence.linked.map_or(0, |linked| linked.counts.untimed);
     evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
 }
 
-/// Stacks that are truncated or guessed, and the activities that were launched from them. One stack may have launched most of the
-/// work, so the number of launches says nothing about the share of such stacks.
+/// Truncated or guessed stacks, and the number of activities launched from them. One stack may have launched most of
+/// the work, so this number does not follow from the number of such stacks.
 struct IncompleteStacks {
     stacks: u64,
     /// Number of distinct stacks, including complete ones.
     all_stacks: u64,
-    /// Whether some of the stacks were merged for lack of memory, so that their activities are not known.
+    /// Whether some of the stacks were merged for lack of memory, so that the number of their activities is unknown.
     has_merged: bool,
     activities: u64,
-    /// Number of activities, including those of complete stacks.
+    /// Number of all activities, including activities of complete stacks.
     all_activities: u64,
 }
 
@@ -502,14 +504,15 @@ impl IncompleteStacks {
             site.launch().ok().into_iter().chain(created).any(|id| incomplete.contains(&id))
         };
         let (mut activities, mut all_activities) = (0_u64, 0_u64);
-        // A sample without a device is a launch that has no activity.
+        // A sample without a device belongs to a launch without an activity.
         for sample in profile.samples(&GPU).iter().filter(|sample| sample.device.is_some()) {
             all_activities = all_activities.saturating_add(sample.count());
             if is_incomplete(sample.site) {
                 activities = activities.saturating_add(sample.count());
             }
         }
-        // A stack may have several defects. Stacks that were merged for lack of memory are only in the counts.
+        // A stack may have several defects, so the largest count is used. Stacks that were merged for lack of memory
+        // are only in the counts.
         let counted = [truncated, guessed, cut, module_unknown].into_iter().max().unwrap_or(0);
         let (stacks, has_merged) = (counted.max(incomplete.len() as u64), counted > incomplete.len() as u64);
         let all_stacks = distinct.max(known).max(stacks);
@@ -533,7 +536,7 @@ impl IncompleteStacks {
     }
 }
 
-/// Describes what activities without times are, and how many have times on another clock.
+/// Describes activities without times, and how many of them have times on another clock.
 fn describe_missing_times(linked: Option<&LinkReport>) -> Cow<'static, str> {
     const COUNTED: &str = "such activities are counted, but have no GPU time";
     match linked.map_or(0, |linked| linked.displaced_ops) {
@@ -546,7 +549,7 @@ fn describe_missing_times(linked: Option<&LinkReport>) -> Cow<'static, str> {
     }
 }
 
-/// Names the activity with the most impossible duration.
+/// Describes the activity whose duration exceeds the possible duration most.
 fn describe_impossible(evidence: &Evidence<'_>) -> String {
     let Some(worst) = evidence.stream_order.impossible.first() else { return String::new() };
     let (raw, clamped) = (format_nanos(worst.raw_ns), format_nanos(worst.clamped_ns));
@@ -562,8 +565,8 @@ fn describe_impossible(evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// Reports whether all times in the trace are multiples of a microsecond. The times of binary formats are nanoseconds,
-/// whatever their values.
+/// Reports whether all times in the trace are multiples of a microsecond. Times in binary formats have a precision of a
+/// nanosecond, even if all are such multiples.
 fn precision_finding(evidence: &Evidence<'_>) -> Finding {
     let whole_micros = match evidence.has_only_sums {
         true => evidence.profile.devices().iter().any(|device| device.count > 0).then_some(false),
@@ -629,7 +632,7 @@ mod tests {
     fn truncated_stacks_and_their_activities_have_separate_totals() {
         let mut profile = Profile::default();
         let both = ContextFlags::TRUNCATED | ContextFlags::GUESSED;
-        // Stack 10 is complete, 11 and 12 are not. Stack 12 has two defects, and counts once.
+        // Stack 10 is complete; stacks 11 and 12 are not. Stack 12 has two defects but counts once.
         for (number, flags) in [(10, 0), (11, ContextFlags::TRUNCATED), (12, both)] {
             let frames = [Frame::label(LabelId(number))];
             let (thread, flags) = (ThreadId(1), ContextFlags(flags));
@@ -642,7 +645,7 @@ mod tests {
         };
         let gpu = Some(DeviceId(0));
         let node = SampleSite::Node { launch: Ok(ContextId(10)), created: Created::Context(ContextId(12)) };
-        // Of 1 + 7 + 2 activities, 7 + 2 have a stack that is not complete. Five launches have no activity.
+        // Of 1 + 7 + 2 activities, 7 + 2 have an incomplete stack. Five launches have no activity.
         let samples = vec![
             sample(SampleSite::Context(ContextId(10)), gpu, 1),
             sample(SampleSite::Context(ContextId(11)), gpu, 7),
@@ -658,7 +661,7 @@ mod tests {
         let expected = "of 3 distinct stacks; 9 of 10 activities (90.0 %) came from them: their GPU time may be under the \
                         wrong root";
         assert_eq!(found(&profile, counts), (2, 3, expected.to_owned()));
-        // Of 20 stacks, 4 are truncated. The profile contains only 2 of these, because memory was short.
+        // Of 20 stacks, 4 are truncated. The profile contains only 2 of the truncated stacks, because memory was short.
         let merged = Stacks { distinct: 20, truncated: 4, ..Stacks::default() };
         let expected = "of 20 distinct stacks; at least 9 of 10 activities (90.0 %) came from them: their GPU time may be \
                         under the wrong root";

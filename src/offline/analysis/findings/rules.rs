@@ -1,4 +1,4 @@
-//! The list of findings about lost time, with the data that each needs.
+//! List of the findings about lost time, and the data that each finding needs.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -26,24 +26,24 @@ use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind, Weight, forma
 use gpuflame_model::record::{ContextId, CopyKind, IdMap, Loss, MemoryKind, UnifiedKind, Work};
 use gpuflame_traces::import::LinkReport;
 
-/// A run, as the findings about lost time see it.
+/// Data of a run from which the findings about lost time are derived.
 #[derive(Clone, Copy, Debug)]
 pub struct RunEvidence<'a> {
-    /// Sums and names.
+    /// Sums and names of the run.
     pub profile: &'a Profile,
-    /// Single activities; none if the recording has only sums.
+    /// Single activities; empty if the recording contains only sums.
     pub spans: &'a PlausibleSpans,
     /// States of the host's threads, from traces of other tools.
     pub states: &'a HostStates,
-    /// Copies by direction and kinds of memory.
+    /// Sums of the copies by direction and kinds of memory.
     pub copies: &'a CopySums,
-    /// Whether the recording has only sums.
+    /// Whether the recording contains only sums.
     pub has_only_sums: bool,
     /// Link report, if the trace comes from another tool.
     pub linked: Option<&'a LinkReport>,
 }
 
-/// Checks for lost time: id, description in words.
+/// Checks for lost time, as (id, description).
 pub(super) const RULES: [(&str, &str); 27] = [
     ("data_loader_late", "input data comes late"),
     ("sync_read", "the host reads values from the GPU"),
@@ -74,19 +74,19 @@ pub(super) const RULES: [(&str, &str); 27] = [
     ("clocks_of_ranks", "the clocks of ranks differ"),
 ];
 
-/// Time that a run lost, by reason.
+/// Time that a run lost, for each reason.
 #[derive(Debug, Default)]
 pub struct RunCosts {
     pub(super) found: Vec<Cost>,
-    /// Checks without data, with the reason.
+    /// Checks that lack data, with the reason.
     pub(super) missing: BTreeMap<&'static str, Cow<'static, str>>,
-    /// Length of the steady part, in ns.
+    /// Duration of the steady part, in ns.
     pub(super) wall: u64,
-    /// Time of communication without overlap, in ns; `None` if it is unknown.
+    /// Time of communication that does not overlap with computation, in ns; `None` if it is unknown.
     pub(super) exposed: Option<u64>,
 }
 
-/// Runs all checks for lost time on one run.
+/// Runs all checks for lost time on one run, and returns their costs.
 pub fn run_costs(run: &RunEvidence<'_>) -> RunCosts {
     let communication = exposed_communication(run.profile, run.spans, run.linked);
     let exposed = communication.as_ref().map_or(0, |cost| cost.nanos);
@@ -96,14 +96,15 @@ pub fn run_costs(run: &RunEvidence<'_>) -> RunCosts {
     RunCosts { found, missing, wall: wall(run.profile), exposed }
 }
 
-/// Runs all checks for lost time on one run. The most expensive finding comes first, and checks without data come before
-/// checks that found nothing.
+/// Runs all checks for lost time on one run, and returns their findings. The most expensive finding comes first. Checks
+/// without data come before checks that found nothing.
 pub fn cost_findings(run: &RunEvidence<'_>) -> Vec<Finding> {
     let RunCosts { found, missing, wall, .. } = run_costs(run);
     findings_of(found, wall, |id| missing.get(id).cloned())
 }
 
-/// Returns the findings for `costs`, and for all other checks. `missing` returns the reason why a check has no data.
+/// Returns the findings for `costs`, and one finding for each other check. `missing` returns the reason why a check has
+/// no data.
 pub(super) fn findings_of(
     mut costs: Vec<Cost>,
     wall: u64,
@@ -111,7 +112,7 @@ pub(super) fn findings_of(
 ) -> Vec<Finding> {
     costs.sort_by_key(|cost| (Reverse(cost.nanos), cost.id));
     let mut findings: Vec<Finding> = costs.into_iter().map(|cost| finding(cost, wall)).collect();
-    // What makes other figures wrong comes first.
+    // Findings that make other figures wrong come first.
     findings.sort_by_key(|finding| finding.severity);
     let mut others: Vec<Finding> = Vec::new();
     for (id, what) in RULES {
@@ -155,7 +156,7 @@ fn finding(cost: Cost, wall: u64) -> Finding {
     }
 }
 
-/// Length of the steady part of the run, in ns.
+/// Returns the duration of the steady part of the run, in ns.
 fn wall(profile: &Profile) -> u64 {
     profile.times().iter().map(|time| time.steady().window()).max().unwrap_or(0)
 }
@@ -170,7 +171,7 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
     let is_trace = run.linked.is_some();
     let busiest = profile.times().iter().max_by_key(|time| time.steady().busy).map(|time| time.device);
     let spans = run.spans;
-    // The findings of a recording are the same with and without single activities.
+    // A recording must give the same findings with and without single activities, so its activities are not used.
     let rows = is_trace.then(|| spans.as_slice());
     let lost = Lost {
         work: LaunchedWork::new(profile, &places, rows, MAX_TINY_KERNEL_NS),
@@ -231,14 +232,16 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
     let wall = wall(profile).min(time.wall.unwrap_or(u64::MAX));
     let least = |id: &str| if id == "launch_bound" { MIN_LAUNCH_COST_PERCENT } else { MIN_COST_PERCENT };
     found.retain(|cost| percent(cost.nanos, wall) >= least(cost.id));
-    // A slowdown late in the run also makes some steps slower than their neighbours, and phases slower than others.
+    // A slowdown late in the run also makes some steps slower than their neighbours, and some phases slower than other
+    // phases.
     let late = found.iter().find(|cost| cost.id == "late_slowdown").map_or(0, |cost| cost.nanos);
     found.retain(|cost| cost.id != "slow_steps" || cost.nanos > late);
     found
 }
 
-/// Returns the time for which a profiler worked on the program's threads in the steady part, or between the first and the last
-/// GPU work if there is no such part. A profiler that starts before the first GPU work delays no kernel.
+/// Returns the time in ns in which a profiler worked on the program's threads in the steady part. Without a steady
+/// part, the time between the first and the last GPU work counts. A profiler that starts before the first GPU work
+/// delays no kernel.
 fn profiler_time(run: &RunEvidence<'_>) -> u64 {
     let spans = run.spans.as_slice();
     let all = || Some((spans.iter().map(|span| span.start).min()?, spans.iter().map(|span| span.end).max()?));
@@ -248,8 +251,8 @@ fn profiler_time(run: &RunEvidence<'_>) -> u64 {
     linked.profiler_work.iter().map(within).fold(0, u64::saturating_add)
 }
 
-/// Launches would cost less without the work that a profiler adds to them. So a profiler takes over the cost of launches, up to
-/// the time for which it worked.
+/// Moves the cost of launches to the profiler, up to the time in which the profiler worked. Launches would cost less
+/// without the work that a profiler adds to them.
 fn move_to_profiler(found: &mut Vec<Cost>, worked: u64) {
     let at_gaps = found.iter().find(|cost| cost.id == "profiler_cost").map_or(0, |cost| cost.nanos);
     let launches = found.iter().position(|cost| cost.id == "launch_bound");
@@ -270,14 +273,14 @@ fn move_to_profiler(found: &mut Vec<Cost>, worked: u64) {
     found.push(Cost { id: "profiler_cost", nanos, count: 1, why, ..Cost::default() });
 }
 
-/// Returns the context that launched most GPU time.
+/// Returns the launch context that launched the most GPU time.
 fn most_work(profile: &Profile) -> Option<ContextId> {
     let most = profile.samples(&GPU).iter().max_by_key(|sample| sample.amount())?;
     most.site.launch().ok()
 }
 
-/// Whether most bytes of copies in this direction are read from or written to pageable memory. If the bytes are not known, the time
-/// of the copies decides.
+/// Whether most bytes of copies in this direction are read from or written to pageable memory. If the numbers of bytes
+/// are unknown, the durations of the copies are used.
 fn is_pageable(copies: &CopySums, kind: CopyKind) -> bool {
     let of_kind = || copies.iter().filter(|(path, _)| path.kind == kind);
     let knows_bytes = of_kind().any(|(_, weight)| weight.bytes > 0);
@@ -292,7 +295,7 @@ fn is_pageable(copies: &CopySums, kind: CopyKind) -> bool {
     pageable > all / 2
 }
 
-/// Number of calls by which streams waited for events; `None` if they were not recorded.
+/// Returns the number of calls that made streams wait for events; `None` if such calls were not recorded.
 fn event_waits(run: &RunEvidence<'_>) -> Option<u64> {
     match run.linked {
         Some(linked) => Some(linked.event_wait_calls),
@@ -300,8 +303,8 @@ fn event_waits(run: &RunEvidence<'_>) -> Option<u64> {
     }
 }
 
-/// Removes the time from the pieces that the first steps lost beyond what later steps lose. Returns the piece with most of this
-/// time.
+/// Removes the warm-up time from the pieces, which is the time that the first steps lost beyond the losses of later
+/// steps. Returns the piece with the most warm-up time.
 fn take_warm_up(time: &mut LostTime, warm_up: &WarmUp, steps: u64) -> Option<Piece> {
     let in_warm_up = |start: u64| (warm_up.begin..warm_up.end).contains(&start);
     let mut early = vec![(0_u64, 0_u64); time.pieces.len()];
@@ -313,7 +316,7 @@ fn take_warm_up(time: &mut LostTime, warm_up: &WarmUp, steps: u64) -> Option<Pie
     let later_steps = steps.saturating_sub(warm_up.steps as u64).max(1);
     let mut most: (u64, Option<Piece>) = (0, None);
     if time.gaps.is_empty() {
-        // Without times, only rare and long gaps can be those of the first steps.
+        // If gaps have no times, only rare and long gaps are assumed to be in the first steps.
         let is_rare = |piece: &Piece| {
             piece.gaps <= 2 * warm_up.steps as u64 && piece.nanos / piece.gaps.max(1) >= MIN_PAUSE_NS
         };
@@ -351,7 +354,7 @@ fn warm_up_cost(places: &Places<'_>, warm_up: &WarmUp, piece: Option<Piece>) -> 
     Cost { id: "warm_up", nanos: excess, count: steps as u64, why, ..place }
 }
 
-/// Returns the finding about communication that no computation overlaps.
+/// Returns the finding about communication that does not overlap with computation.
 fn exposed_communication(
     profile: &Profile,
     spans: &PlausibleSpans,
@@ -387,7 +390,7 @@ fn exposed_communication(
     })
 }
 
-/// Returns a function that returns the class of work.
+/// Returns a function that determines the class of a kind of work.
 pub(super) fn classes_of_work(
     profile: &Profile,
     linked: Option<&LinkReport>,
@@ -398,7 +401,7 @@ pub(super) fn classes_of_work(
     move |work: Work| *classes.entry(work).or_insert_with(|| filter.class(work, &work_name(profile, work)))
 }
 
-/// Returns the finding about managed memory that moves to the GPU and back.
+/// Returns the finding about managed memory that migrates to the GPU and back.
 fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
     let (mut to, mut from, mut nanos, mut count) = (0_u64, 0_u64, 0_u64, 0_u64);
     for sums in unified(profile).filter(|sums| sums.kind.is_move()) {
@@ -410,7 +413,7 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
         nanos = nanos.saturating_add(sums.nanos);
         count += sums.count;
     }
-    // Memory that fits moves once. Memory that does not fit moves out to make room.
+    // Managed memory that fits on the GPU migrates once. If it does not fit, pages migrate back to make room.
     if from == 0 || from < to / 4 {
         return None;
     }
@@ -427,8 +430,8 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
     Some(Cost { id: "managed_memory", nanos, count, why, ..place })
 }
 
-/// Returns the finding about a launching thread that was ready to run and did not run: its time on a processor and its waits
-/// leave a part of the run unexplained.
+/// Returns the finding about a launching thread that was ready to run but did not get a processor. Such a thread has
+/// time in the run that neither its CPU time nor its waits explain.
 fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> Option<Cost> {
     if !profile.has(&CPU) || !profile.has(&OFF_CPU) {
         return None;
@@ -443,13 +446,13 @@ fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> O
     let samples: u64 = saturating_sum(of_thread(&CPU).map(|sample| sample.count()));
     let off: u64 = saturating_sum(of_thread(&OFF_CPU).map(|sample| sample.amount()));
     let window = profile.times().iter().map(|time| time.window).max().unwrap_or(0);
-    // Before the first sample, and where samples were lost, nothing is known.
+    // The state of the thread is unknown before the first sample and after lost samples.
     let start_up = profile.times().iter().map(|time| time.start_up.window()).max().unwrap_or(0);
     let is_lost = profile.lost().any(|(loss, _)| matches!(loss, Loss::SamplesDropped | Loss::BlocksDropped));
     if is_lost || start_up > window / 10 {
         return None;
     }
-    // The error of `samples` samples is about the square root of their number.
+    // The relative error of the CPU time is about one over the square root of the number of samples.
     let error = on as f64 / (samples.max(1) as f64).sqrt();
     let missing = window.saturating_sub(on).saturating_sub(off);
     let is_sure = missing as f64 > error && missing > window / 5;
@@ -474,7 +477,7 @@ fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> O
     })
 }
 
-/// Returns the reason why a check has no data, with what would record it; `None` if the check had its data.
+/// Returns the reason why a check has no data, and how to record the data; `None` if the check had its data.
 fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     let profile = run.profile;
     let has_rows = !run.has_only_sums;
@@ -531,25 +534,25 @@ fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     }
 }
 
-/// Reason for checks whose data no trace of another tool has.
+/// Reason for checks that need data which traces of other tools never contain.
 const NOT_IN_TRACE: &str = "the trace does not have the data";
 
-/// Whether several processes launched the work of one file, such as ranks whose traces were merged.
+/// Whether several processes launched the work in one file, for example ranks whose traces were merged.
 fn has_several_processes(run: &RunEvidence<'_>) -> bool {
     run.linked.is_some_and(|linked| linked.has_several_processes)
 }
 
-/// Whether the steps of one file are those of several processes.
+/// Whether the steps in one file belong to several processes.
 fn has_steps_of_several_processes(run: &RunEvidence<'_>) -> bool {
     run.linked.is_some_and(|linked| linked.has_steps_of_several_processes)
 }
 
-/// Whether a check needs several ranks.
+/// Whether a check needs the data of several ranks.
 fn needs_ranks(id: &str) -> bool {
     matches!(id, "straggler" | "imbalance" | "clocks_of_ranks")
 }
 
-/// Whether any stack has a function of Python.
+/// Whether any stack contains a Python function.
 fn has_python(profile: &Profile) -> bool {
     profile.shown_frames().iter().any(|frame| frame.kind == ShownFrameKind::Python)
 }

@@ -1,4 +1,4 @@
-//! Findings about steps, and about kernels that change their durations during the run.
+//! Findings about slow steps, and about kernels whose durations change during the run.
 
 use super::super::mann_whitney::differ_at_one_percent;
 use super::super::stragglers::{StepTimes, median};
@@ -11,18 +11,18 @@ use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_model::profile::{Profile, StepGroup, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::{ContextId, CopyKind, IdMap, NameId, Work};
 
-/// First steps that took longer than the others.
+/// First steps of a run, which took longer than the later steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WarmUp {
     pub(super) steps: usize,
-    /// Beginning of the first step, and end of the last one that warms up.
+    /// Start of the first warm-up step, and end of the last warm-up step.
     pub(super) begin: u64,
     pub(super) end: u64,
-    /// Time that these steps took beyond the median step.
+    /// Total time by which these steps took longer than the median step, in ns.
     pub(super) excess: u64,
 }
 
-/// Returns the steps whose durations are known, if each of them is known alone.
+/// Returns the steps with a known duration. Empty if any entry is a group of several steps.
 fn single_steps(profile: &Profile) -> Vec<StepGroup> {
     let series = profile.step_series();
     let kind = (0..series.kinds.len()).max_by_key(|kind| series.kinds[*kind].nanos);
@@ -58,19 +58,19 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
     Some(WarmUp { steps: count, begin: steps[0].begin.0, end: steps[count - 1].end.0, excess })
 }
 
-/// Whether every N-th step after the first one takes about as long as the first one beyond the usual time, for any N: the program
-/// does more in these steps, such as a step of its optimizer or a checkpoint.
+/// Whether the first step is slow for a recurring reason: for some N, every N-th step after it exceeds the usual
+/// duration by about as much. The program then does more in these steps, for example an optimizer step or a checkpoint.
 fn recurs(durations: &[u64], usual: u64) -> bool {
     let excess = durations[0].saturating_sub(usual);
     let is_as_long = |nanos: &u64| nanos.saturating_sub(usual) >= excess / 10 * 9;
-    // The first step and two more.
+    // The period must be short enough that at least two more steps follow the first one.
     (2..=(durations.len() - 1) / 2).any(|period| durations.iter().step_by(period).all(is_as_long))
 }
 
-/// Number of steps on each side of a step whose median is the usual work of the step.
+/// Number of steps before and after a step whose median is the usual work of the step.
 const NEIGHBOURS: usize = 6;
 
-/// GPU work that the launches of one step started.
+/// GPU work that was launched during one step.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepWork {
     number: u64,
@@ -78,8 +78,8 @@ struct StepWork {
     kernels: u64,
 }
 
-/// Returns the work of each step, by the step during which it was launched. By the time at which it ran, work would often count
-/// for the next step.
+/// Returns the GPU work of each step. Work belongs to the step during which it was launched, because it often runs only
+/// during the next step.
 fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     let steps = single_steps(profile);
     let mut work: Vec<StepWork> =
@@ -96,8 +96,8 @@ fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     work
 }
 
-/// Whether the middle half of values is within a small part of their median. If steps differ anyway, such as with the lengths of
-/// inputs, none of them is slow.
+/// Whether the spread of the middle half of the values is a small part of their median. If step durations vary anyway,
+/// for example with the lengths of inputs, no step counts as slow.
 fn is_narrow(values: &[u64]) -> bool {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -106,14 +106,14 @@ fn is_narrow(values: &[u64]) -> bool {
     (high - low).saturating_mul(100) <= middle.saturating_mul(MAX_SPREAD_PERCENT)
 }
 
-/// Whether the work of a step takes longer than usual, although it has the usual number of kernels.
+/// Whether the GPU work of a step takes longer than usual although the step has the usual number of kernels.
 fn is_slow_step(step: &StepWork, usual: u64, kernels: u64) -> bool {
     step.nanos.saturating_mul(100) >= usual.saturating_mul(MIN_SLOW_STEP_PERCENT)
         && step.kernels.abs_diff(kernels) * 20 <= kernels
 }
 
-/// Tells communication from computation. Each name is examined once, because a run has millions of kernels and some hundred
-/// names.
+/// Distinguishes communication from computation. Each name is examined once, because a run has millions of kernels but
+/// only a few hundred names.
 struct Classifier<'a> {
     profile: &'a Profile,
     known: IdMap<NameId, bool>,
@@ -140,8 +140,8 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// Returns the work and the communication of each step, in ns, by the step during which they were launched. Returns `None` if
-/// single steps are not known.
+/// Returns the duration of work and of communication in each step, in ns. Work belongs to the step during which it was
+/// launched. Returns `None` if the times of single steps are unknown.
 pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTimes> {
     let steps = single_steps(profile);
     let (mut work, mut communication) = (vec![0_u64; steps.len()], vec![0_u64; steps.len()]);
@@ -158,8 +158,9 @@ pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTi
     (!steps.is_empty()).then_some(StepTimes { work, communication })
 }
 
-/// Returns the work of each iteration of a program that marks no steps. A kernel whose executions from one stack are a multiple of
-/// the iterations is executed equally often in each.
+/// Returns the GPU work of each iteration of a program without marked steps. A kernel is counted if the number of its
+/// executions from one stack is a multiple of the number of iterations. It is then assumed to run equally often in each
+/// iteration.
 fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec<StepWork> {
     let count = usize::try_from(iterations).unwrap_or(0);
     if count < MIN_STEPS {
@@ -190,8 +191,8 @@ fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec
     if known > all / 2 { work } else { Vec::new() }
 }
 
-/// Returns the finding about steps whose GPU work takes longer than that of the steps around them, although it consists of as
-/// many kernels. If these are the first steps, the GPU or its libraries warmed up.
+/// Returns the finding about steps whose GPU work takes longer than in neighbouring steps, although they have as many
+/// kernels. If these are the first steps, the GPU or its libraries warmed up.
 pub(super) fn slow_steps(
     profile: &Profile,
     spans: &[WorkSpan],
@@ -247,7 +248,7 @@ pub(super) fn slow_steps(
     Some(Cost { id: "slow_steps", nanos, count: slow.len() as u64, why, launched_by, ..Cost::default() })
 }
 
-/// Returns the context that launched most of the time of kernels.
+/// Returns the launch context that launched the most kernel time.
 fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
     let mut sums: IdMap<ContextId, u64> = IdMap::default();
     for span in spans.iter().filter(|span| matches!(span.work, Work::Kernel(_) | Work::Graph)) {
@@ -259,8 +260,8 @@ fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
     sums.into_iter().max_by_key(|(context, nanos)| (*nanos, *context)).map(|(context, _)| context)
 }
 
-/// Durations of the executions of kernels, in order of time. Executions of one kernel are told apart by their position among all
-/// its executions in a step or an iteration, because its work differs from position to position.
+/// Returns the durations of the executions of each kernel, in order of time. A kernel that runs several times per step
+/// or iteration gets a separate series for each position in it, because its work differs between positions.
 fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64) -> Vec<Vec<u64>> {
     let mut found: IdMap<Work, Vec<u64>> = IdMap::default();
     let mut classifier = Classifier::new(profile);
@@ -270,7 +271,7 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
     let mut all = Vec::new();
     for durations in found.into_values() {
         let per_iteration = durations.len() / usize::try_from(iterations.max(1)).unwrap_or(1);
-        // Without a whole number per iteration, all executions are one series.
+        // If the number of executions per iteration is not a whole number, all executions are one series.
         let is_whole = per_iteration > 1 && (durations.len() as u64).is_multiple_of(iterations);
         let positions = if is_whole { per_iteration } else { 1 };
         all.extend(
@@ -281,11 +282,12 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
     all
 }
 
-/// Minimum number of executions of a kernel whose durations are compared.
+/// Minimum number of executions of a kernel for its durations to be compared.
 const MIN_EXECUTIONS: usize = 20;
 
-/// Whether nine in ten late durations are longer than the median early one, and the reverse. Durations that vary with the
-/// input are not apart, even if a run happens to end with long inputs.
+/// Whether nine in ten late durations are longer than the median early duration, and nine in ten early durations are
+/// shorter than the median late duration. Durations that vary with the input do not meet this, even if a run happens to
+/// end with long inputs.
 fn is_apart(early: &[u64], late: &[u64]) -> bool {
     let (low, high) = (median(early), median(late));
     let above = late.iter().filter(|nanos| **nanos > low).count();
@@ -293,7 +295,7 @@ fn is_apart(early: &[u64], late: &[u64]) -> bool {
     above * 10 >= late.len() * 9 && below * 10 >= early.len() * 9
 }
 
-/// Returns the finding about kernels that take longer late in the run than early in it.
+/// Returns the finding about kernels that take longer at the end of the run than at its start.
 pub(super) fn late_slowdown(
     profile: &Profile,
     all_spans: &PlausibleSpans,
@@ -317,7 +319,7 @@ pub(super) fn late_slowdown(
             count += 1;
         }
     }
-    // A slower clock slows nearly all kernels.
+    // A lower clock rate slows down nearly all kernels, so a slowdown of less than half of the work is ignored.
     if early == 0 || early.saturating_add(nanos) < all / 2 {
         return None;
     }

@@ -1,6 +1,6 @@
-//! A faster host saves at most the time in which the busiest stream is free: however early the host launches, the work of a stream
-//! runs one piece after the other. If the findings about a late host cost more than the busiest stream was free, the rest of the time without
-//! kernels is that of the stream's copies.
+//! Limits the savings from a faster host to the time in which the busiest stream is idle. However early the host
+//! launches, a stream runs its operations one after another. If the findings about a late host cost more than this idle
+//! time, the stream's copies cause the rest of the time without kernels.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{Cost, Lost};
 use gpuflame_model::profile::{SteadyPart, add_to};
 use gpuflame_model::record::DeviceId;
 
-/// Findings about a host that is late.
+/// Ids of the findings about a late host.
 const LATE_HOST: [&str; 11] = [
     "data_loader_late",
     "sync_read",
@@ -26,8 +26,8 @@ const LATE_HOST: [&str; 11] = [
     "host_work",
 ];
 
-/// Limits the costs of a late host to the time in which the busiest stream of the GPU is free. If that makes any smaller, adds
-/// the costs of copies.
+/// Limits the costs of a late host to `free`, the time in ns in which the busiest stream of the GPU is idle. If this
+/// reduces any cost, the costs of copies are added.
 pub(super) fn limit_by_stream(lost: &Lost<'_>, found: &mut Vec<Cost>, time: &LostTime, free: u64) {
     let mut is_limited = false;
     for cost in found.iter_mut().filter(|cost| LATE_HOST.contains(&cost.id) && cost.nanos > free) {
@@ -47,8 +47,8 @@ pub(super) fn limit_by_stream(lost: &Lost<'_>, found: &mut Vec<Cost>, time: &Los
     }
 }
 
-/// Returns the time in ns in which the busiest stream of the GPU has no work, between its first and last kernel in the steady
-/// part. Returns `None` if there are no kernels.
+/// Returns the time in ns in which the busiest stream of the GPU is idle, between the GPU's first and last kernel in
+/// the steady part. Returns `None` if there are no kernels.
 pub(super) fn free_time(
     spans: &PlausibleSpans,
     device: Option<DeviceId>,
@@ -57,7 +57,7 @@ pub(super) fn free_time(
 ) -> Option<u64> {
     let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
     let (from, to) = (kernels.0.max(begin), kernels.1.min(end));
-    // For each stream: the time with work, and the end of the work so far.
+    // For each stream, the busy time and the latest end of its work so far.
     let mut streams: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     let of_device = |span: &&WorkSpan| Some(spans.device_of(span)) == device;
     for span in spans.as_slice().iter().filter(of_device) {

@@ -9,9 +9,10 @@ use gpuflame_export::percent;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_model::record::{DeviceId, Work};
 
-/// Returns the finding about kernels of two streams that never overlap, although they were launched in time to overlap.
-/// The legacy default stream waits for all blocking streams, and they for it. Streams also wait for events: if the program
-/// uses as many event waits as there are changes between streams, the waits are intended.
+/// Returns the finding about kernels of two streams that never overlap although they were launched early enough to
+/// overlap. The usual reason is the legacy default stream: it waits for all blocking streams, and they wait for it.
+/// Streams also wait for events. If the program makes at least half as many event waits as the streams wait for each
+/// other, these waits are assumed to be intended.
 pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option<Cost> {
     let mut devices: BTreeMap<DeviceId, Vec<&WorkSpan>> = BTreeMap::new();
     for span in spans.as_slice().iter().filter(|span| matches!(span.work, Work::Kernel(_))) {
@@ -24,11 +25,12 @@ pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
     changes: u64,
-    /// Changes at which the later kernel was launched before the earlier one ended, and began only when it had ended.
+    /// Number of changes at which the later kernel was launched before the earlier kernel ended, but began only after
+    /// this end.
     waits: u64,
 }
 
-/// Returns the finding about the kernels of one GPU, which are sorted by time.
+/// Returns the finding about the kernels of one GPU, which must be sorted by time.
 fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -> Option<Cost> {
     let mut streams: BTreeMap<_, u64> = BTreeMap::new();
     let mut pairs: BTreeMap<_, Pair> = BTreeMap::new();
@@ -55,7 +57,7 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
     {
         return None;
     }
-    // At best, the stream with less work runs beside the other one.
+    // At best, all work of the stream with less work overlaps with the other stream.
     let (shorter, nanos) = [first, second]
         .map(|stream| (stream, streams[&stream]))
         .into_iter()
@@ -83,7 +85,7 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
     })
 }
 
-/// Minimum number of changes between two streams for a conclusion.
+/// Minimum number of waits between two streams for a conclusion.
 const MIN_CHANGES: u64 = 10;
 
 /// Returns the finding about a GPU that has less work than another GPU of the process.
